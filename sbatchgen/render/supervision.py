@@ -154,7 +154,7 @@ def _of_one(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
     name, share, variable = program.name, program.share, program.name.variable
     host = hosts = f"${{hosts[{share.first if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
-        hosts = f"$(nodes_from {share.first} {share.nodes})"
+        hosts = f"$(nodes {share.first} {share.nodes})"
     yield f"nodes_of[{name}]={hosts} ports_of[{name}]={port}"
     words = (f"{variable}_HOST={host}", f"{variable}_HOSTS={hosts}", f"{variable}_PORT={port}")
     yield from (f"export {line}" for line in quoting.packed(words))
@@ -169,12 +169,12 @@ def _of_replicas(program: JobProgram, number: int, *, slurm: bool) -> Iterator[s
     at = f"{share.first} + {place}".replace("$", "") if share.first else place.replace("$", "")
     hosts = f"${{hosts[{at if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
-        hosts = f"$(nodes_from $(({share.first} + number * {share.nodes})) {share.nodes})"
+        hosts = f"$(nodes $(({share.first} + number * {share.nodes})) {share.nodes})"
     numbers = words.partition(".")[2]
     yield f"for number in {numbers}; do # the replicas of {name}, each with a port of its own"
     yield f"    nodes_of[{name}.$number]={hosts} ports_of[{name}.$number]=$((port + {number} + number))"
     yield "done"
-    all_hosts = f"$(nodes_from {share.first} {share.all_nodes})" if slurm else "${hosts[0]}"
+    all_hosts = f"$(nodes {share.first} {share.all_nodes})" if slurm else "${hosts[0]}"
     yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {words})"
 
 

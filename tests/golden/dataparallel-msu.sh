@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (55db95acad15): sbatchgen render dataparallel
+# sbatchgen 0.3.0 (cdb1bb6d71d6): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -51,7 +51,7 @@ make_run_folder() {
     mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
     chmod go-w -- "$RUN_DIR"
     [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    # Others could replace this folder below one with the mode drwxrwxrwx, but not below drwxrwxrwt.
     if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
         die "others may replace $RUN_DIR"
     fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (6834bb957856): sbatchgen render ddp
+# sbatchgen 0.3.0 (7b7a9c330a54): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -49,7 +49,7 @@ make_run_folder() {
     mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
     chmod go-w -- "$RUN_DIR"
     [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    # Others could replace this folder below one with the mode drwxrwxrwx, but not below drwxrwxrwt.
     if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
         die "others may replace $RUN_DIR"
     fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (3943f0db27d5): sbatchgen render ddp
+# sbatchgen 0.3.0 (94d875196d09): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -43,7 +43,7 @@ make_run_folder() {
     mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
     chmod go-w -- "$RUN_DIR"
     [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    # Others could replace this folder below one with the mode drwxrwxrwx, but not below drwxrwxrwt.
     if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
         die "others may replace $RUN_DIR"
     fi
@@ -86,7 +86,7 @@ wait_for_training() {
     status=$?
 }
 
-read_exit() { # the trainer's own status, which srun and torchrun change
+read_exit() { # the trainer leaves its own status in RUN_DIR/exit: srun and torchrun change it
     local own=
     if [[ -f $RUN_DIR/exit ]]; then
         own=$(<"$RUN_DIR/exit")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (7a1bb41e2de6): sbatchgen render single
+# sbatchgen 0.3.0 (5092e2428b10): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -43,7 +43,7 @@ make_run_folder() {
     mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
     chmod go-w -- "$RUN_DIR"
     [[ -O $RUN_DIR && ! -L $RUN_DIR ]] || die "not a folder of your own: $RUN_DIR"
-    # In a folder that all may write (w), without a sticky bit (t), others could replace this one.
+    # Others could replace this folder below one with the mode drwxrwxrwx, but not below drwxrwxrwt.
     if namei -m "$RUN_DIR" | grep '^ d.......w[^tT]'; then
         die "others may replace $RUN_DIR"
     fi
