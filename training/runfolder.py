@@ -62,8 +62,9 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
         known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
         changed = changed_settings(critical_settings(config, batch=batch) | known, then)
     if samples and step is not None and epoch is not None and consumed is not None:
-        in_epoch = math.ceil(samples / batch)  # the steps done may be of other batches
-        steps = step + max(0, math.ceil((config.epochs - epoch) * in_epoch - consumed / batch))
+        later = config.epochs - epoch - 1  # epochs after the present one
+        left = later * math.ceil(samples / batch) + math.ceil(max(samples - consumed, 0) / batch)
+        steps = step + (left if later >= 0 else 0)  # the steps done may be of other batches
     is_done = epoch is not None and epoch >= config.epochs
     return Start(
         state="changed" if changed else "done" if is_done else "resume",

@@ -113,11 +113,12 @@ def test_a_step_is_written_once(
 def test_a_run_is_not_done_before_its_last_validation(
     here: Here, tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = (*flags, "--epochs", "1")
-    config = parse([*last, "--run-dir", str(tmp_path), "--batch-size", "32"])
+    last = (*flags, "--epochs", "1", "--batch-size", "48")  # the last batch is smaller
+    config = parse([*last, "--run-dir", str(tmp_path)])
     monkeypatch.setenv("VALIDATION", "broken")
     assert here(tmp_path, *last).code == 1
-    assert look(config, 1).state == "resume"
+    start = look(config, 1)
+    assert (start.state, start.step, start.steps) == ("resume", 6, 6)
     assert status(tmp_path)["epoch"] == 0
     monkeypatch.delenv("VALIDATION")
     ended = here(tmp_path, *last)
