@@ -54,6 +54,15 @@ for url in sys.argv[1:]:
         print(socket.gethostname(), "asked", each, "->", urllib.request.urlopen(each).read().decode(), flush=True)
 print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 """
+# The servers of a search agent: on its node as many as have CPUs there, and two on nodes of their own.
+TOOL = """
+  {name}:
+    command: [python3, serve.py, "{{port}}", "0", {name}]
+    {place}
+    cpus: 1
+    ready: {{port: "{{port}}", within: 2m}}
+    grace: 5s"""
+TOOLS = {"model": "nodes: 1", "reward": "nodes: 1"} | {f"tool-{number}": "gpus: 0" for number in range(7)}
 PROXY = "http://127.0.0.1:9"  # of the shell that submits: no proxy answers there
 
 
@@ -265,6 +274,21 @@ KINDS = (
     grace: 5s
 """,
         (r"asked http://(n\d):\d+ -> \1 (none )?reward",),
+    ),
+    Kind(
+        "an agent with nine servers",
+        "".join(TOOL.format(name=name, place=place) for name, place in TOOLS.items())
+        + f"""
+  agent:
+    command: [python3, ask.py, {", ".join(f"'{{{name}.urls}}'" for name in TOOLS)}]
+    nodes: 1
+    gpus: 1
+    cpus: 1
+    needs: [{", ".join(TOOLS)}]
+    main: true
+""",
+        tuple(rf"asked http://(n\d):\d+ -> \1 (none )?{name}$" for name in TOOLS),
+        states=tuple(f"{name} ready" for name in TOOLS),
     ),
     Kind(
         "a daemon on each node of the trainer, with its GPUs, as MPS",
