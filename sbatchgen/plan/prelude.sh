@@ -73,10 +73,12 @@ __plan_looks_at() { # PROCESS: sets __plan_most
     [[ "${!pid[*]}" == "${__plan_names-}" ]] || __plan_names=${!pid[*]} __plan_probes=()
 }
 [[ ! -v __plan_ready ]] || {
-    ready() { note_state "$1" ready; }
+    ready() { :; }
     done_with() {
         __plan_awaited=$1
-        until [[ $ended || ! ${pid[$1]-} ]]; do look_for_ends; done
+        local look=look # in a script of 0.3.0
+        [[ ! $(declare -F look_for_ends) ]] || look=look_for_ends
+        until [[ $ended || ! ${pid[$1]-} ]]; do "$look"; done
     }
     readonly -f ready done_with
 }

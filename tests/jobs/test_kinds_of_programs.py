@@ -287,7 +287,7 @@ KINDS = (
     needs: [{", ".join(TOOLS)}]
     main: true
 """,
-        tuple(rf"asked http://(n\d):\d+ -> \1 (none )?{name}$" for name in TOOLS),
+        tuple(rf"asked http://(n\d):\d+ -> \1 .*{name}$" for name in TOOLS),
         states=tuple(f"{name} ready" for name in TOOLS),
     ),
     Kind(
