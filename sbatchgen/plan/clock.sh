@@ -9,13 +9,13 @@
 # then all slept between these looks.
 __plan_settle() { # until nothing in the background computes
     local - process stat state ran busy found before='' seen looks=0 pause never mask IFS=' '
-    local -A parent signs times states
+    local -A parent signs groups times states
     set +efux
     # Nothing is ever read from it; a process substitution would change $!.
     [[ -p /run/plan/never ]] || /bin/mkfifo /run/plan/never 2>/dev/null
     exec {never}<>/run/plan/never
     while ((looks++ < 4000)); do
-        busy='' found='' seen='' parent=() signs=() times=() states=()
+        busy='' found='' seen='' parent=() signs=() groups=() times=() states=()
         for process in /proc/[0-9]*; do
             ran=''
             { read -r ran <"$process/schedstat"; read -r stat <"$process/stat"; } 2>/dev/null || {
@@ -49,20 +49,24 @@ __plan_settle() { # until nothing in the background computes
 }
 __plan_note_signs() { # of a process with a state: whether it ignores SIGINT, and as a bash without a program SIGQUIT
     signs[$process]=$((state[30] & 2 | (state[6] & 0x40 ? state[30] & 4 : 0)))
+    groups[$process]=${state[2]}
 }
-__plan_is_behind() { # whether a process is in the background, by the arrays parent and signs of all
+__plan_is_behind() { # whether a process is in the background, by the arrays parent, signs and groups of all
     local one=$1 main=${__plan_main:-0}
     [[ $one != 1 ]] || return 1
     while [[ $one != "$main" ]]; do
         [[ $one != 1 && ${parent[$one]-} ]] || return 0 # it has left the tree
         ((!signs[$one] || signs[$main] & 2)) || return 0 # in a script that ignores SIGINT all do
+        # One machine's several programs start in groups of their own, by `set -m`, and ignore no signal; but this very process
+        # may be in the foreground then, if the script itself has started it.
+        [[ ! -v __plan_ready || ${groups[$one]} == "${groups[$main]}" || $one-${parent[$one]} == "$$-$main" ]] || return 0
         one=${parent[$one]}
     done
     return 1
 }
 __plan_is_aside() { # whether this process is in the background, and the script goes on
     local process stat state IFS=' '
-    local -A parent signs
+    local -A parent signs groups
     [[ -e /proc/${__plan_main:-0} ]] || return 1
     for process in /proc/[0-9]*; do
         read -r stat <"$process/stat" || continue

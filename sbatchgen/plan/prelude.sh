@@ -64,11 +64,14 @@ __plan_pass() { # the time until the processes of a wait have ended, or many sle
 # Of a job with several programs: all are ready at once; the main one ends at once, and so does one that fails or is waited
 # for. The others go on until the script has looked five times after the last start or end.
 __plan_looks_at() { # PROCESS: sets __plan_most
-    local name
+    local name last=''
+    if [[ ! -v programs ]]; then # a script of 0.3.0 does not say which is the main one: the last that has started
+        for name in "${!pid[@]}"; do ((pid[$name] <= ${last:+pid[$last]} + 0)) || last=$name; done
+    fi
     for name in "${!pid[@]}"; do
         [[ ${pid[$name]} == "$1" ]] || continue
         __plan_most=5
-        [[ $__plan_own == 0 && $name != "${main-}" && $name != "${__plan_awaited-}" ]] || __plan_most=0
+        [[ $__plan_own == 0 && $name != "${main-$last}" && $name != "${__plan_awaited-}" ]] || __plan_most=0
     done
     [[ "${!pid[*]}" == "${__plan_names-}" ]] || __plan_names=${!pid[*]} __plan_probes=()
 }
