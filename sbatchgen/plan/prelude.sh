@@ -71,6 +71,7 @@ __plan_looks_at() { # PROCESS: sets __plan_most
     for name in "${!pid[@]}"; do
         [[ ${pid[$name]} == "$1" ]] || continue
         __plan_most=5
+        [[ ! ${pid[${__plan_awaited:-none}]-} ]] || __plan_most=1000000 # as long as another one is waited for
         [[ $__plan_own == 0 && $name != "${main-$last}" && $name != "${__plan_awaited-}" ]] || __plan_most=0
     done
     [[ "${!pid[*]}" == "${__plan_names-}" ]] || __plan_names=${!pid[*]} __plan_probes=()

@@ -280,14 +280,14 @@ KINDS = (
         "".join(TOOL.format(name=name, place=place) for name, place in TOOLS.items())
         + f"""
   agent:
-    command: [python3, ask.py, {", ".join(f"'{{{name}.urls}}'" for name in TOOLS)}]
+    command: [python3, ask.py, "{{model.urls}}", "{{tool-0.urls}}", "{{tool-6.urls}}"]
     nodes: 1
     gpus: 1
     cpus: 1
     needs: [{", ".join(TOOLS)}]
     main: true
 """,
-        tuple(rf"asked http://(n\d):\d+ -> \1 .*{name}$" for name in TOOLS),
+        tuple(rf"asked http://(n\d):\d+ -> \1 .*{name}$" for name in ("model", "tool-0", "tool-6")),
         states=tuple(f"{name} ready" for name in TOOLS),
     ),
     Kind(
