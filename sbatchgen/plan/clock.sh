@@ -8,7 +8,7 @@
 # a process has none. All are asleep if two looks, one after the other, see each of them asleep and none has run in between:
 # then all slept between these looks.
 __plan_settle() { # until nothing in the background computes
-    local - process stat state ran busy found before='' seen looks=0 pause never mask IFS=' '
+    local - process stat state ran busy found before='' seen looks=0 pause never IFS=' '
     local -A parent signs groups times states
     set +efux
     # Nothing is ever read from it; a process substitution would change $!.
@@ -22,10 +22,8 @@ __plan_settle() { # until nothing in the background computes
                 found=1 busy=1 # it has ended since, and may have started another one before
                 continue
             }
-            process=${stat%% *} state=(${stat##*) })
-            parent[$process]=${state[1]} states[$process]=${state[0]}
-            __plan_note_signs
-            times[$process]="$ran $((state[11] + state[12]))"
+            __plan_note
+            states[$process]=${state[0]} times[$process]="$ran $((state[11] + state[12]))"
             # forked, without a program of its own yet, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
             [[ ${state[0]} == [RD] && $process != "$BASHPID" ]] || continue
             ((state[6] & 0x40 && state[11] + state[12] < 4)) || continue
@@ -47,7 +45,9 @@ __plan_settle() { # until nothing in the background computes
     exec {never}>&-
     return 0
 }
-__plan_note_signs() { # of a process with a state: whether it ignores SIGINT, and as a bash without a program SIGQUIT
+__plan_note() { # of a line of /proc/PID/stat: whether it ignores SIGINT, and as a bash without a program SIGQUIT
+    process=${stat%% *} state=(${stat##*) })
+    parent[$process]=${state[1]}
     signs[$process]=$((state[30] & 2 | (state[6] & 0x40 ? state[30] & 4 : 0)))
     groups[$process]=${state[2]}
 }
@@ -70,9 +70,7 @@ __plan_is_aside() { # whether this process is in the background, and the script 
     [[ -e /proc/${__plan_main:-0} ]] || return 1
     for process in /proc/[0-9]*; do
         read -r stat <"$process/stat" || continue
-        state=(${stat##*) }) process=${stat%% *}
-        parent[$process]=${state[1]}
-        __plan_note_signs
+        __plan_note
     done 2>/dev/null
     __plan_is_behind "$$"
 }
