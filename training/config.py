@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NoReturn, TypeVar
@@ -244,6 +245,14 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     if config.dataparallel and config.launcher in {"torchrun", "srun", "mpi", "spawn"}:
         what = f"--dataparallel is one process, --launcher {config.launcher} is several"
         yield what, "leave one of them out"
+
+
+def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, batch: int) -> int:
+    """Steps to the end of the last epoch, when `consumed` of the samples of the present one are trained."""
+    later = config.epochs - epoch - 1  # epochs after the present one
+    if later < 0:
+        return 0
+    return later * math.ceil(samples / batch) + math.ceil(max(samples - consumed, 0) / batch)
 
 
 def global_batch(config: Config, processes: int) -> int:

@@ -1,11 +1,10 @@
 """What a start would do with a run folder, for `--look`. Reads only, and needs no torch."""
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.config import Config, changed_settings, critical_settings, global_batch
+from training.config import Config, changed_settings, critical_settings, global_batch, steps_to_end
 from training.files import BEST, CHECKPOINTS, list_checkpoints, step_of
 from training.output.log import read_events
 from training.saving.lock import current_holder
@@ -62,9 +61,8 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
         known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
         changed = changed_settings(critical_settings(config, batch=batch) | known, then)
     if samples and step is not None and epoch is not None and consumed is not None:
-        later = config.epochs - epoch - 1  # epochs after the present one
-        left = later * math.ceil(samples / batch) + math.ceil(max(samples - consumed, 0) / batch)
-        steps = step + (left if later >= 0 else 0)  # the steps done may be of other batches
+        left = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
+        steps = step + left  # the steps done may be of other batches
     is_done = epoch is not None and epoch >= config.epochs
     return Start(
         state="changed" if changed else "done" if is_done else "resume",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from training.config import steps_to_end
 from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
 from training.errors import UserError
@@ -228,8 +229,10 @@ def time_left_s(session: Session, progress: Progress) -> float:
 
 def steps_left(session: Session, progress: Progress) -> int:
     """Steps to the end of the last epoch."""
-    samples, batch = session.data.train.samples, session.batch
-    later = session.config.epochs - progress.epoch - 1  # epochs after the present one
-    if later < 0:
-        return 0
-    return later * math.ceil(samples / batch) + math.ceil((samples - progress.consumed) / batch)
+    return steps_to_end(
+        session.config,
+        epoch=progress.epoch,
+        consumed=progress.consumed,
+        samples=session.data.train.samples,
+        batch=session.batch,
+    )
