@@ -19,8 +19,7 @@ def rows(text: str, seconds: float) -> Any:
 
 
 ERROR = 0xFFFF
-# By the clock, since a browser counts no time of processors: ten times that of the command.
-SECONDS_MAX = 10.0
+SECONDS_MAX = 1.0
 
 
 class Language:
