@@ -23,7 +23,7 @@ from benchmarks.stacks import churn
 from training.files import LOCK
 from training.processes import hang, proc, stacks
 from training.processes.connections import connections
-from training.processes.rank import Rank
+from training.processes.rank import Rank, Sample
 from training.processes.signs import FOLDER, REPORT, Signs
 from training.processes.stacks import place
 from training.processes.verdict import COMPUTES, DISK, OUTSIDE, STILL, facts, judge
@@ -599,6 +599,22 @@ def test_nothing_is_asked_of_processes_before_the_limit(
     assert pauses.asked == []
     assert not pauses.pause(2000, life_s=10.0)
     assert {*pauses.asked} == {hang.BY_PROC}
+
+
+def test_an_answer_that_had_to_wait_for_a_cpu_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = os.getpid()
+    samples = [
+        Sample("S", {(pid, pid): proc.Thread("python", "S", 1, wanted_s)}, {pid: 0.0}, {}, {}, {}, 0, 0, "")
+        for wanted_s in (0.0, 0.1, 0.2)
+    ]
+    monkeypatch.setattr("training.processes.rank.sample", lambda *_: samples.pop(0))
+    rank = Rank(pid, now_s=0.0)
+    rank.look({}, now_s=0.5)
+    rank.was_asked = True
+    rank.look({}, now_s=1.0)
+    assert rank.computed_s == 0.0
+    rank.look({}, now_s=1.5)
+    assert rank.computed_s == 1.5
 
 
 def test_a_training_is_ended_after_a_second_look_alone(

@@ -41,6 +41,8 @@ FIRST = 2  # times as long before the first step: a trainer compiles, and prepar
 LATE = 8  # times as long: then a rank may compute, wait for something outside of the run, or give no answer
 LONGER = 3  # times the longest pause so far
 CONTINUES = 3  # signs of life after a report: then it continues
+AGAIN = 3  # looks right before the end: a watcher of another node looks twice in that time
+ANSWER_S = 10.0  # that the watchers of other nodes have at least, on busy machines
 ASK = "ask"  # the file in FOLDER: what is asked for, and how long a rank has to stand still for it
 BY_PROC, ASLEEP, AWAKE = range(3)  # what is asked for: each includes those before
 ODD = f"{FOLDER}/odd"  # a line for each end: the job, and the node of the rank that the others waited for
@@ -180,10 +182,10 @@ class Watcher:
         found_s = self._now_s
         before = self._ask(ASLEEP, early_s, may_cut=late)
         again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
-        time.sleep(
-            self.after_s / LOOKS
-        )  # as long as between two looks: our signals are too little in that time
-        self._note_ranks()
+        # The first look sees what our signals did, on each node. Nothing of ours is between it and the next.
+        for _ in range(AGAIN):
+            time.sleep(self.after_s / LOOKS)
+            self._note_ranks()
         after, since_s = self._ask(BY_PROC, early_s), self._now_s - found_s
         busy = {rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES}  # in vain, with NCCL
         known = {rank["rank"]: rank["state"] for rank in before if rank["state"] in verdict.HELD}
@@ -240,11 +242,15 @@ class Watcher:
             folder / ASK, json.dumps({"number": number, "what": what, "still_s": still_s, "may_cut": may_cut})
         )
         self._answer()
-        until = time.monotonic() + self.after_s / 2
+        until = time.monotonic() + max(self.after_s / 2, ANSWER_S)
         while True:
             answers = [json.loads(read_small(path).partition(b"\n")[0]) for path in folder.glob("rank-*.txt")]
             known = [answer for answer in answers if answer.get("to") == number]
-            if time.monotonic() > until or (known and len(known) >= known[0]["size"]):
+            missing = {*range(max((answer["size"] for answer in known), default=0))}
+            missing -= {answer["rank"] for answer in known}
+            if time.monotonic() > until or (
+                known and missing <= self._ranks.keys()
+            ):  # else ended, on this node
                 return verdict.facts(known, self._ends(), still_s)
             time.sleep(self.after_s / 40)
 
@@ -271,7 +277,7 @@ class Watcher:
         stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")  # that looks again
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
-        rank.was_asked = what >= ASLEEP
+        rank.was_asked |= what >= ASLEEP
         if what >= ASLEEP and stands_still:
             text = stacks.stack_asleep(rank.pid, may_cut=may_cut or stacks.has_locked_loader(rank.pid))
         elif what >= AWAKE and computes:

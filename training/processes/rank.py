@@ -69,12 +69,17 @@ def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()
     return now
 
 
-def computes(before: Sample, after: Sample, seconds: float) -> bool:
-    """Whether a rank used a CPU between two looks, wanted one, or was woken often."""
+def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -> bool:
+    """Whether a rank used a CPU between two looks, wanted one, or was woken often.
+
+    The main thread of a process that was `asked` does not count: its answer may wait for a CPU.
+    """
     work = 0.0
     for key, thread in after.threads.items():
         was = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
         is_main = key[0] == key[1]
+        if is_main and key[0] == asked:
+            continue
         cpu, wakes = (MAIN_CPU, MAIN_WAKES) if is_main else (OTHER_CPU, OTHER_WAKES)
         if is_main or not _POLLS.match(thread.name):
             work += max((thread.wanted_s - was.wanted_s) / cpu, (thread.wakes - was.wakes) / wakes)
@@ -151,7 +156,7 @@ class Rank:
         self._sample, self.state = after, after.state
         if before is None or seconds <= 0:
             return
-        if computes(before, after, seconds) or after.state == "D":
+        if computes(before, after, seconds, asked=self.pid if self.was_asked else 0) or after.state == "D":
             self.computed_s = now_s
         if moves(self.pid, before, after, seconds, was_asked=self.was_asked):
             self.moved_s = now_s
