@@ -18,9 +18,12 @@ CONTROLLER = "controller"
 BRIDGE = "bridge"
 NETWORK = "10.77.0"
 
+# A bridge without an address of its own takes the lowest of its ports: with each node that comes or goes, the other
+# nodes may lose the controller, for as long as they know the old address. It took 25 seconds.
+BRIDGE_ADDRESS = "02:00:00:00:00:01"
 # Slurm looks names up with AI_ADDRCONFIG, which finds nothing where there is only a loopback (getaddrinfo(3))
 NETWORK_UP = (
-    f"ip link add {BRIDGE} type bridge",
+    f"ip link add {BRIDGE} address {BRIDGE_ADDRESS} type bridge",
     f"ip address add {NETWORK}.1/24 dev {BRIDGE}",
     f"ip link set {BRIDGE} up",
 )

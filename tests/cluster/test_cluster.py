@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .job import parse_jobs
+from .site import BRIDGE, BRIDGE_ADDRESS, CONTROLLER
 from .slurm import Cluster
 
 BASH = "#!/bin/bash\n"
@@ -139,6 +140,7 @@ def test_a_failed_node_requeues_its_job_and_comes_back(cluster: Cluster) -> None
     cluster.stop_node("n3", declare=True)
     cluster.wait(job_id, {"PENDING"})
     cluster.start_node("n3")
+    assert BRIDGE_ADDRESS in cluster.root(["ip", "link", "show", BRIDGE], on=CONTROLLER).stdout
     assert cluster.wait(job_id, {"RUNNING"})["Restarts"] == "1"
     cluster.run(["scancel", str(job_id)])
     cluster.wait(job_id)
