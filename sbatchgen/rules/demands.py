@@ -83,7 +83,7 @@ def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     if tasks and each and nodes_max and tasks > nodes_max * each:
         what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {each} each: Slurm refuses "
         what += "the job, or changes what it asks for"
-        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {nodes_max * each} tasks"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(nodes_max * each, 'task')}"
         yield Hit("ntasks", what, fix)
 
 

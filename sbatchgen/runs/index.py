@@ -232,7 +232,7 @@ class Index:
         if data == self._data:
             return b""
         checksum, _, text = data.partition(b"\n")
-        facts = _facts(text) if checksum == b"%d" % zlib.crc32(text) else None
+        facts = _facts(text) if checksum == b"%d" % zlib.crc32(text) else _facts_of_lines(data)
         self._runs, self._jobs = facts or ({}, {})
         self._data = data if facts else None
         return b"" if facts else data
@@ -301,6 +301,27 @@ def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
         {run.name: run for run in map(Run._make, runs)},
         {job.key: job for job in map(RunJob._make, jobs)},
     )
+
+
+def _facts_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
+    """Return the runs and jobs in an index of 0.2.0, a change in each line; None for something else."""
+    runs: dict[str, list[Any]] = {}
+    jobs: dict[str, list[Any]] = {}
+    try:
+        for line in data.splitlines():
+            checksum, _, text = line.partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(text):
+                return None
+            kind, *values = json.loads(text)
+            if kind == "gone":
+                jobs.pop(values[0], None)
+            else:
+                {"run": runs, "job": jobs}[kind][values[0]] = values
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    submitted = {job[1] for job in jobs.values()}
+    known = [run for run in runs.values() if run[0] in submitted]
+    return _facts(json.dumps([known, [*jobs.values()]]).encode())
 
 
 def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ...]]:
