@@ -57,11 +57,12 @@ def _named(pattern: str) -> Iterable[str]:
 
     The record of a copied run may name this process, whose environment is private.
     """
+    is_one = not glob.has_magic(pattern)
+    if is_one and not os.path.lexists(pattern):  # as of the points of a large sweep that have not begun
+        return []
     if os.path.realpath(pattern).startswith("/proc/"):
         return []
-    if glob.has_magic(pattern):
-        return glob.glob(pattern)  # noqa: PTH207
-    return [pattern] if os.path.lexists(pattern) else []
+    return [pattern] if is_one else glob.glob(pattern)  # noqa: PTH207
 
 
 def task_of(record: Record, path: Path) -> str:
