@@ -66,7 +66,7 @@ _CHECKS = {
     "--reviewed",
     metavar="DIGEST",
     multiple=True,
-    help="Refuse a job that is not the reviewed one: its digest in the review.",
+    help="Submit only if the job's digest is DIGEST, as `review` shows it.",
 )
 @FOLLOW
 @click.option(
