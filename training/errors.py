@@ -8,6 +8,7 @@ import traceback
 
 DONE = 0
 FAILED = 1
+INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, which should be the cause's
 NOT_FINITE = 3
 HANGS = 68  # a rank hung, and the job was set to end in that case
 BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is not fit, and the training has not begun

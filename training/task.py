@@ -18,17 +18,22 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import UserError
+from training.errors import INTERRUPTED, UserError
 from training.hook.wandb_run import NEXT, TOLD
 from training.processes import spawn, stacks
 from training.processes.jobscript import leave_status, refuse
 from training.processes.ranks import MEETING, detect
+from training.processes.stop import ignore_signals
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def main(argv: list[str]) -> int:
-    """Run the trainer; returns its exit status, 128 + N if signal N ended it."""
+    """Run the trainer; returns its exit status, 128 + N if signal N ended it.
+
+    With several tasks, that of one which Slurm ends by SIGTERM is INTERRUPTED: another task may have failed.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until the trainer gets it
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
     text = "srun, mpi: one rank per task; spawn: the trainer starts its own processes; none: one process"
     parser.add_argument("--launcher", choices=("srun", "mpi", "spawn", "none"), default="srun", help=text)
@@ -42,9 +47,17 @@ def main(argv: list[str]) -> int:
     if asked.launcher == "none":  # it gets each signal once, and its status is its own
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
     status = spawn.start([(command, environment)], ours=False)
-    if status and status != 128 + signal.SIGTERM:  # by which Slurm ends it, also when another task has failed
+    if status == 128 + signal.SIGTERM:
+        return INTERRUPTED if _tasks(os.environ) > 1 else status
+    if status:
         leave_status(status)
     return status
+
+
+def _tasks(environ: Mapping[str, str]) -> int:
+    """How many tasks the step has."""
+    count = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or ""
+    return int(count) if count.isdecimal() else 1
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
@@ -63,4 +76,8 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    finally:  # as Python ends, its handlers are gone, and a SIGTERM would end this process with 143
+        ignore_signals()
+    sys.exit(code)

@@ -26,16 +26,16 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import UserError, complain
+from training.errors import INTERRUPTED, UserError, complain
 from training.processes import hang, resident, stacks
 from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
+from training.processes.stop import ignore_signals
 
 # Signals that torchrun passes on before it ends; SIGUSR1 and 2 would kill it and leave its processes running.
 # Versions of torch before pytorch/pytorch#160690 ignore this.
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 LEAVE_S = 60.0  # the first node waits so long for the others to leave
-INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, which should be the cause's
 
 
 def main(argv: list[str]) -> int:
@@ -63,6 +63,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         return refuse(error)
     except ChildFailedError as error:
+        ignore_signals()  # another node may have failed too
         rank, failure = error.get_first_failure()
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
         ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
@@ -138,4 +139,8 @@ def _run(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    finally:  # as Python ends, its handlers are gone, and a SIGTERM would end this process with 143
+        ignore_signals()
+    sys.exit(code)

@@ -14,10 +14,11 @@ from tests.jobs.jobs import Site, site_on
 
 # SlurmdTimeout: only the script ends the step of a dead node in the time of this test.
 SETTINGS = "KillWait=5\nSlurmdTimeout=600\nWaitTime=2"
-TASKS = ("ddp", "--launcher", "srun", "--gpus-per-node", "1", "--nodes", "2", "--yes", "--mem", "100M")
+SHAPE = ("ddp", "--gpus-per-node", "1", "--nodes", "2", "--yes")
+TASKS = (*SHAPE, "--launcher", "srun", "--mem", "100M")
 FAILS = """
 import os, pathlib, time
-run_dir, rank = pathlib.Path(os.environ["RUN_DIR"]), int(os.environ["RANK"])
+run_dir, rank = pathlib.Path(os.environ["RUN_DIR"]), int(os.environ.get("RANK", os.environ["SLURM_PROCID"]))
 (run_dir / f"begun-{rank}").touch()
 while not rank and not (run_dir / "fail").exists():
     time.sleep(0.1)
@@ -70,6 +71,19 @@ def test_a_failure_ends_the_step_where_a_node_is_dead(site: Site) -> None:
     file_of(site, "dead", "fail").touch()
     ended = {"COMPLETING", "FAILED"}  # Slurm waits for the node that is dead
     assert site.cluster.wait(job, ended)["ExitCode"] == "5:0", site.log("dead")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_a_job_ends_with_the_status_of_the_rank_that_failed(site: Site, launcher: str) -> None:
+    """Slurm ends the other by SIGTERM, and srun reports the highest status: nothing else in this job knows the cause."""
+    asked = ("--job-name", launcher, "--launcher", launcher, "--trainer", "fails.py", "--nodelist", "n1,n2")
+    job = int(site.sbatchgen("submit", *SHAPE, *asked, check=True).stdout)
+    for rank in range(2):
+        site.cluster.until(
+            file_of(site, launcher, f"begun-{rank}").exists, f"rank {rank}\n{site.log(launcher)}"
+        )
+    file_of(site, launcher, "fail").touch()
+    assert site.cluster.wait(job)["ExitCode"] == "5:0", site.log(launcher)
 
 
 def test_a_task_that_has_ended_well_waits_for_one_that_uploads(site: Site) -> None:
