@@ -37,6 +37,8 @@ def test_round_trip() -> None:
 
 def test_saving_takes_no_second_copy(tmp_path: Path) -> None:
     big = state(1) | {"model": {"w": torch.ones(1 << 21)}}
+    (tmp_path / "first").mkdir()
+    checkpoint.save(tmp_path / "first", state(1), step=1, keep=1, best=False)  # imports what saving needs
     tracemalloc.start()
     try:
         size = checkpoint.save(tmp_path, big, step=1, keep=1, best=False)
