@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 from training.processes import hang  # noqa: E402
 
 RANKS = 4
-WAIT = 14  # times the seconds of --after, from the hang on
+WAIT = 20  # times --after: before its first step, a rank that may act again is named after 16
 START_S = 900.0  # until then: on a busy machine the imports alone take minutes
 TURNS, TURN_S, GAP_S, SETTLED = 12, 4.0, 0.02, 50
 
