@@ -22,8 +22,7 @@ from training.errors import INTERRUPTED, UserError
 from training.hook.wandb_run import NEXT, TOLD
 from training.processes import spawn, stacks
 from training.processes.jobscript import leave_status, refuse
-from training.processes.ranks import MEETING, detect
-from training.processes.stop import ignore_signals
+from training.processes.ranks import MEETING, detect, tasks
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -48,16 +47,10 @@ def main(argv: list[str]) -> int:
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
     status = spawn.start([(command, environment)], ours=False)
     if status == 128 + signal.SIGTERM:
-        return INTERRUPTED if _tasks(os.environ) > 1 else status
+        return INTERRUPTED if tasks(os.environ) > 1 else status
     if status:
         leave_status(status)
     return status
-
-
-def _tasks(environ: Mapping[str, str]) -> int:
-    """How many tasks the step has."""
-    count = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or ""
-    return int(count) if count.isdecimal() else 1
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
@@ -76,8 +69,4 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    finally:  # as Python ends, its handlers are gone, and a SIGTERM would end this process with 143
-        ignore_signals()
-    sys.exit(code)
+    spawn.exit_after(main)

@@ -27,7 +27,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import INTERRUPTED, UserError, complain
-from training.processes import hang, resident, stacks
+from training.processes import hang, resident, spawn, stacks
 from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
 from training.processes.stop import ignore_signals
@@ -139,8 +139,4 @@ def _run(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    finally:  # as Python ends, its handlers are gone, and a SIGTERM would end this process with 143
-        ignore_signals()
-    sys.exit(code)
+    spawn.exit_after(main)

@@ -246,11 +246,8 @@ class Watcher:
         while True:
             answers = [json.loads(read_small(path).partition(b"\n")[0]) for path in folder.glob("rank-*.txt")]
             known = [answer for answer in answers if answer.get("to") == number]
-            missing = {*range(max((answer["size"] for answer in known), default=0))}
-            missing -= {answer["rank"] for answer in known}
-            if time.monotonic() > until or (
-                known and missing <= self._ranks.keys()
-            ):  # else ended, on this node
+            have_ended = verdict.absent(known) <= self._ranks.keys()  # those of this node have answered above
+            if time.monotonic() > until or (known and have_ended):
                 return verdict.facts(known, self._ends(), still_s)
             time.sleep(self.after_s / 40)
 

@@ -47,9 +47,14 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
         is_step = environ.get("SLURM_STEP_ID", "").isdecimal()  # negative in a batch script
-        if launcher == "srun" or is_step or _number(environ, "SLURM_NTASKS") > 1:
+        if launcher == "srun" or is_step or tasks(environ) > 1:
             return _place("srun", environ, SRUN, _tasks_here(environ))
     return Place()
+
+
+def tasks(environ: Mapping[str, str]) -> int:
+    """How many tasks the step or the job has; 1 if nothing says so."""
+    return _number(environ, "SLURM_NTASKS", default=1)
 
 
 def spawn_environments(

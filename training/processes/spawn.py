@@ -8,14 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from training.errors import DONE, PREEMPTED, complain
 from training.processes import hang, resident, stacks
 from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
-from training.processes.stop import SIGNALS, handled_signals
+from training.processes.stop import SIGNALS, handled_signals, ignore_signals
 
 POLL_S = 0.05
 GRACE_S = 10.0  # for the others to notice that one has failed, and to report it
@@ -90,3 +91,15 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
             for child in children:
                 child.kill()
         time.sleep(POLL_S)
+
+
+def exit_after(main: Callable[[list[str]], int]) -> NoReturn:
+    """Exit with the status of a launch program, whatever signal comes meanwhile.
+
+    As Python ends, it removes its handlers: a SIGTERM would then end this process with 143.
+    """
+    try:
+        status = main(sys.argv[1:])
+    finally:
+        ignore_signals()
+    sys.exit(status)

@@ -76,6 +76,12 @@ def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
     return any(rank["does"] == COMPUTES for rank in ranks) and (late or is_odd)
 
 
+def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The ranks of a run that are not among those that have answered."""
+    size = max((answer["size"] for answer in answers), default=0)
+    return {*range(size)} - {answer["rank"] for answer in answers}
+
+
 def judge(
     ranks: Sequence[Mapping[str, Any]], here: Collection[int], quiet_s: float, *, late: bool = False
 ) -> Verdict:
@@ -87,7 +93,7 @@ def judge(
     size = max((rank["size"] for rank in ranks), default=0)
     waiting = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD]
     others = [rank for rank in ranks if rank not in waiting]
-    gone = sorted({*range(size)} - {rank["rank"] for rank in ranks})
+    gone = sorted(absent(ranks))
     odd = [rank for rank in others if not rank["spins"]]
     spinning = [rank for rank in others if rank["spins"]]
     stands = (STILL, OUTSIDE) if late else (STILL,)
