@@ -7,7 +7,6 @@ tests/fixtures/earlier has three runs of each version, of the profile local: `wh
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.training.trainers import LAUNCHER_VARIABLES
+from tests.training.trainers import without_launcher
 
 VERSIONS = ("0.2.0", "0.3.0")
 INDEX = Path("state/sbatchgen/runs.jsonl")
@@ -41,7 +40,7 @@ class User:
         index.write_text(_sealed_again(index.read_text()))
 
     def sbatchgen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        known = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and "SLURM" not in k}
+        known = without_launcher()
         known |= {"HOME": str(self.folder / "home"), "XDG_STATE_HOME": str(self.folder / "state")}
         known["PATH"] = f"{Path(sys.prefix, 'bin')}:{known['PATH']}"
         call = [str(Path(sys.prefix, "bin/sbatchgen")), *arguments]

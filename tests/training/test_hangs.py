@@ -29,7 +29,7 @@ from training.processes.stacks import place
 from training.processes.verdict import COMPUTES, DISK, OUTSIDE, STILL, facts, judge
 
 from .forks import QUICKLY
-from .trainers import HANGS_S, LAUNCHER_VARIABLES, ROOT, alive, wait_for
+from .trainers import HANGS_S, ROOT, alive, wait_for, without_launcher
 
 TRAINING = ROOT / "training"
 LIBRARY = "/env/lib/python3.12/site-packages"
@@ -48,7 +48,7 @@ class Job:
     def start(self, source: str, *launcher: str, **env: str) -> int:
         """Start a launcher; returns its process id."""
         (self._folder / "train.py").write_text(textwrap.dedent(source))
-        known = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and "SLURM" not in k}
+        known = without_launcher()
         known |= {"RUN_DIR": str(self.run_dir), "HANG_AFTER": "2", "PYTHONPATH": str(QUICKLY)} | env
         call = [sys.executable, str(TRAINING / launcher[0]), *launcher[1:], "--", "train.py"]
         with self.log.open("ab") as log:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 
 from .forks import QUICKLY
-from .trainers import LAUNCHER_VARIABLES, ROOT, Trainers
+from .trainers import ROOT, Trainers, without_launcher
 
 TEXT = str(training.__doc__)
 LINES = [line.strip() for line in re.sub(r" \\\n +", " ", TEXT).splitlines()]
@@ -49,7 +48,7 @@ def test_a_line_for_one_machine_works_as_typed(
     small_digits: Path, tmp_path: Path, line: str, count: int
 ) -> None:
     shutil.copytree(small_digits, tmp_path / "data")
-    env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")}
+    env = without_launcher()
     env |= {"PATH": f"{BIN}:{env['PATH']}", "PYTHONPATH": f"{ROOT}:{QUICKLY}", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False

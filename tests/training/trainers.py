@@ -35,6 +35,15 @@ SLOW = ("--step-delay", "0.2", "--sync-every", "2", "--log-every", "1")
 SPAWN_2 = ("--launcher", "spawn", "--nproc-per-node", "2")
 
 
+def without_launcher() -> dict[str, str]:
+    """The environment of this process, without the variables of a launcher or of Slurm."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in LAUNCHER_VARIABLES and "SLURM" not in name
+    }
+
+
 def quickly(env: dict[str, str]) -> dict[str, str]:
     """The same environment, in which torch starts without its compiler; a sitecustomize of `env` comes first."""
     return env | {"PYTHONPATH": ":".join([*filter(None, [env.get("PYTHONPATH")]), str(QUICKLY)])}
@@ -60,14 +69,11 @@ class Trainers:
 
         With `fresh`, or code to run, it is a new interpreter, not a fork of one that has imported torch.
         """
-        clean = {
-            k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")
-        }
         common = _common(self.data_dir, run_dir)
         process = (subprocess.Popen if fresh or launcher[0] == "-c" else Fork)(
             [sys.executable, *launcher, *common, *flags],
             cwd=ROOT,
-            env=quickly(clean | {"OMP_NUM_THREADS": "1"} | (env or {})),
+            env=quickly(without_launcher() | {"OMP_NUM_THREADS": "1"} | (env or {})),
             stdout=output or subprocess.PIPE,
             stderr=output or subprocess.PIPE,
             text=True,
