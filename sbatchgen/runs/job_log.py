@@ -58,7 +58,7 @@ def _named(pattern: str) -> Iterable[str]:
     The record of a copied run may name this process, whose environment is private.
     """
     is_one = not glob.has_magic(pattern)
-    if is_one and not os.path.lexists(pattern):  # as of the points of a large sweep that have not begun
+    if is_one and not os.path.lexists(pattern):  # a large sweep has many points without a log
         return []
     if os.path.realpath(pattern).startswith("/proc/"):
         return []
