@@ -35,6 +35,7 @@ from sbatchgen.runs.points import FAILED
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, point_numbers, records
+from sbatchgen.runs.remedy import Case, at_hand
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local, submission
 from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.slurm.accounting import accounting
@@ -119,7 +120,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     causes: Sequence[Failure] = ()
     if failed or hidden or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         causes = _causes(state, job, row, record, folder=folder, training=training, logs=logs)
-        causes = [*_in_turn(causes, state, record, row, logs=logs, folder=folder, task=task)]
+        causes = _in_turn(causes, state, record, row, logs=logs, folder=folder, task=task)
+        causes = [*_typed(causes, state, record, row, environment)]
         failed = failed or bool(hidden or causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -158,16 +160,29 @@ def _in_turn(
     logs: Mapping[str, Sequence[tuple[int, str]]],
     folder: Path,
     task: str,
-) -> Iterator[Failure]:
-    """Yield causes, the likeliest first, with fixes as they are typed for this run."""
+) -> Sequence[Failure]:
+    """Return causes, the likeliest first."""
     if record:
         causes = _stood_still(causes, record, row, folder, task)
     causes = [*_of_program(state.failed_program, causes, logs, state.run.name)]
-    for cause in _hung(causes, row, folder):
-        if state.plain:
-            yield _to_type_plain(cause, state.plain)
-        else:
-            yield _to_type(cause, record, state.run.folder, row) if record else cause
+    return _hung(causes, row, folder)
+
+
+def _typed(
+    causes: Sequence[Failure],
+    state: RunState,
+    record: Record | None,
+    row: SlurmJob | None,
+    environment: Mapping[str, str],
+) -> Iterator[Failure]:
+    """Yield causes with fixes as they are typed for this run, on this machine."""
+    for cause in causes:
+        if record is None:
+            yield cause
+            continue
+        case = Case(run=state.run.name, record=record, row=row, environment=environment)
+        known = at_hand(cause, case)
+        yield _to_type_plain(known, state.plain) if state.plain else _to_type(known, record, state.run.folder)
 
 
 def _of_silence(record: Record | None, logs: Mapping[str, Any], causes: Sequence[Failure]) -> str:
@@ -300,13 +315,11 @@ def _of_program(
         yield Failure(cause="program", rank="own", line=line, **about)
 
 
-def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None) -> Failure:
+def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
     cause = _hidden(cause, record)
     fix = _not_copied(cause, record) or cause.fix
     cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
-    if row and row.nodes == 1 and row.node_list:
-        fix = fix.replace(" NODE", f" {row.node_list}")
     if script := parsed(run_dir, record.job):
         fix = _with_more(fix, script)
     if record.process:  # of Slurm nothing more can be asked for
@@ -329,12 +342,8 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, row: SlurmJob | None
 
 def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
     """Return a cause with its fix as a job of plain sbatch takes it: another sbatch, or a line."""
-    record, row = job.record, job.row
+    record = job.record
     fix = _with_more(cause.fix, job.script) if job.script else cause.fix
-    if row and row.nodes == 1 and row.node_list:
-        fix = fix.replace(" NODE", f" {row.node_list}")
-    if record.job:
-        fix = fix.replace(" -j JOB", f" -j {record.job}")
     fix = _EXPORTS.sub(rf"export \1 in {Path(record.script).name or 'its script'}, and submit it again", fix)
 
     def command(match: re.Match[str]) -> str:

@@ -29,6 +29,9 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 FORGOTTEN = "Slurm does not know it any more, so only its log was read"
+_BY_LOG = "as its log says, for Slurm has forgotten the job"
+# How a job ended by the words of slurmstepd. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
+_BY_WORDS = {"": "CANCELLED", "TIME LIMIT": "TIMEOUT", "NODE FAILURE": "NODE_FAIL", "PREEMPTION": "PREEMPTED"}
 _NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
@@ -280,7 +283,21 @@ def _from_accounting(
         else:
             submission = record.read_record(folders[job.run], job.id)
             began = not submission or any(path.exists() for path in newest_logs(submission))
-            yield job._replace(state="", ended=True, says="no longer in the queue" if began else _NEVER_BEGAN)
+            how = _as_its_log_says(submission) if submission and began else ""
+            says = (_BY_LOG if how else "no longer in the queue") if began else _NEVER_BEGAN
+            yield job._replace(state=how, ended=True, says=says)
+
+
+def _as_its_log_says(submission: record.Record) -> str:
+    """Return how a job ended by the words of Slurm in its log; "" without any, or of an array."""
+    said = re.compile(
+        rf"slurmstepd\S*: error: \*\*\* JOB {submission.job} ON \S+ CANCELLED AT \S+ (?:DUE TO ([A-Z ]+)|\*)"
+    )
+    for path in () if submission.array else newest_logs(submission):
+        for _, line in reversed(last_start(path, AT_END)):
+            if match := said.match(line):
+                return _BY_WORDS.get((match[1] or "").strip(), "")
+    return ""
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:

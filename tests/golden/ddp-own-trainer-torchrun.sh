@@ -54,7 +54,7 @@ make_run_folder() {
 }
 
 check_modules() {
-    type -t module >/dev/null || die "no command 'module' here: submit from a login shell"
+    type -t module >/dev/null || die "no command 'module' here"
 }
 
 activate_venv() {

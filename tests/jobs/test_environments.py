@@ -133,7 +133,24 @@ def test_a_module_that_does_not_load_stops_the_job_with_its_name(
 def test_without_the_command_a_job_says_so(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
     name, number = jobs["absent"]
     assert site.cluster.wait(number, {"FAILED"})["ExitCode"] == "1:0"
-    assert site.log(name) == "error: no command 'module' here: submit from a login shell\n"
+    assert site.log(name) == "error: no command 'module' here\n"
+
+
+def test_the_fix_of_a_job_without_the_command_is_typed(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
+    """As by someone in a login shell: it has `module`, and exports no function of it."""
+    name, number = jobs["absent"]
+    site.cluster.wait(number, {"FAILED"})
+    file = INIT[name.removesuffix("-absent")]
+    shell = (
+        f"export MODULESHOME={file.parent.parent} MODULEPATH={site.cluster.home}/tree\n"
+        f'sbatchgen() {{ {SBATCHGEN} "$@"; }}\n'
+        f"fix=$(sbatchgen diagnose {name} | sed -n 's/^  fix: //p')\n"
+        'eval "${fix%%;*} --yes"'
+    )
+    done = site.cluster.run(["bash", "-c", shell], cwd=site.folder, check=True)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    (line,) = [line for line in site.log(name).splitlines() if line.startswith("{")]
+    assert json.loads(line)["TOOLS"] == "1"
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ PROGRAMS = {
     ),
     "a loss": ("raise FloatingPointError('loss is nan')", "infinite or NaN", "(train.py:1)", "a smaller learning rate"),
     "a data file": ('open("data/train.pt")', "there is no 'data/train.pt'", "(train.py:1)", "is it there on the node"),
-    "no right": ('raise PermissionError(13, "Permission denied", "/x")', "permission denied: '/x'", "", "ls -ld FILE"),
+    "no right": ('raise PermissionError(13, "Permission denied", "/x")', "permission denied: '/x'", "", "see who may use it, by ls -ld"),
     "a full disk": ('raise OSError(28, "No space left on device", "/x")', "a disk is full", "", "df -h"),
     "no valid Python": ("def f(:", "not valid Python", "train.py:1)", "python3 -m py_compile"),
     "an argument": (

@@ -1,0 +1,166 @@
+"""What to type about a cause, with what this machine and Slurm know: a node, an environment, a folder.
+
+failures.yaml says what to do where that is not known. A package is named only if it is well known: a package
+with the name of any other module may be anybody's.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.frozen import frozen
+from sbatchgen.job.trainer_source import WELL_KNOWN
+from sbatchgen.quoting import word
+from sbatchgen.runs.failure import Failure
+from sbatchgen.runs.record import Record
+from sbatchgen.sbatch.hostlist import hosts
+from sbatchgen.slurm.accounting import accounting
+from sbatchgen.slurm.gpu_nodes import unavailable
+from sbatchgen.slurm.node import nodes
+from sbatchgen.slurm.queue import SlurmJob
+
+MOST_NODES = 4  # that are named
+# Packages with another name than their module.
+_PACKAGES = {
+    "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "yaml": "pyyaml", "pytorch_lightning": "pytorch-lightning", "open_clip": "open-clip-torch",
+    "hydra": "hydra-core", "lightning_fabric": "lightning-fabric", "ignite": "pytorch-ignite",
+    "sentence_transformers": "sentence-transformers",
+}  # fmt: skip
+_NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))  # others have their names
+_INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
+_SACCT = re.compile(r"; sacct [^;]*")
+_ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|,? --exclude NODE\b")
+
+
+@frozen(kw_only=True)
+class Case:
+    """A run that failed, and what may be asked about it."""
+
+    run: str  # its name
+    record: Record
+    row: SlurmJob | None  # the job as Slurm knows it
+    environment: Mapping[str, str]
+
+
+def at_hand(cause: Failure, case: Case) -> Failure:
+    """Return a cause with its fix as it can be typed here; what is not known is left out of it."""
+    if "NODE" in cause.fix:
+        cause = _with_nodes(cause, case)
+    if "sacct " in cause.fix:
+        cause = replace(cause, fix=_with_accounting(cause.fix, case))
+    rendered = bool(case.record.values) and not case.record.script
+    own = (_OF_RENDERED if rendered else _OF_SCRIPTS).get(cause.cause)
+    fix = own(cause, case) if own else ""
+    return replace(cause, fix=fix) if fix else cause
+
+
+def _with_nodes(cause: Failure, case: Case) -> Failure:
+    """Return a cause with the nodes that failed: the only node of the job, or those that are out now."""
+    its = hosts(case.row.node_list) if case.row else []
+    names = its if len(its) == 1 else []
+    if len(its) > 1 and cause.rank == "outside":
+        try:
+            names = [node.name for node in nodes(case.environment) if node.name in its and unavailable(node)]
+        except SlurmError:
+            names = []
+    if not names or len(names) > MOST_NODES:
+        return replace(cause, fix=_ON_NODE.sub("", cause.fix))
+    which = ",".join(names)
+    means = f"{cause.means} ({which})" if cause.rank == "outside" else cause.means
+    return replace(cause, means=means, fix=re.sub(r"\bNODE\b", which, cause.fix))
+
+
+def _with_accounting(fix: str, case: Case) -> str:
+    """Return a fix with the job that sacct is asked about; without sacct where no database answers."""
+    job = case.row.id if case.row else case.record.job
+    since = datetime.fromtimestamp(max(case.record.submitted - 86400, 86400), timezone.utc)
+    try:
+        is_kept = accounting({job: ""}, since, case.environment, cluster=case.record.cluster) is not None
+    except SlurmError:
+        is_kept = False
+    return fix.replace(" -j JOB", f" -j {job}") if is_kept and job else _SACCT.sub("", fix)
+
+
+def _conda_root(case: Case) -> str:
+    """Return the folder of this shell's conda; "" without one."""
+    program = Path(case.environment.get("CONDA_EXE", ""))
+    root = program.parent.parent
+    return str(root) if program.is_absolute() and (root / "bin/conda").is_file() else ""
+
+
+def _conda(_: Failure, case: Case) -> str:
+    root = _conda_root(case)
+    return f"sbatchgen resume {case.run} --set runtimes.conda.root={word(root)}" if root else ""
+
+
+def _conda_of_script(_: Failure, case: Case) -> str:
+    root = _conda_root(case)
+    return f'write before conda activate: eval "$({word(root)}/bin/conda shell.bash hook)"' if root else ""
+
+
+def _modules_file(case: Case) -> str:
+    """Return the file that defines `module` on this machine; "" without one."""
+    home = case.environment.get("MODULESHOME", "")
+    files = [f"{home}/init/bash"] * home.startswith("/") + [*_INIT]
+    return next((file for file in files if Path(file).is_file()), "")
+
+
+def _modules(_: Failure, case: Case) -> str:
+    file = _modules_file(case)
+    line = word(f"setup_before_modules=source {word(file)}")
+    return f"sbatchgen resume {case.run} --set {line}" if file else ""
+
+
+def _modules_of_script(_: Failure, case: Case) -> str:
+    file = _modules_file(case)
+    return (
+        f"begin the script with #!/bin/bash -l, or write before module: source {word(file)}" if file else ""
+    )
+
+
+def _package(cause: Failure, case: Case) -> str:
+    """Return how the environment of the run gets the module that it lacks."""
+    match = re.search(r"No module named '?([\w.]+)", cause.says)
+    runtime = case.record.value("runtime")
+    key = _NAMES.get(runtime, "")
+    name = case.record.value(key) if key else ""
+    if not match or not name:
+        return ""
+    module = match[1].partition(".")[0]
+    package = _PACKAGES.get(module, module) if module in WELL_KNOWN - _NO_PACKAGES else ""
+    if runtime == "venv":
+        folder = Path(case.record.folder, os.path.expanduser(_expanded(name, case.environment)))  # noqa: PTH111
+        if package and (pip := _pip(folder)):
+            return f"{pip} {package}"
+        return f"the job ran in {folder}: install the package of {module} there, or name another by --venv"
+    if runtime in ("conda", "uv"):
+        where = f"the {runtime} environment {name}"
+        return f"the job ran in {where}: add the package of {module} there, or name another"
+    return f"the image {name} has no {module}: name an image that has it, by --image"
+
+
+_NAMES = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
+    ("apptainer", "enroot", "podman-hpc", "shifter"), "image"
+)
+_OF_SCRIPTS = {"conda-not-set-up": _conda_of_script, "no-modules": _modules_of_script}
+_OF_RENDERED = {"conda-not-set-up": _conda, "no-modules": _modules, "package-missing": _package}
+
+
+def _expanded(path: str, environment: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{(\w+)\}", lambda match: environment.get(match[1], match[0]), path)
+
+
+def _pip(folder: Path) -> str:
+    """Return the command that installs a package into a virtual environment; "" without one."""
+    python = folder / "bin/python3"
+    if not python.exists():
+        return ""
+    has_pip = any(folder.glob("lib/python3*/site-packages/pip/__init__.py"))
+    return (
+        f"{word(str(python))} -m pip install" if has_pip else f"uv pip install --python {word(str(python))}"
+    )
