@@ -31,7 +31,8 @@ ALLOWED = {
     "machine/child.py": "the one place that starts programs",
     "machine/search_path.py": "the one place that finds programs",
     "sandbox/inside.py": "in the sandbox: the first process there starts the script",
-    "sandbox/box.py": "bubblewrap binds the file of this Python; a fix names it",
+    "machine/packages.py": "a fix names the Python that needs a package",
+    "sandbox/box.py": "bubblewrap binds the file of this Python",
     "plan/step.py": "in the sandbox: a stand-in starts what the script starts",
     "extras/rehearsal/controller.py": "in the sandbox: the played Slurm starts the script",
     "extras/rehearsal/tasks.py": "in the sandbox: the played srun starts the tasks",
@@ -70,7 +71,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 def test_programs_are_found_and_started_in_one_place() -> None:
     used = {name: names for name, path in modules() if (names := {*uses(path, STARTS)})}
     assert used.keys() == ALLOWED.keys(), used
-    assert used["sandbox/box.py"] == used["extras/rehearsal/rehearsal.py"] == {"sys.executable"}
+    assert used["sandbox/box.py"] == used["machine/packages.py"] == {"sys.executable"}
     assert used["lint/workers.py"] == {"multiprocessing"}
 
 

@@ -117,7 +117,7 @@ def _refuse(script: JobScript) -> None:
         at = f"{script.file}:{refusal.line}" if refusal.line else script.file
         raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {script.file}")
     if not is_utf8(script.text):
-        raise DocumentError.of(f"{script.file} is not UTF-8", fix="iconv -f LATIN1 -t UTF-8 FILE > NEW")
+        raise DocumentError.of(f"{script.file} is not UTF-8", fix="make it UTF-8, as iconv -f LATIN1 does")
     language = script.body.language
     if language not in ("bash", "sh"):
         what = f"{script.file} is a script of {language}, not of bash"

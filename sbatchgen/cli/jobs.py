@@ -14,7 +14,7 @@ import click
 from sbatchgen.cli.output import FORMAT, SEE, failure_of, here, note, put, put_json, report, show_review
 from sbatchgen.errors import LIMIT_STATUS, CommandLineError, SlurmError
 from sbatchgen.inputs import completion
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import visible, word
 
 if TYPE_CHECKING:
     from sbatchgen.inputs.layers import Layer
@@ -263,7 +263,13 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     if len(job) != 1 + diff:
         wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
         is_two = len(job) == 2  # who forgot --diff
-        fix = "sbatchgen plan --diff OLD NEW" if diff or is_two else ""
+        fix = (
+            f"sbatchgen plan --diff {word(job[0])} {word(job[1])}"
+            if is_two
+            else "name two after --diff"
+            if diff
+            else ""
+        )
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))

@@ -118,7 +118,9 @@ def _of_profile(runtime: str, profile: str | None, source: str | None, to: str |
             raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
         if unset := image.unset(os.environ):
             what = f"the image of {cluster} is {image}, but {unset[0]} is not set"
-            raise CommandLineError.of(what, fix=f"export {unset[0]}=..., or --to FILE")
+            raise CommandLineError.of(
+                what, fix=f"export {unset[0]} with its value, or name the file: --to FILE"
+            )
         to = image.filled(os.environ)
     if source is None:
         source = resolved.facts.source or (None if is_file else image)

@@ -25,7 +25,7 @@ from sbatchgen.errors import (
     SlurmError,
     did_you_mean,
 )
-from sbatchgen.quoting import counted, numbers_as_text, one_line
+from sbatchgen.quoting import counted, numbers_as_text, one_line, words
 from sbatchgen.quoting import word as quoted
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     names = [run.name for run in (runs or index.runs())]
     if runs:
         raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
-    fix = "sbatchgen status --all lists your runs; --scan FOLDER enters those of a folder"
+    fix = "sbatchgen status --all lists your runs; its --scan enters those of a folder"
     near = did_you_mean(word, names[-1000:]) if names else ""
     raise CommandLineError.of(f"there is no run '{word}'", fix=near if near.startswith("did") else fix)
 
@@ -109,8 +109,15 @@ def _only_read(job: PlainJob) -> SbatchgenError:
     what = f"{job.word} is a job that was not submitted by sbatchgen"
     live = job.row is not None and not job.row.state.ended
     fix = f"scancel {job.id} cancels it; " if live else ""
-    name = Path(job.record.script).name if job.record.script else "FILE"
-    return CommandLineError.of(what, fix=f"{fix}sbatchgen submit {quoted(name)} submits its script as a run")
+    script = job.record.script
+    if script:
+        fix += f"sbatchgen submit {quoted(_from_here(script))} submits its script as a run"
+    return CommandLineError.of(what, fix=fix or "submit its script by sbatchgen, to have a run")
+
+
+def _from_here(path: str) -> str:
+    """Return the path of a file as it is typed here: in this folder its name alone."""
+    return os.path.relpath(path) if Path(path).is_relative_to(here()) else path
 
 
 def _continued(job: PlainJob) -> str:
@@ -171,7 +178,9 @@ def check_folder(run: Run) -> None:
         os.scandir(run.folder).close()
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"the folder of run {run.name} is gone: {run.folder}"
-        raise DocumentError.of(what, fix="if it was moved: sbatchgen status --scan FOLDER") from error
+        raise DocumentError.of(
+            what, fix="if it was moved, enter it again: --scan of sbatchgen status takes the folder above it"
+        ) from error
 
 
 @click.command()
@@ -197,7 +206,7 @@ def status(
     """
     if (sort or reverse) and not (sort and len(names) == 1 and form != "json"):
         what = "--sort METRIC and --reverse are about the table of one sweep"
-        raise CommandLineError.of(what, fix="as in: sbatchgen status RUN --sort loss")
+        raise CommandLineError.of(what, fix="name the sweep, and write no --format json")
     index = open_index()
     if scan is not None:
         _scan(index, Path(scan))
@@ -442,7 +451,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
         what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
         this = time.strftime("%Y-%m")
         raise CommandLineError.of(
-            what, fix=f"sbatchgen report RUN; or sbatchgen report --below . --month {this}"
+            what, fix=f"name one run; or for a sum: sbatchgen report --below . --month {this}"
         )
     if run is None:
         _report_sum(month, below, form)
@@ -643,7 +652,7 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
 
     name = state.run.name
     if not job:
-        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me")
+        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
     if job.partition("_")[0].isdecimal():
         client.answer(["scancel", *client.of_cluster(cluster), *options, job], os.environ)
         return
@@ -674,7 +683,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     from sbatchgen.slurm.config import config
 
     if not command:
-        fix = "write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
+        fix = f"write it after --, as in: sbatchgen exec {quoted(run)} -- nvidia-smi"
         raise CommandLineError.of("no command", fix=fix)
     (state,), problems = point_states_of(open_index(), [run], changes=True)
     if problems:
@@ -688,7 +697,9 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(what, fix=f"sbatchgen status {name}")
     if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
         what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
-        raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
+        raise SlurmError.of(
+            what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- {words(command)}"
+        )
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     submission = read_record(state.run.folder, job.id) if job else None
@@ -766,6 +777,8 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
 
         put(chart(histories, shutil.get_terminal_size().columns), nl=False)
         if not text:
-            note("note: a picture needs matplotlib: pip install 'sbatchgen[plot]'")
+            from sbatchgen.machine.packages import to_install
+
+            note(f"note: a picture needs matplotlib: {to_install('matplotlib')}")
         return
     print_bytes(os.fsencode(drawing.plot(histories, output)) + b"\n")

@@ -154,9 +154,10 @@ def lsp(profile: str | None, slurm: str | None) -> None:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
+        from sbatchgen.machine.packages import to_install
+
         what = f"lsp needs pygls, and this Python has no {error.name}"
-        fix = "in the folder of sbatchgen's source: pip install '.[lsp]'"
-        raise CommandLineError.of(what, fix=fix) from error
+        raise CommandLineError.of(what, fix=to_install("pygls>=2")) from error
     serve(profile, slurm, os.environ)
 
 

@@ -237,7 +237,10 @@ def _report_all(names: Sequence[str], failed: int) -> None:
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     """Refuse several jobs that can't be submitted together."""
     if follow:
-        raise CommandLineError.of("--follow is for one job", fix="sbatchgen logs RUN --follow")
+        raise CommandLineError.of(
+            "--follow is for one job",
+            fix="leave --follow out; later, --follow of sbatchgen logs shows one of them",
+        )
     if any(submission.local for submission in submissions):
         what = "several jobs need Slurm, and this profile has none"
         raise CommandLineError.of(what, fix="submit one by one")

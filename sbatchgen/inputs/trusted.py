@@ -97,12 +97,12 @@ def remove(folder: Path, environment: Mapping[str, str]) -> Path:
 def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
     file = place(environment)
     if file is None:
-        raise DocumentError.of("there is no home folder to keep it in", fix="export HOME=FOLDER")
+        raise DocumentError.of("there is no home folder to keep it in", fix="set HOME to your home folder")
     try:
         make_own(file.parent)
         if reason := doubt(file.parent):
             what = f"the list would not count: {file.parent} {reason.why}"
-            raise DocumentError.of(what, fix=reason.fix or "export XDG_CONFIG_HOME=FOLDER, one of your own")
+            raise DocumentError.of(what, fix=reason.fix or "set XDG_CONFIG_HOME to a folder of your own")
         text = json.dumps([str(each) for each in folders], indent=1)
         files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
     except OSError as error:

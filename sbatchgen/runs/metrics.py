@@ -72,7 +72,7 @@ def read_events(
         printed = log_events(folder, submissions, pattern=pattern)
     if pattern and not printed:
         what = f"no line in the log of {folder} matches '{pattern}'"
-        raise DocumentError.of(what, at="--metrics", fix="sbatchgen logs shows the lines")
+        raise DocumentError.of(what, at="--metrics", fix="`sbatchgen logs` shows the lines")
     if submissions and not printed and not folder.is_dir():
         what = "its log has no lines with a loss or an accuracy that are understood"
         raise DocumentError.of(what, at=str(folder), fix="--metrics REGEX says where the numbers are")

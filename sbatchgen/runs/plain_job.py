@@ -125,7 +125,7 @@ def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[s
     if problem:
         raise problem
     what = f"Slurm knows no job {id_} any more, and this folder has no {name}"
-    fix = "name its log, as in: sbatchgen diagnose FOLDER/LOG; or one of sbatchgen status --all"
+    fix = "name its log; or one of the runs that sbatchgen status --all lists"
     raise CommandLineError.of(what, fix=fix)
 
 
@@ -202,7 +202,7 @@ def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str
         newest_log = max(matches, key=lambda each: each.stat().st_mtime)
         return _of_log(str(newest_log), newest_log, "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
-    fix = "name the id of the job or its log, as in: sbatchgen diagnose slurm-123.out"
+    fix = "name the id of the job, or its log"
     raise CommandLineError.of(what, fix=fix)
 
 

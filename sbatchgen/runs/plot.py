@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.machine.packages import to_install
 from sbatchgen.machine.search_path import libraries
 from sbatchgen.quoting import visible
 from sbatchgen.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
@@ -165,9 +166,9 @@ def _picture(histories: Sequence[History], suffix: str) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         what = f"plot needs matplotlib ({error})"
-        raise DocumentError.of(what, fix="pip install 'sbatchgen[plot]'") from error
+        raise DocumentError.of(what, fix=to_install("matplotlib")) from error
     except OSError as error:  # it can't write its folder, nor one for temporary files
-        fix = "export MPLCONFIGDIR=FOLDER, one that you can write into"
+        fix = "set MPLCONFIGDIR to a folder that you can write into"
         raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
         mpl.rcdefaults()

@@ -55,7 +55,7 @@ def _refused_link(checkpoints: Path) -> Problem | None:
         is_root = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
         if status.st_uid != os.geteuid() and not is_root:
             whose = f"a folder of another user ({user_name(status.st_uid)}): {target}"
-            fix = f"let the link lead to a folder of yours: ln -sfn FOLDER {word(str(checkpoints))}"
+            fix = f"remove the link, and the job makes a folder: rm {word(str(checkpoints))}"
             return Problem(f"{checkpoints} is a link to {whose}", fix=fix)
     return None
 

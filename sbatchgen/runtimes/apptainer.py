@@ -55,7 +55,8 @@ def _to_pull(source: str) -> str:
     """Return a URI; `apptainer pull` takes no path."""
     uri = _source(source)
     if uri.startswith("/"):
-        fix = f"sbatchgen image build {quoting.word(source)} --to FILE"
+        to = quoting.word(f"{Path(source).name.partition('.')[0] or 'image'}.sif")
+        fix = f"sbatchgen image build {quoting.word(source)} --to {to}"
         raise CommandLineError.of(f"{source} is neither an address nor an archive of `docker save`", fix=fix)
     return uri
 
@@ -152,7 +153,9 @@ class ApptainerRuntime(base.ContainerRuntime):
             return None
         ended = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends"
         what = f"{ended}: what the trainer imports while it saves may be gone"
-        fix = "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: apptainer build --sandbox"
+        fix = (
+            "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: `apptainer build --sandbox`"
+        )
         return base.KeyFault("image", what, fix)
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:

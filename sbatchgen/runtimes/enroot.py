@@ -47,7 +47,7 @@ def _source(source: str) -> str:
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
         what = f"'{source}' is a file: Enroot imports from registries, Docker and Podman"
-        fix = f"podman load -i {quoting.word(source)}, then: sbatchgen image import podman://NAME"
+        fix = "load it into Podman, and import it from there: podman:// and the name that podman load prints"
         raise CommandLineError.of(what, fix=fix)
     if scheme and not _URI.match(source):
         raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
@@ -142,7 +142,7 @@ class EnrootRuntime(base.ContainerRuntime):
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
-            fix = "use --runtime apptainer, or sbatchgen image import --to FILE.sqsh"
+            fix = "use --runtime apptainer, or import the image from its registry"
             yield base.KeyFault("image", what, fix)
         if image.endswith(".sqsh") and not self.is_file(image):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"

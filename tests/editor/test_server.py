@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
+from sbatchgen.machine.packages import to_install
 from sbatchgen.modes import MODES
 from tests.conftest import Command
 from tests.editor.client import Editor, editor
@@ -252,5 +253,5 @@ def test_without_pygls_it_says_what_to_install(command: Command, monkeypatch: py
     result = command("lsp")
     assert result.status == 2
     assert result.err == (
-        "error: lsp needs pygls, and this Python has no lsprotocol\n  fix: in the folder of sbatchgen's source: pip install '.[lsp]'\n"
+        f"error: lsp needs pygls, and this Python has no lsprotocol\n  fix: {to_install('pygls>=2')}\n"
     )

@@ -98,7 +98,7 @@ def test_the_image_gets_the_name_that_is_given(
 def test_a_file_that_can_not_be_pulled_is_built(command: Command, folder: Path) -> None:
     (folder / "x.def").touch()
     result = command("image", "pull", "x.def", "--to", "x.sif")
-    assert (result.status, "fix: sbatchgen image build x.def --to FILE" in result.err) == (2, True)
+    assert (result.status, "fix: sbatchgen image build x.def --to x.sif" in result.err) == (2, True)
 
 
 @pytest.mark.usefixtures("programs")
@@ -161,7 +161,7 @@ def test_a_source_is_no_option(command: Command, folder: Path, said: Path, verb:
     [
         (("pull", URI), "--to FILE, or write runtimes.apptainer.image into the profile"),
         (("import", "--to", "x"), "give the URI, as docker://pytorch/pytorch, or write it into the profile"),
-        (("import", "--profile", "msu"), "export USER=..., or --to FILE"),
+        (("import", "--profile", "msu"), "export USER with its value, or name the file: --to FILE"),
         (("build", "--to", "x"), "missing argument"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sbatchgen.machine.packages import to_install
 from sbatchgen.runs.plot import read_history
 from tests.conftest import Command
 
@@ -262,7 +263,7 @@ def test_without_matplotlib_curves_are_drawn_with_characters(
     without = command("plot", "a", "b")
 
     assert (drawn.status, drawn.err, without.out) == (0, "", drawn.out)
-    assert without.err == "note: a picture needs matplotlib: pip install 'sbatchgen[plot]'\n"
+    assert without.err == f"note: a picture needs matplotlib: {to_install('matplotlib')}\n"
     loss = drawn.out.split("\n\n")[0].splitlines()
     marks = [
         (mark, row, column)
@@ -285,5 +286,5 @@ def test_without_matplotlib_one_error_says_what_to_install(
 
     assert result.status == 3
     assert result.err.startswith("error: plot needs matplotlib (")
-    assert result.err.endswith("  fix: pip install 'sbatchgen[plot]'\n")
+    assert result.err.endswith(f"  fix: {to_install('matplotlib')}\n")
     assert not (folder / "ddp/plot.png").exists()

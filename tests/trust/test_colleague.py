@@ -106,7 +106,7 @@ while True:
     line = f"TMPDIR={disk} {REHEARSE}; ls {disk}; df --output=avail {disk}"
     what = watched(victim, "bash", "-c", line, setup=setup)
     assert "it reached its limit of disk: its run folder may have 24 MiB" in what["said"]
-    assert "fix: export TMPDIR=FOLDER, on a larger disk" in what["said"]
+    assert "fix: set TMPDIR to a folder on a larger disk" in what["said"]
     assert what["reached"] == []
     assert "sbatchgen-" not in what["said"].rpartition("Not shown")[2]
     assert "49152" in what["said"]  # all of the disk is free again

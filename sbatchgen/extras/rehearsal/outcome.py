@@ -65,7 +65,7 @@ def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
     most = in_bytes(rehearsed.disk)
     why = f"its run folder may have {most}, half of what is free on the disk, or four times the memory"
     return Row(
-        what, "failed", f"it reached its limit of disk: {why}", "export TMPDIR=FOLDER, on a larger disk"
+        what, "failed", f"it reached its limit of disk: {why}", "set TMPDIR to a folder on a larger disk"
     )
 
 
@@ -76,7 +76,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         yield Row("start", "failed", cause.what, cause.fix)
         return
     if not events:
-        fix = "sbatchgen diagnose; for your own trainer, set metrics in the job"
+        fix = "see the log of the job; for your own trainer, set metrics in the job"
         yield Row("start", "failed", "the job reported no steps", fix)
         return
     begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]

@@ -207,7 +207,7 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
     """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
     if not resolved.slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
-        raise FitError.of(what, fix="run the job itself: sbatchgen submit")
+        raise FitError.of(what, fix="submit the job itself")
     processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
     if processes > limit:
         has = f"this machine has {os.cpu_count()} CPUs"
