@@ -118,6 +118,13 @@ class Block:
         return bool(outer) and plain and not self.sets
 
     @cached_property
+    def only_shows(self) -> bool:
+        """Whether it only prints, also in its substitutions, and ends nothing, as ${1:?} does."""
+        inner = (command for command in self.commands if command.context.substitution)
+        asks = any("?" in use.operator for use in self._inside(self.body.uses))
+        return self.only_prints and all(map(_is_harmless, inner)) and not asks
+
+    @cached_property
     def only_closes(self) -> bool:
         """Whether, after the training, it only prints something or sets the exit status."""
         return all(

@@ -69,6 +69,9 @@ class Draft:
     def shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block as a profile holds them, and note that they are kept there."""
         if (arguments := _ARGUMENTS & block.uses) and not block.defines:
+            if block.only_shows:
+                self.add(block.lines, "dropped", "it only prints the script's own arguments")
+                return []
             names = (f"${name}" for name in sorted(arguments))
             self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
             return []

@@ -1,5 +1,7 @@
 """How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
 
+import re
+
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.job.launches import Launch, fixed_nodes
@@ -8,6 +10,8 @@ COUNTS = ("nodes", "ntasks", "ntasks-per-node")
 _OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
 _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
 RANKS = frozenset(_RANKS.split())
+RAY = "write the command as a program of a job file, with preset: ray"
+_STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
 # Launchers that are programs of Python to a job, which start the processes of one node.
 MODULES = {
     name: PROGRAMS[name].modules[0]
@@ -57,8 +61,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
             draft.changed.add("nodes")
             draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
     _as_per_node(draft, nodes)
-    if launch.mpi:
-        draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
+    _lose_starters(draft, launch)
     launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
     if launcher == "torchrun" and not module:
         _of_torchrun(draft, launch, nodes)
@@ -76,6 +79,17 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
         _of_srun(draft, launch, nodes)
     else:
         _of_one_process(draft, launch, nodes)
+
+
+def _lose_starters(draft: Draft, launch: Launch) -> None:
+    """Note what starts tasks and has no key: Slurm refuses --ntasks-per-gpu beside --ntasks-per-node."""
+    resources = draft.script.resources
+    if each := resources.ntasks_per_gpu:
+        number = each * resources.gpu_count or "N"
+        binds = f"--ntasks-per-node={number} --gpu-bind=single:{each}"
+        draft.lose(f"--ntasks-per-gpu={each}: write {binds} for it")
+    if launch.mpi:
+        draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
 
 
 def _as_per_node(draft: Draft, nodes: int) -> None:
@@ -129,13 +143,17 @@ def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     if mode == "cpu":
         draft.job.pop("gpu_request", None)
     if nodes > 1:
-        what = f"the job has {nodes} nodes, and one process runs: correct --nodes"
-        if any(command.name == "ray" for command in draft.script.body.commands):
-            what = (
-                f"Ray runs on {nodes} nodes: write the command as a program of a job file, with preset: ray"
-            )
-        draft.lose(what)
+        draft.lose(_why_one(draft, nodes))
     _one_task(draft)
+
+
+def _why_one(draft: Draft, nodes: int) -> str:
+    """Return why no job of several nodes can be made of one process, with what to do instead."""
+    if _STARTS_RAY.search(draft.body.source.text):
+        return f"Ray runs on {nodes} nodes: {RAY}"
+    if any(each.command.background and not each.is_helper for each in draft.script.launches):
+        return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
+    return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
 
 
 def _one_task(draft: Draft) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.adopt.shape import RANKS
+from sbatchgen.adopt.shape import RANKS, RAY
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.job.launches import HELPERS, Launch
 from sbatchgen.job.script import JobScript
@@ -104,14 +104,19 @@ def _say_why(draft: Draft) -> None:
         elif name == "python":
             what = NO_FILE
         else:
-            what = f"{name} is not a Python program, and what it starts is not known"
+            what = _not_python(name)
         draft.add((other.command.line,), "lost", what)
         return
     for command in reversed(body.commands):
         if not (command.test or command.context.substitution or command.name in HELPERS | CLOSING):
-            what = f"{command.name} is not a Python program, and what it starts is not known"
-            draft.add((command.line,), "lost", what)
+            draft.add((command.line,), "lost", _not_python(command.name))
             return
+
+
+def _not_python(name: str) -> str:
+    if name == "ray":
+        return f"Ray is not a Python program: {RAY}"
+    return f"{name} is not a Python program, and what it starts is not known"
 
 
 def _home(statements: Sequence[Block], launch: Launch) -> Block:

@@ -156,7 +156,16 @@ class Launch:
             return None if "nodes" in self.step.options else job
         if resources.ntasks or self.nodes is None:
             return resources.ntasks
-        return self.nodes * (resources.ntasks_per_node or 1)
+        per_gpu, per_node = self._tasks_per_gpu, resources.ntasks_per_node or 1
+        return self.nodes * per_node if per_gpu is None else per_gpu * resources.gpus_in_all or None
+
+    @property
+    def _tasks_per_gpu(self) -> int | None:
+        """The tasks for each GPU of the job; 0 if the script does not say how many, None without them."""
+        given = self.step.option("ntasks-per-gpu") if self.step else None
+        if given and self.step:
+            return 0 if self.step_gpus else self.number(given, self.step) or 0
+        return self.resources.ntasks_per_gpu
 
     @cached_property
     def tasks_per_node(self) -> int | None:

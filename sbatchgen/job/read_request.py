@@ -36,6 +36,7 @@ def resources(
         nodes_max=nodes_max,
         ntasks=counted("ntasks"),
         ntasks_per_node=counted("ntasks-per-node"),
+        ntasks_per_gpu=counted("ntasks-per-gpu"),
         cpus_per_task=counted("cpus-per-task"),
         cpus_per_gpu=counted("cpus-per-gpu"),
         gpus=gres.requested_gpus(text.get("gpus"), slurm=slurm),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sbatchgen.errors import DocumentError
 from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
-from sbatchgen.plan.step import GPU_VARIABLES, counts, node_list, number_of
+from sbatchgen.plan.step import GPU_VARIABLES, counts, node_list
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 
 JOB_ID = 1000001
@@ -56,7 +56,7 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     whole = max(_whole(script, "gpus_per_node"))
     gpus = tuple(max(number, whole) for number in few) if script.has_nodes_alone else few
     _hold("GPUs on a node", max(gpus), _MOST_GPUS)
-    if (per_gpu := tasks_per_gpu(asked)) and tasks is None:
+    if (per_gpu := asked.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
         total = sum(tasks)
     room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
@@ -96,11 +96,6 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
     if asked.splits_gpus([whole] if whole else (), alone=script.has_nodes_alone):
         return split(total, nodes, whole or None)
     return (max(total // nodes, 1),) * nodes
-
-
-def tasks_per_gpu(asked: ResourceRequest) -> int:
-    """The tasks that a job starts for each of its GPUs; 0 if it does not say it."""
-    return number_of(asked.options.get("ntasks-per-gpu"))
 
 
 def _hold(what: str, number: int, limit: int) -> None:
@@ -166,7 +161,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
 
 def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
     variables: dict[str, str] = {}
-    if per_gpu := tasks_per_gpu(asked):
+    if per_gpu := asked.ntasks_per_gpu:
         variables["SLURM_NTASKS_PER_GPU"] = str(per_gpu)
     if asked.ntasks or asked.ntasks_per_node or per_gpu:
         variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}

@@ -24,7 +24,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan import installed
-from sbatchgen.plan.batch_job import Grant, tasks_per_gpu
+from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.missing import (
     Need,
     Traced,
@@ -385,7 +385,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 def knows_cpus(script: JobScript) -> bool:
     """Whether a script says how many CPUs its job has on each node."""
     asked = script.resources
-    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or tasks_per_gpu(asked))
+    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or asked.ntasks_per_gpu)
 
 
 def _absolute(name: str, folder: str) -> str:

@@ -42,6 +42,7 @@ class ResourceRequest:
     nodes_max: int | None = None
     ntasks: int | None = None
     ntasks_per_node: int | None = None
+    ntasks_per_gpu: int | None = None
     cpus_per_task: int | None = None
     cpus_per_gpu: int | None = None
     gpus: Amounts | None = None

@@ -37,10 +37,64 @@ def test_the_arguments_of_the_script_are_variables() -> None:
     assert "$1 is the variable ARG1 here: export it where you submit" in adoption.notes
 
 
-@pytest.mark.parametrize("line", ["shift", "[ $# -gt 1 ] || exit 1", 'for x in "$@"; do echo $x; done'])
+@pytest.mark.parametrize(
+    "line",
+    ["shift", "[ $# -gt 1 ] || exit 1", 'for x in "$@"; do ls $x; done', 'echo "${@:?}"', "echo $# >n"],
+)
 def test_arguments_that_a_line_reads_in_another_way_are_named(line: str) -> None:
     adoption = adopted(f"{HEAD}{line}\nls $1\npython t.py\n")
     assert "the script's own arguments" in adoption.lost[0].what
+
+
+@pytest.mark.parametrize("line", ["echo $@", 'printf "%s\\n" "$*" >&2'])
+def test_a_line_that_only_prints_the_arguments_is_dropped(line: str) -> None:
+    adoption = adopted(f"{HEAD}{line}\npython t.py --epochs 3\n")
+    assert not adoption.lost
+    assert [row.what for row in adoption.rows if row.outcome == "dropped"] == [
+        "it only prints the script's own arguments"
+    ]
+    assert "$@" not in adoption.rendered
+    assert yaml.safe_load(adoption.job)["args"] == ["--epochs", "3"]
+
+
+RAY = """head=$(hostname)
+srun -N1 -n1 -w "$head" ray start --head --block &
+srun -N1 -n1 bash -c 'ray start --address "$head:6379" --block' &
+python t.py
+"""
+SERVER = "srun -N1 -n1 python server.py &\npython t.py\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (RAY, "Ray runs on 2 nodes: write the command as a program of a job file, with preset: ray"),
+        (
+            "ray symmetric-run --address $(hostname):6379 -- python t.py\n",
+            "Ray is not a Python program: write the command as a program of a job file, with preset: ray",
+        ),
+        (SERVER, "other programs run on the 2 nodes too: write each as a program of a job file"),
+        (
+            "python t.py\n",
+            "the job has 2 nodes, and one process runs: write --nodes=1, if it needs no other node",
+        ),
+    ],
+)
+def test_one_process_on_two_nodes_says_what_to_write(body: str, said: str) -> None:
+    lost = adopted(f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=10\n{body}").lost
+    assert said in {row.what for row in lost}
+
+
+def test_tasks_for_each_gpu_are_written_in_another_way() -> None:
+    """Slurm refuses --ntasks-per-gpu beside the --ntasks-per-node that a new job has."""
+    head = "#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=4 --time=10 "
+    (lost,) = adopted(f"{head}--ntasks-per-gpu=1\nsrun python t.py\n").lost
+    what, _, words = lost.what.partition(": write ")
+    assert what == "--ntasks-per-gpu=1"
+    adoption = adopted(f"{head}{words.removesuffix(' for it')}\nsrun python t.py\n")
+    assert not adoption.lost
+    assert "#SBATCH --ntasks-per-node=4\n" in adoption.rendered
+    assert "#SBATCH --gpu-bind=single:1\n" in adoption.rendered
 
 
 def test_a_variable_of_the_new_script_gets_another_name() -> None:
