@@ -6,10 +6,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from sbatchgen.extras.rehearsal.added_folders import added_folders
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import SBATCHGEN, site_on
@@ -205,6 +207,36 @@ def test_the_files_of_the_user_stay_as_they_are(place: Path) -> None:
     assert (place / "train.py").read_text() == writes + of_itself
     assert (place / "keep/file").read_text() == "text"
     assert not (place / "new").exists()
+
+
+def test_folders_that_an_environment_adds_are_known(tmp_path: Path) -> None:
+    """By paths in a .pth file, and as an editable package has them."""
+    packages = tmp_path / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "first.pth").write_text("# a comment\n/data/first\n\n../beside\n")
+    (packages / "second.pth").write_text("import of_second; of_second.install()\nimport not_there\n")
+    (packages / "of_second.py").write_text('MAPPING = {"second": "/data/second"}\nfrom sys import path\n')
+    added = [*added_folders(tmp_path)]
+    assert added == ["/data/first", str(packages / "../beside"), "/data/second"]
+
+
+@needs_sandbox
+def test_a_module_that_is_hidden_is_shown_by_an_option(place: Path) -> None:
+    """A folder of /tmp is not shown for a .pth file, which others may have made: the fix is typed."""
+    hidden = place.parent / f"{place.name}-hidden"
+    hidden.mkdir()
+    (hidden / "fancy.py").touch()
+    packages = place / "venv/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
+    (packages / "fancy.pth").write_text(f"{hidden}\n")
+    (place / "train.py").write_text("import fancy\n" + KEEPS)
+    words = ["--runtime", "venv", "--venv", str(place / "venv"), "--seconds", "20", "--trainer", "train.py"]
+    done = subprocess.run(
+        [SBATCHGEN, "rehearse", "cpu", *words], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert "if it is in a folder that the job does not see here: --see FOLDER\n" in done.stdout
+    status, rows = rehearsed(place, *words, "--see", str(hidden), "cpu")
+    assert (status, {outcome for outcome, _ in rows.values()}) == (0, {"ok"}), rows
 
 
 @needs_sandbox

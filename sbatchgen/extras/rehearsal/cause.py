@@ -36,6 +36,8 @@ def cause_of(status: int, log: str) -> Cause:
     at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
     if known and (not error or known.says.strip() == error.strip()):
         fix = "" if "sbatchgen" in known.fix else known.fix
+        if known.cause == "package-missing":
+            fix += "; if it is in a folder that the job does not see here: --see FOLDER"
         return Cause(f"{known.means}{at}"[:_MOST], fix, bool(_NEEDS_GPU.search(known.says)))
     last = next((line for line in reversed(lines) if "rror" in line or "No such file" in line), None)
     text = error or last or (lines[-1] if lines else "it printed nothing")

@@ -16,6 +16,7 @@ from typing import Any
 
 from sbatchgen.errors import FitError
 from sbatchgen.executables.program import programs
+from sbatchgen.extras.rehearsal.added_folders import added_folders
 from sbatchgen.extras.rehearsal.controller import PlayedJob
 from sbatchgen.frozen import frozen
 from sbatchgen.job.script import JobScript
@@ -36,6 +37,7 @@ from sbatchgen.slurm.client import submit_environment
 
 MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start
 KILL_WAIT = 30
+_OWN = Path(__file__).parents[3]  # this package's folder
 _BIN = f"{PLACE}/bin"
 _GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
 _SCONTROL = """#!/bin/bash
@@ -108,8 +110,11 @@ def rehearse(
     run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
     home = exported.get("HOME", "")
     kept_copies = ExitStack()
-    seen = (*_of_python(resolved), *see, "/sys")
+    pythons = [*_of_python(resolved)]
+    seen = (*pythons, *see, "/sys")
     sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user, given=seen)
+    added = [path for place in pythons for path in added_folders(Path(place))]
+    sight = sight.wider(path for path in added if not Path(path).is_relative_to(_OWN))
     tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
     data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
     with kept_copies, _run_folder() as (writes, room):
@@ -183,7 +188,7 @@ def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
 
 def _of_python(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the folders of the Python that runs the job, and of this package."""
-    yield from (sys.prefix, str(Path(__file__).parents[3]))
+    yield from (sys.prefix, str(_OWN))
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
     for path in resolved.software.values():
