@@ -46,7 +46,10 @@ _MAY_LOAD = re.compile(
     r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
     r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
 )
-_READS = re.compile(r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained")  # a model, or data
+# A model, data, or the text or bytes of a file: also what an earlier start has written.
+_READS = re.compile(
+    r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained|^read_(?:text|bytes)\(|^opens to read$"
+)
 # Options that take a checkpoint.
 _RESUMES = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
 _STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
@@ -297,8 +300,8 @@ def _words(node: ast.AST) -> Iterator[str]:
         name = called(node)
         if name != "eval" or isinstance(node.func, ast.Name):  # not model.eval()
             yield f"{name}("
-        if name == "open" and _may_write(node):
-            yield "save"
+        if name == "open":
+            yield "save" if _may_write(node) else "opens to read"
 
 
 def _may_write(node: ast.Call) -> bool:

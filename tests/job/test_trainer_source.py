@@ -153,6 +153,24 @@ def test_what_may_save_is_not_said_to_save_nothing(tmp_path: Path, line: str) ->
     assert "saves_nothing" not in certain(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("reads", "known"),
+    [
+        ("first = int(open('step.txt').read())", None),
+        ("first = int(open('step.txt', 'rt').read())", None),
+        ("first = int(Path('step.txt').read_text())", None),
+        ("first = Path('step.txt').read_bytes()", None),
+        ("model.load_state_dict(torch.load('a.pt'))", True),
+        ("open('log', 'a').write('started')", False),
+        ("torch.save(model.state_dict(), open('config').read())", False),
+    ],
+)
+def test_a_file_that_is_read_may_be_what_was_saved(tmp_path: Path, reads: str, known: object) -> None:
+    """Not the state of a model: only load_state_dict takes it."""
+    write(tmp_path, f"import torch\nopen('step.txt', 'w').write('1')\n{reads}\n", helper="")
+    assert source(tmp_path).loads is known
+
+
 def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Path) -> None:
     write(tmp_path, "from transformers import Trainer\n")
     assert certain(tmp_path) == {"never_asks"}
