@@ -68,7 +68,11 @@ def test_the_first_comment_renders_the_script_again(folder: Path, command: Comma
         (("render", "ddp", "--launcher", "mpirun"), 2, "not one of torchrun, srun, spawn"),
         (("render", "ddp", "--profile", "msuu"), 3, "did you mean 'msu'?"),
         (("render", "ddp", "--profile", "./nothing.yaml"), 3, "no profile at"),
-        (("render", "ddp", "--profile", "msu", "--template", "nothing.j2"), 3, "no template 'nothing.j2'"),
+        (
+            ("render", "ddp", "--profile", "msu", "--template", "nothing.j2"),
+            3,
+            "put it into .sbatchgen/templates, ~/",
+        ),
         (("render", "single", "--profile", "troila", "--gres", "shard:65"), 4, "must lie on one GPU"),
         (("data", "mnist"), 2, "--to"),
         (("data", "mnist", "--to", "d", "--train", "5"), 2, "--train needs --synthetic"),

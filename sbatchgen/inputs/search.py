@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import isdir, isfile  # they take any name, and folders that this user can't see
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem, did_you_mean
+from sbatchgen.errors import DocumentError, Problem, nearest
 from sbatchgen.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
@@ -83,6 +84,9 @@ def beside(file: Path, profile: str) -> str:
         return profile
     path = file.parent / profile
     return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
+
+
+_NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's, that needs no quotes
 
 
 @dataclass(eq=False, repr=False)
@@ -263,7 +267,16 @@ class Places:
         for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / near).is_file():
                 raise DocumentError.of(what, fix=f"name its file: {near}")
-        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles()), 0.66))
+        raise DocumentError.of(what, fix=self._other_profile(name))
+
+    def _other_profile(self, name: str) -> str:
+        """What to type in place of a name that no profile has: a similar one, or what describes a cluster."""
+        if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
+            return f"did you mean '{near}'?"
+        file = Path(self.new_profile)
+        new = name if _NAME.fullmatch(name) else file.stem
+        ask = f"sbatchgen profile discover --name {new} --write {word(str(file.with_name(f'{new}.yaml')))}"
+        return f"describe this cluster: {ask}; sbatchgen profile list shows the others"
 
     def _profile(self, name: str) -> Path | None:
         """The file of a profile in the folders that are known so far."""

@@ -200,7 +200,7 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
         at = f"{error.filename or error.name}:{error.lineno}"
         raise DocumentError.of(f"broken template: {error.message}", at=at) from error
     except jinja2.TemplateNotFound as error:
-        fix = "put it into .sbatchgen/templates/ beside sbatchgen.yaml"
+        fix = "put it into .sbatchgen/templates, ~/.config/sbatchgen/templates, or the templates of a pack"
         raise DocumentError.of(f"no template '{error.name}'", fix=fix) from error
     except jinja2.TemplateError as error:  # the sandbox's SecurityError among them
         what = str(error.message).removesuffix(".")

@@ -68,8 +68,9 @@ def _partition_given(job: Job) -> Iterator[Hit]:
                 by_reason.setdefault(why_not, []).append(name)
         reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
         if reasons:
-            other = "other " * bool(resolved.partition_name)
-            yield Hit(NOWHERE, f"the job fits no {other}partition ({reasons})")
+            # Of a chosen partition, the rules that keep the job out of it report the error.
+            other, severity = ("other ", "info") if resolved.partition_name else ("", None)
+            yield Hit(NOWHERE, f"the job fits no {other}partition ({reasons})", severity=severity)  # type: ignore[arg-type]
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "

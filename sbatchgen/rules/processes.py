@@ -95,7 +95,8 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
         if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
             continue  # one agent for each process
         what = f"srun starts {name} {tasks} times on a node"
-        if "ntasks-per-node" in launch.step.options and "ntasks" not in launch.step.options:
+        asked = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
+        if asked and launch.number(asked, launch.step) != tasks:
             what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
             what += f"{tasks} times on a node"
         if workers:

@@ -245,6 +245,9 @@ def test_an_unknown_profile_names_the_folders_of_the_search(command: Command, fo
     assert done.status == 3
     assert f"no profile 'msuu' in {folder}/.sbatchgen/profiles, {bundled('profiles')}" in done.err
     assert "did you mean 'msu'?" in done.err
+    unlike = command("profile", "check", "zzz9").err
+    assert "fix: describe this cluster: sbatchgen profile discover --name zzz9 --write " in unlike
+    assert "/profiles/zzz9.yaml; sbatchgen profile list shows the others\n" in unlike
     Path("msuu.yaml").touch()
     assert "fix: name its file: ./msuu.yaml\n" in command("profile", "check", "msuu").err
 

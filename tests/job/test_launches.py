@@ -8,6 +8,7 @@ import pytest
 
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
+from sbatchgen.lint.linter import lint
 from tests.conftest import GOLDEN
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"
@@ -123,3 +124,37 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
     ]
     assert called.background == ("--resume off" not in script.text)
     assert not script.starts_unseen
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "counts"),
+    [  # tasks, tasks of a node; as Slurm 22.05 starts them
+        ("--gpus-per-node=4 --ntasks-per-gpu=1", "srun", (8, 4)),
+        ("--gpus=8 --ntasks-per-gpu=2", "srun", (16, 8)),
+        ("--gpus-per-node=4", "srun --ntasks-per-gpu=1", (8, 4)),
+        ("--gpus-per-node=4", "srun --ntasks-per-gpu=1 --gpus=2", (None, None)),
+        ("--ntasks-per-gpu=1", "srun", (None, None)),
+    ],
+)
+def test_tasks_for_each_gpu(options: str, step: str, counts: tuple[int | None, ...]) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes=2 {options}\n{step} python t.py\n"
+    (launch,) = JobScript(file="job.slurm", text=text).launches
+    assert (launch.tasks, launch.tasks_per_node) == counts
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "srun starts torchrun 4 times on a node"),
+        ("--ntasks-per-node=4", "srun starts torchrun 4 times on a node"),
+        (
+            "--ntasks=4",
+            "srun ignores --ntasks-per-node beside the job's number of tasks: it starts torchrun 2 times",
+        ),
+    ],
+)
+def test_what_srun_ignores(options: str, said: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes=2 --time=10 {options}\nsrun --ntasks-per-node=4 torchrun --nproc-per-node=4 t.py\n"
+    findings = lint(JobScript(file="job.slurm", text=text))
+    (what,) = [each.problem.what for each in findings if each.rule == "SB302"]
+    assert what.startswith(said)

@@ -110,7 +110,7 @@ def test_what_fits_nowhere_is_refused_with_the_reason_of_each_partition(
     result = command("render", "single", "--time", "40-00:00:00", "--profile", str(profile))
     assert result.status == 4
     assert "error: partition 'cpu' has no GPUs" in result.err
-    (line,) = re.findall("error: the job fits no other partition .*", result.err)
+    (line,) = re.findall("info: the job fits no other partition .*", result.err)
     for name in ("debug", "gpu", "old", "shut", "reserved", "big", "theirs"):
         assert len(re.findall(rf"\b{name}\b[^;]*: ", line)) == 1
     assert result.err.count("'cpu'") == 2  # its GPUs and its time limit, each with a fix
