@@ -223,7 +223,12 @@ def _scan(index: Index, folder: Path) -> None:
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
     scanned = [*scan(folder.absolute())]
     runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
-    others = f"; skipped: {counted(skipped, 'record')} of other users" if skipped else ""
+    others = ""
+    if skipped:
+        others = (
+            f"; skipped: {counted(skipped, 'record')} of other users, whose runs status, logs and diagnose"
+        )
+        others += " read by their folders"
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 

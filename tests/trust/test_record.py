@@ -70,7 +70,10 @@ def test_records_of_others_are_not_entered_into_the_index(attacker: User, owner:
     attacker.bash("mkdir -m 777 ../scratch/b")
     put(attacker.lab / "scratch/b/job-1000.json", text, owner=attacker.uid)
     done = owner.sbatchgen("status", "--scan", "../scratch")
-    assert "1 run found in ../scratch; skipped: 1 record of other users" in done.stderr
+    assert (
+        "1 run found in ../scratch; skipped: 1 record of other users, whose runs status, logs and diagnose read by their folders\n"
+        in done.stderr
+    )
     for verb in ("cancel", "resume"):
         refused = owner.sbatchgen(verb, "baseline")
         assert (refused.returncode, "there is no run 'baseline'" in refused.stderr) == (2, True)
