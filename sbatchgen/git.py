@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import Problem
-from sbatchgen.inputs.search import Places
 from sbatchgen.machine import child
+from sbatchgen.machine.ignored import leave_out, refused
 from sbatchgen.machine.temporary import temporary_folder
 
 TIMEOUT_S = 20.0
@@ -47,7 +47,8 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     held = _held(place) if place else None
     if root is None or place is None or held is None:
         return None
-    if not Places(root, os.environ).is_safe(place, root, _parts(root, place, held)):
+    if reason := refused(place, root, _parts(root, place, held), os.environ, here=root):
+        leave_out(*reason)
         return None
     with temporary_folder("sbatchgen-git-") as ours:
         environment = _environment(ours, *held)
@@ -64,7 +65,8 @@ def refusal(folder: Path) -> Problem | None:
     root = _root(folder)
     if root is None or (held := _held(place := root / ".git")) is None:
         return None
-    return Places(root, os.environ).refusal(place, root, _parts(root, place, held))
+    reason = refused(place, root, _parts(root, place, held), os.environ, here=root)
+    return reason[1] if reason else None
 
 
 def _root(folder: Path) -> Path | None:

@@ -13,7 +13,7 @@ import pytest
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.git import git
-from sbatchgen.inputs.search import left_out
+from sbatchgen.machine.ignored import left_out
 from sbatchgen.runs.snapshot import describe, find_code
 from tests.conftest import REPOSITORY, Command
 from tests.runs.test_snapshot import git as run_git

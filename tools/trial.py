@@ -24,9 +24,10 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import TRUST, Places
+from sbatchgen.inputs.search import Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.machine.ignored import TRUST
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request

@@ -20,7 +20,7 @@ def trust(folder: str | None, *, remove: bool) -> None:
     sbatchgen.yaml, .sbatchgen and git's .git in it and below then count as if they were yours. Who can write
     the folder can so decide what your jobs run. Without FOLDER: the folders that you trust.
     """
-    from sbatchgen.inputs import trusted
+    from sbatchgen.machine import trusted
 
     if folder is None:
         if remove:

@@ -15,7 +15,7 @@ import click
 
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 from sbatchgen.inputs import completion
-from sbatchgen.inputs.search import left_out
+from sbatchgen.machine.ignored import left_out
 from sbatchgen.quoting import one_line, visible
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     """
     from sbatchgen.extras.page.site import installed, read_site
     from sbatchgen.extras.page.static_files import PageParts, write
-    from sbatchgen.inputs.trust import make_own
+    from sbatchgen.machine.trust import make_own
 
     places = Places(here(), os.environ)
     files = [places.profile(name) for name in names]

@@ -122,7 +122,7 @@ def _from_here(path: str) -> str:
 
 def _continued(job: PlainJob) -> str:
     """Return how to continue the training of a colleague's run."""
-    from sbatchgen.inputs.trust import user_name
+    from sbatchgen.machine.trust import user_name
 
     newest = job.newest_checkpoint
     again = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"

@@ -10,54 +10,17 @@ from __future__ import annotations
 import functools
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import isdir, isfile  # they take any name, and folders that this user can't see
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem, nearest
+from sbatchgen.errors import DocumentError, nearest
+from sbatchgen.machine.ignored import leave_out, refused
 from sbatchgen.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
 SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
-TRUST = "SBATCHGEN_TRUST"
-
-# Of the process, by what others can write: several parts of a command search, and each is reported once.
-_left_out: dict[Path, Problem] = {}
-_reported: set[Path] = set()  # programs of PATH, which a command may look for again and again
-
-
-def left_out() -> list[Problem]:
-    """Return the files and folders ignored since the last call, because others can write them."""
-    problems = [*_left_out.values()]
-    _left_out.clear()
-    return problems
-
-
-def leave_out(program: Path, problem: Problem) -> None:
-    """Have a program reported that was ignored, once in this process."""
-    if program not in _reported:
-        _reported.add(program)
-        _left_out[program] = problem
-
-
-def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
-    """Whether SBATCHGEN_TRUST names this very folder, not one above it; `here` is the current folder."""
-    entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
-    real = os.path.realpath(folder)
-    return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
-
-
-def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | None = None) -> str:
-    """Return the fix that trusts a folder, beside those that are trusted.
-
-    `place` is what others can write: what everybody can write, `sbatchgen trust` does not cover.
-    """
-    if place and not place.stat().st_mode & stat.S_IWOTH:
-        return f"to trust it: sbatchgen trust {word(str(folder.absolute()))}"
-    before = f"${TRUST}:" if environment.get(TRUST) or _left_out.keys() - {place} else ""
-    return f"to trust it, export {TRUST}={before}{word(str(folder.absolute()))}"
 
 
 @functools.cache
@@ -176,39 +139,11 @@ class Places:
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
-        if refused := self._refused(file, trust, parts):
-            _left_out.setdefault(*refused)
-        return refused is None
-
-    def refusal(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> Problem | None:
-        """Return why a file may not be used; None if it may."""
-        refused = self._refused(file, trust, parts)
-        return refused[1] if refused else None
-
-    def _refused(
-        self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]
-    ) -> tuple[Path, Problem] | None:
-        from sbatchgen.inputs.trust import doubt  # most people have no files of their own
-
         start = self._starts.get(trust)
-        for subject, part in parts:
-            if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
-                if is_trusted(trust, self.environment, self.folder):
-                    return None
-                if self._trusts_by_settings(part):
-                    continue
-                fix = f"{reason.fix}, or " if reason.fix else ""
-                fix += how_to_trust(trust, self.environment, reason.place)
-                what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
-                return reason.place, Problem(what, str(file.absolute()), fix)
-            start = start or part.absolute()
-        return None
-
-    def _trusts_by_settings(self, part: Path) -> bool:
-        """Whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
-        from sbatchgen.inputs.trusted import covers, trusted
-
-        return covers(trusted(self.environment), self.folder / part)
+        reason = refused(file, trust, parts, self.environment, here=self.folder, start=start)
+        if reason:
+            leave_out(*reason)
+        return reason is None
 
     @functools.cached_property
     def cache(self) -> Path | None:

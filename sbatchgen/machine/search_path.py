@@ -17,8 +17,8 @@ from os.path import isfile
 from pathlib import Path
 
 from sbatchgen.errors import Problem
-from sbatchgen.inputs.search import how_to_trust, is_trusted, leave_out
-from sbatchgen.inputs.trust import open_to_all
+from sbatchgen.machine.ignored import how_to_trust, is_trusted, leave_out_program
+from sbatchgen.machine.trust import open_to_all
 from sbatchgen.quoting import word
 
 # By which Linux loads libraries into every program; see ld.so(8)
@@ -38,7 +38,7 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
             problem = _doubt(folder, path, environment)
             if problem is None:
                 return path
-            leave_out(Path(path).absolute(), problem)
+            leave_out_program(Path(path).absolute(), problem)
     return ""
 
 

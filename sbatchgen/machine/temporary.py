@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.trust import doubt
+from sbatchgen.machine.trust import doubt
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a new folder there is this user's alone
 _LOCK = ".sbatchgen-lock"

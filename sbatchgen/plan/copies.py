@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sbatchgen.files import OTHERS_WRITE
-from sbatchgen.inputs.trust import doubt
+from sbatchgen.machine.trust import doubt
 
 _MOST, _LARGEST = 2000, 64 << 10  # entries of a folder, and bytes of a file
 _MOST_LOOKED_AT = 500_000  # files of a folder that is shown as it is

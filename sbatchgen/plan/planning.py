@@ -14,9 +14,9 @@ from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError, ne
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
+from sbatchgen.machine.trust import user_name
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.plan.dry_run import MANY, DryRun, Given, dry_run
 from sbatchgen.plan.rounds import least_steps

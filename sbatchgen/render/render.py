@@ -20,7 +20,7 @@ from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
-from sbatchgen.inputs.trust import make_own
+from sbatchgen.machine.trust import make_own
 from sbatchgen.render import SECOND_PART, arguments, exports, launch
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sbatchgen.files import user_id
-from sbatchgen.inputs.trust import user_name
+from sbatchgen.machine.trust import user_name
 
 RUNS = "runs"
 

@@ -9,9 +9,9 @@ from typing import Any, TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer_source import WELL_KNOWN
+from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import one_line, word
 from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS

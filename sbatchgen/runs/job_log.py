@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sbatchgen import files
-from sbatchgen.inputs.trust import user_name
+from sbatchgen.machine.trust import user_name
 from sbatchgen.runs import program_states
 from sbatchgen.runs.record import Record, records
 

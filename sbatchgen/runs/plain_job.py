@@ -16,9 +16,9 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.more_options import with_options
 from sbatchgen.job.script import JobScript
+from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import word
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.reader import read_script

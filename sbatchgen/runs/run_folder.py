@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.files import OTHERS_WRITE, folder_below
-from sbatchgen.inputs.trust import user_name
+from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import word
 
 LOCK = "submit.lock"  # held from the check of a submission to its record

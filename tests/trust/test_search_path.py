@@ -42,7 +42,7 @@ REFUSED = {
 }  # fmt: skip
 FINDS = """
 import json, sys
-from sbatchgen.inputs.search import left_out
+from sbatchgen.machine.ignored import left_out
 from sbatchgen.machine import search_path
 for folder in map(str.strip, sys.stdin if len(sys.argv) < 2 else open(sys.argv[1])):
     found = search_path.find("tool", {"PATH": f"/nowhere:{folder}:/usr/bin"})

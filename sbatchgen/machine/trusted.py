@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
-from sbatchgen.inputs.trust import doubt, is_private, link_of_another, make_own, user_name
+from sbatchgen.machine.trust import doubt, is_private, link_of_another, make_own, user_name
 from sbatchgen.quoting import word
 
 NAME = "trusted.json"
