@@ -37,7 +37,7 @@ from sbatchgen.modes import MODES
 from sbatchgen.plan import listing
 from sbatchgen.plan.planning import is_planned, plan_of, script_of
 from sbatchgen.quoting import counted
-from sbatchgen.rules.judge import check_started
+from sbatchgen.started.judge_started import check_started
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.plan import public, truth

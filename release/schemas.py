@@ -13,13 +13,15 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from sbatchgen.adopt.adopt_output import AdoptOutput
 from sbatchgen.errors import Problem
 from sbatchgen.extras.rehearsal import outcome
 from sbatchgen.finding import Finding
 from sbatchgen.lint import linting
 from sbatchgen.lint.formats import FindingOutput
-from sbatchgen.outputs import explained, gpus, jobs, profiles, runs, scripts
+from sbatchgen.outputs import explained, gpus, profiles, runs
 from sbatchgen.outputs.json_document import fields_of
+from sbatchgen.plan.plan_output import PlanOutput
 from sbatchgen.review.review import Review
 from sbatchgen.runs.bill import Bill
 from sbatchgen.runs.cost import Report
@@ -27,14 +29,14 @@ from sbatchgen.runs.diagnosis import Diagnosis
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
 OUTPUTS = {
-    "adopt": scripts.AdoptOutput,
+    "adopt": AdoptOutput,
     "diagnose": Diagnosis,
     "explain": explained.ExplainOutput,
     "gpus": gpus.GpusOutput,
     "gpus for": gpus.RoomOutput,
     "lint": Sequence[FindingOutput],
     "lint rules": linting.RulesOutput,
-    "plan": jobs.PlanOutput,
+    "plan": PlanOutput,
     "rehearse": outcome.RehearseOutput,
     "profile check": profiles.ChecksOutput,
     "profile list": profiles.ProfilesOutput,

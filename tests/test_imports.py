@@ -18,6 +18,7 @@ from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY
 
 PACKAGE, TRAINING = REPOSITORY / "sbatchgen", REPOSITORY / "training"
+LAB = ("sandbox", "plan", "started", "adopt", "prepare", "discover", "extras")
 SCRIPT = """
 import sys
 from sbatchgen.cli import main
@@ -53,7 +54,7 @@ def test_render_loads_its_three_libraries_and_little_more() -> None:
     base = modules_of("click, jinja2.sandbox, yaml")
     modules = loaded("render", "ddp", "--profile", "msu")
     assert not modules & {"torch", "numpy", "subprocess", "rich", "urllib.request", "difflib", "training"}
-    assert len(modules) <= base + 62 + len(RUNTIMES), len(modules)
+    assert len(modules) <= base + 63 + len(RUNTIMES), len(modules)
 
 
 def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
@@ -195,14 +196,16 @@ def test_imports_point_up_the_tree(package: Path) -> None:
             assert order.index(other.relative_to(package).parts[0].removesuffix(".py")) <= room, (path, other)
 
 
-def test_only_the_commands_import_the_extras() -> None:
-    extras = PACKAGE / "extras"
+def test_only_the_commands_import_the_tools_of_a_workshop() -> None:
+    """Who submits a job needs none of them: each is loaded by its command alone."""
+    lab = {PACKAGE / room for room in LAB}
     users = {
-        path.parent
+        room
         for path in PACKAGE.rglob("*.py")
-        if any(extras in file.parents for file in imported(path, PACKAGE))
+        for file in imported(path, PACKAGE)
+        if (room := PACKAGE / path.relative_to(PACKAGE).parts[0]) not in lab and lab & {*file.parents}
     }
-    assert {folder for folder in users if extras not in folder.parents} == {PACKAGE / "cli"}
+    assert users == {PACKAGE / "cli"}
 
 
 def test_no_two_modules_have_one_name() -> None:

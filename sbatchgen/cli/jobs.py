@@ -253,11 +253,11 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, 6 if the plan
     reached a limit before the script ended, else 0.
     """
-    from sbatchgen.lint.linter import lint_started
     from sbatchgen.plan import listing
     from sbatchgen.plan.planning import SANDBOX_NOTE, plan_of
     from sbatchgen.rules import judge
     from sbatchgen.rules.refusals import misfits, refusal
+    from sbatchgen.started.judge_started import lint_started
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
     if len(job) != 1 + diff:
@@ -286,7 +286,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     refused = refusal(script)
     findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(done)]
     if form == "json":
-        from sbatchgen.outputs.jobs import plan_output
+        from sbatchgen.plan.plan_output import plan_output
 
         put_json(plan_output(done, findings, refused))
         failure = failure_of(findings)

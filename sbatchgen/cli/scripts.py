@@ -1,8 +1,11 @@
 """lint, lsp, adopt."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +26,9 @@ from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
 from sbatchgen.units import RELEASES
+
+if TYPE_CHECKING:
+    from sbatchgen.lint.linting import Others
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -125,12 +131,15 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
-    if flags["plan"]:
-        from sbatchgen.plan.planning import SANDBOX_NOTE
-
-        note(SANDBOX_NOTE.format("each script"))
     outcome = linting.run(
-        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", form=form, **flags
+        names,
+        environment=os.environ,
+        folder=here(),
+        style=colored,
+        mend=mend or "",
+        form=form,
+        others=_plans() if flags.pop("plan") else None,
+        **flags,
     )
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
@@ -138,6 +147,15 @@ def lint(
         say(problem, "error")
     note_lines(outcome.summary)
     sys.exit(outcome.status)
+
+
+def _plans() -> Others:
+    """Return what finds more in scripts: a dry run of each."""
+    from sbatchgen.plan.planning import SANDBOX_NOTE
+    from sbatchgen.started.judge_started import found_by_plan
+
+    note(SANDBOX_NOTE.format("each script"))
+    return partial(found_by_plan, environment={**os.environ})
 
 
 @click.command()
@@ -189,7 +207,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        from sbatchgen.outputs.scripts import adopt_output
+        from sbatchgen.adopt.adopt_output import adopt_output
 
         put_json(adopt_output(adoption))
     else:

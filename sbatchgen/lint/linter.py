@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.suppression import apply_suppressions, find_suppressions, not_suppressed
+from sbatchgen.lint.suppression import apply_suppressions
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.units import RELEASES
-
-if TYPE_CHECKING:
-    from sbatchgen.plan.dry_run import DryRun
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
@@ -92,12 +89,6 @@ def _certain_ids(script: JobScript) -> list[str]:
     """
     started = {rule.id for rule in judge.rules(judge.STARTED)}
     return [rule for rule in rules() if rule not in started] if script.known else []
-
-
-def lint_started(done: DryRun) -> list[Finding]:
-    """Return what is wrong with what a script starts, and no comment in it turns off."""
-    suppressions = list(find_suppressions(done.script.file, done.script.lines))
-    return not_suppressed(judge.check_started(done), suppressions)[0]
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:

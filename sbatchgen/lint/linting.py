@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
 PAGES_MAX = 2  # with their numbers of findings: a summary has five lines at most
 MANY = 100  # files from which on it pays to start processes
+
+Others = Callable[[Source, Settings], Sequence[Finding]]
 
 
 @frozen(kw_only=True)
@@ -59,8 +61,7 @@ class Task:
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
-    # The user's environment, where scripts are run in a sandbox too; else None.
-    plans: Mapping[str, str] | None = None
+    others: Others | None = None  # finds more in a script, as a dry run of it does
 
 
 class RuleText(NamedTuple):
@@ -132,12 +133,12 @@ def run(
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
-    plan: bool = False,
+    others: Others | None = None,
 ) -> Outcome:
     """Lint files, folders and - for stdin, as the options of `sbatchgen lint` ask for it.
 
     `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
-    up to shellcheck.FILES files where it is installed.
+    up to shellcheck.FILES files where it is installed; `others` finds more in a script, in any process.
 
     Raises:
         CommandLineError: A flag's value makes no sense.
@@ -150,7 +151,7 @@ def run(
     problems: list[Problem] = []
     named = list(files(names, problems.append))
     program = shellcheck.program(len(named), wanted=ask_shellcheck)
-    task = Task(settings, mend, program, plans={**environment} if plan else None)
+    task = Task(settings, mend, program, others)
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
@@ -222,8 +223,8 @@ def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
 def _located(source: Source, task: Task) -> Iterator[formats.Located]:
     """Yield the findings of a script with their lines, in which secrets are not shown again."""
     others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
-    if task.plans is not None:
-        others = [*others, *_of_plan(source, task.settings, task.plans)]
+    if task.others:
+        others = [*others, *task.others(source, task.settings)]
     findings = findings_of(source, task.settings, others)
     lines = source.text.split("\n") if findings else []
     numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
@@ -235,14 +236,6 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
     for finding in findings:
         yield formats.Located(source.file, finding, shown.get(finding.place.line, ""))
-
-
-def _of_plan(source: Source, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
-    from sbatchgen.plan.planning import is_planned, plan_of, script_of
-    from sbatchgen.rules.judge import check_started
-
-    script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
-    return check_started(plan_of(script, environment, settings.folder)) if is_planned(script) else []
 
 
 def _report(

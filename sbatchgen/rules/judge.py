@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sbatchgen.finding import Finding
-from sbatchgen.job.job import Job, JudgedJob
+from sbatchgen.finding import Finding, Place
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
     from sbatchgen.job.script import JobScript
     from sbatchgen.job.trainer import TrainerJob
-    from sbatchgen.plan.dry_run import DryRun
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 RESOLVED = ("job_keys", "launch_arguments")
 TRAINERS = ("trainers",)  # jobs that are submitted here
 JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
-STARTED = ("started_ends", "started_values", "started_steps", "started_launchers")  # dry runs of scripts
+_STARTED_WORDS = "started_ends started_values started_steps started_launchers"
+STARTED = tuple(f"started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words misread_values processes step_commands emptiness rendezvous steps environment
 software names containers survival kills safety secret syntax submitting
@@ -28,10 +29,22 @@ software names containers survival kills safety secret syntax submitting
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
 
+class Judged(Protocol):
+    """What rules judge: a job, or the dry run of a script."""
+
+    @property
+    def profile(self) -> Profile:
+        """The cluster."""
+
+    def at_option(self, option: str) -> Place:
+        """Where an option is given."""
+
+
 @cache
 def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
-    """The rules of some modules."""
-    return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
+    """The rules of some modules: those of this folder by their names alone."""
+    paths = (name if "." in name else f"rules.{name}" for name in modules)
+    return tuple(rule for path in paths for rule in import_module(f"sbatchgen.{path}").RULES)
 
 
 _Group = tuple[tuple[str, ...], list[Rule[Any]]]
@@ -56,7 +69,7 @@ def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[
     return wanted
 
 
-def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:
+def findings(rule: Rule[Any], job: Judged) -> list[Finding]:
     """What a rule finds in a job, with the severity that the cluster's policies give it."""
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off" or not (hits := list(rule.check(job))):
@@ -68,13 +81,6 @@ def findings(rule: Rule[Any], job: Job | DryRun) -> list[Finding]:
 def check_trainer(job: TrainerJob) -> list[Finding]:
     """Return what the folder and the environment of submission say of a resolved job's trainer."""
     return [finding for rule in rules(TRAINERS) for finding in findings(rule, job)]
-
-
-def check_started(done: DryRun) -> list[Finding]:
-    """Return what is wrong with what a script starts, each mistake once, in the order of its lines."""
-    every = [finding for rule in rules(STARTED) for finding in findings(rule, done)]
-    once = {finding.problem.what: finding for finding in reversed(every)}
-    return sorted(once.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:

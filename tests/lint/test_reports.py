@@ -11,7 +11,7 @@ import yaml
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.planning import plan_of
-from sbatchgen.rules.judge import check_started
+from sbatchgen.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 

@@ -10,8 +10,8 @@ from sbatchgen.modes import MODES
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.planning import plan_of, script_of
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check_started
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.started.judge_started import check_started
 from tests.scripts import NEEDS, errors, resolved, script
 
 PROFILES = ("msu", "princeton", "public_cluster", "torchrun", "troila")

@@ -12,8 +12,8 @@ from sbatchgen.errors import NoSandboxError
 from sbatchgen.finding import Finding
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.planning import given_by, plan_of, script_of
-from sbatchgen.rules.judge import check_started
 from sbatchgen.sandbox.box import Box, run
+from sbatchgen.started.judge_started import check_started
 
 HEAD = "#!/bin/bash\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"

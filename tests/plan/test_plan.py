@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.outputs.jobs import plan_output
 from sbatchgen.plan import listing
 from sbatchgen.plan.dry_run import SECONDS
 from sbatchgen.plan.missing import missing
+from sbatchgen.plan.plan_output import plan_output
 from sbatchgen.plan.planning import given_by, may_be_lost
 from sbatchgen.plan.rounds import most_rounds
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said

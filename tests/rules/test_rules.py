@@ -24,8 +24,9 @@ from sbatchgen.plan.planning import plan_of
 from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
-from sbatchgen.rules.judge import check, check_started
+from sbatchgen.rules.judge import check
 from sbatchgen.rules.rule_page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 from tests.tables import hold

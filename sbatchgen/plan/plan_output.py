@@ -1,4 +1,4 @@
-"""What `plan` prints; `review` prints a Review."""
+"""What `plan` prints for programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict

@@ -16,9 +16,9 @@ from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import steps
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.started_launchers import NCCL, SAME_GPU
-from sbatchgen.rules.started_values import nodes_of
 from sbatchgen.rules.survival import SERVES
+from sbatchgen.started.started_launchers import NCCL, SAME_GPU
+from sbatchgen.started.started_values import nodes_of
 
 RULES: Rules[DryRun] = Rules()
 

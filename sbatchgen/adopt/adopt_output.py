@@ -1,4 +1,4 @@
-"""What `adopt` prints; what `lint` prints is in `lint.formats` and `lint.linting`, apart from adopt."""
+"""What `adopt` prints for programs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict

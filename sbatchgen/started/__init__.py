@@ -1,0 +1,1 @@
+"""The rules of what a script starts, as its dry run shows."""
