@@ -74,13 +74,18 @@ def _fill(self: Any, **values: Any) -> None:
 
 
 def keys_of(record: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a record by their names in YAML, its own fields before the fields of its bases."""
+    """Return the fields of a record by their names in YAML, its own fields before the fields of its bases.
+
+    Those of a base with KEYS_FIRST count as its own.
+    """
     return _keys_of(record if isinstance(record, type) else type(record))
 
 
 @cache
 def _keys_of(kind: Any) -> dict[str, Field[Any]]:
-    inherited = {key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)}
+    bases = [base for base in kind.__mro__[1:] if is_dataclass(base)]
+    own = {name for base in bases if "KEYS_FIRST" in vars(base) for name in vars(base)["__annotations__"]}
+    inherited = {key.name for base in bases for key in fields(base)} - own
     keys = sorted(fields(kind), key=lambda key: key.name in inherited)
     return {key.metadata.get("key", key.name): key for key in keys}
 

@@ -22,11 +22,12 @@ import click
 
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put, report
+from sbatchgen.cluster_facts import OLD_DAYS, FactSource
 from sbatchgen.errors import DocumentError, Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.git import git
 from sbatchgen.inputs.document import Document, read_document
-from sbatchgen.inputs.profile import OLD_DAYS, FactSource, Profile
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places
 from sbatchgen.quoting import first_names, visible
 from sbatchgen.units import Citation

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from sbatchgen.cluster_facts import Qos
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.profile import Qos
 from sbatchgen.machine import search_path
 from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer_if_any

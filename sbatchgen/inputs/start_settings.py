@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
+from sbatchgen.cluster_facts import StartFacts
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described, make_record, record
 from sbatchgen.modes import Launcher, StarterName
@@ -162,7 +163,7 @@ def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, st
 
 
 @record
-class JobSettings(StartSettings, PlaceSettings):
+class JobSettings(StartSettings, PlaceSettings, StartFacts):
     """How jobs start, as a profile and a partition say it."""
 
     gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
@@ -174,6 +175,23 @@ class JobSettings(StartSettings, PlaceSettings):
     )
     gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
     launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
+
+    @property
+    def job_env(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values of the variables that jobs get, with any launcher."""
+        for part in (self, *self.launchers.values()):
+            yield from ((str(name), str(value)) for name, value in part.env.items())
+
+    @property
+    def job_qos(self) -> str:
+        """The quality of service of a job that sbatchgen renders; "" for Slurm's default."""
+        return str(self.options.qos or "")
+
+    @property
+    def interfaces(self) -> Mapping[str, str]:
+        """Network interfaces by the variable of the training that names them."""
+        named = {name.upper(): getattr(self.network, name) for name in NETWORK_VARIABLES}
+        return {variable: str(value) for variable, value in named.items() if value}
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

@@ -3,10 +3,10 @@
 from functools import cached_property
 from pathlib import Path
 
+from sbatchgen.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.finding import Place
 from sbatchgen.inputs.layers import Level
-from sbatchgen.inputs.profile import Partition, Profile, User
-from sbatchgen.inputs.start_settings import JobSettings
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import record
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.resource_request import ResourceRequest
@@ -14,15 +14,15 @@ from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
 OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named
-NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
-NO_PARTITION = Partition()  # of which nothing is known
+NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
+NO_PARTITION = PartitionFacts()  # of which nothing is known
 
 
 @record
 class Job:
     """A job and what is known of its cluster."""
 
-    profile: Profile = NO_CLUSTER  # its cluster
+    profile: KnownCluster = NO_CLUSTER  # its cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
     assumed: bool = False  # whether no release is named: what this one alone refuses is a warning then
     makes_log_folders: bool = False  # whether the folders of its logs are made before it is submitted
@@ -56,7 +56,7 @@ class Job:
         return False
 
     @cached_property
-    def partitions(self) -> dict[str, Partition]:
+    def partitions(self) -> dict[str, PartitionFacts]:
         """The partitions that it asks for and the profile knows."""
         known = {str(name): partition for name, partition in self.profile.partitions.items()}
         return {name: known[name] for name in self.resources.partitions if name in known}
@@ -75,16 +75,10 @@ class Job:
 
         return user_of_process(self.profile.user)
 
-    @property
-    def settings(self) -> tuple[JobSettings, ...]:
-        """How jobs start here: the settings of the cluster and of the job's partitions."""
-        return (self.profile, *self.partitions.values())
-
     @cached_property
     def site_env(self) -> set[tuple[str, str]]:
         """Names and values of the variables that the cluster gives jobs, with any launcher."""
-        parts = [part for each in self.settings for part in (each, *each.launchers.values())]
-        return {(str(name), str(value)) for part in parts for name, value in part.env.items()}
+        return {variable for each in (self.profile, *self.partitions.values()) for variable in each.job_env}
 
     def option(self, name: str) -> str:
         """The value of an option; "" if it is not given or is a flag."""
@@ -119,6 +113,8 @@ class Job:
 
 class JudgedJob(Job):
     """A resolved job, as rules judge it."""
+
+    profile: Profile
 
     def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
         release = resolved.profile.slurm

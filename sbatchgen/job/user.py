@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from sbatchgen.inputs.profile import Partition, User
+from sbatchgen.cluster_facts import PartitionFacts, User
 from sbatchgen.sbatch.hostlist import hosts
 
 
@@ -17,7 +17,7 @@ def user_of_process(user: User) -> User | None:
     return None
 
 
-def closed(partition: Partition, user: User | None) -> Iterator[tuple[str, bool]]:
+def closed(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
     """Yield why a partition is closed to the user, or to this host; and whether that is certain.
 
     It is certain if the cluster was asked: elsewhere groups may be others.

@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.frozen import frozen
@@ -34,7 +35,7 @@ LONGEST_ID = 40  # characters that are shown of one that no rule has
 class Settings:
     """What counts for all files of a call."""
 
-    profile: Profile | None  # the cluster, if one is named
+    profile: KnownCluster | None  # the cluster, if one is named
     slurm: str  # the release that reads the scripts
     folder: Path  # where they would be submitted
     places: Mapping[str, str] = field(default_factory=dict)  # where each key of the profile is written

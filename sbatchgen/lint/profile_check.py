@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from sbatchgen.cluster_facts import NodeFacts
 from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import BY_PARTITION, Layer, Level
-from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.inputs.start_settings import SETUPS, PlaceSettings
 from sbatchgen.lint.lint_settings import checked

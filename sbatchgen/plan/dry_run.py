@@ -17,10 +17,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.finding import Place
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan import installed
@@ -131,7 +131,7 @@ class DryRun:
     failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> KnownCluster:
         """The cluster of the script."""
         return self.script.profile
 

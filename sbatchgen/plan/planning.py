@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError, near_file
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
-from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.machine.trust import user_name
@@ -83,7 +83,7 @@ def is_planned(script: JobScript) -> bool:
     return script.body.language in programs("posix")
 
 
-def script_of(file: str, text: str, *, profile: Profile | None, slurm: str = "") -> JobScript:
+def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str = "") -> JobScript:
     """Return a script for `plan_of`, on a cluster."""
     known = slurm or (profile.slurm if profile else "")
     cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM

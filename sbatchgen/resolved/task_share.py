@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from sbatchgen.cluster_facts import GPUS_MAX, GpuLimits, NodeFacts, NodeShape
 from sbatchgen.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.inputs.profile import GPUS_MAX, GpuLimits, NodeFacts, NodeShape, Partition, Profile
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.modes import Mode
 from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Gres, Memory, Text

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sbatchgen.cluster_facts import NodeFacts
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.profile import NodeFacts, Partition
+from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import promises_restarts
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest

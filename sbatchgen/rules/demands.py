@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from sbatchgen.cluster_facts import NodeFacts, NodeShape, PartitionFacts
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
@@ -320,14 +320,14 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
-def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:
+def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
     largest = node.mem_largest or node.mem_per_node or node.mem_installed
     shared_out = job.profile.limits.memory_consumable is not False  # else Slurm does not look at the limit
     return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
 
 
-def _memory(job: Job, asked: ResourceRequest, partition: Partition, node: NodeFacts) -> int:
+def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
     shared_out = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
@@ -392,7 +392,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
 
-def _wishes(job: Job, asked: ResourceRequest, partition: Partition) -> Iterator[tuple[Fits, str]]:
+def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
     """Yield what a job asks of a node: whether a kind has it, and what it is."""
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
     having = partition.kinds(asked.gpus_on_node)
@@ -464,7 +464,7 @@ def _described(shape: NodeShape) -> str:
     return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"
 
 
-def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
+def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
     """The types of GPUs on nodes that have so many."""
     named = (partition.gpu_type,) if partition.gpu_type else ()
     here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]

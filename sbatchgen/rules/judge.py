@@ -6,8 +6,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.finding import Finding, Place
-from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
@@ -33,7 +33,7 @@ class Judged(Protocol):
     """What rules judge: a job, or the dry run of a script."""
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> KnownCluster:
         """The cluster."""
 
     def at_option(self, option: str) -> Place:

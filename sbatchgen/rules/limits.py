@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from sbatchgen.cluster_facts import GPUS_MAX, PartitionFacts, Qos
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.profile import GPUS_MAX, Partition, Qos
 from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.resolved.resource_request import UNLIMITED
@@ -98,7 +98,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
 _REFUSED = "Slurm refuses the job"
 
 
-def _limit(job: Job, partition: Partition, key: str) -> tuple[int | None, str]:
+def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
     """Return a limit of the partition, None if the QOS lifts it, and what leaves it in doubt.
 
     Where a job names no QOS it has its user's default one, which the profile does not know.
@@ -307,14 +307,14 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
     reported: set[str] = set()
     for partition in job.partitions.values() or [NO_PARTITION]:
-        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.options.qos)}
+        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
         for name, hit in _beyond_qos(job, partition):
             if hit.what not in reported:
                 reported.add(hit.what)
                 yield hit if name in of_partition else hit._replace(why_not="")
 
 
-def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
+def _beyond_qos(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
     """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
     known, first = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()

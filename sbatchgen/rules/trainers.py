@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.inputs.profile import OLD_DAYS
+from sbatchgen.cluster_facts import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.job.own_options import refused

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from sbatchgen.cluster_facts import Qos
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.client import answer_if_any
 from sbatchgen.slurm.printed import limit, names, pairs, seconds
 from sbatchgen.units import Duration

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from sbatchgen.bash import Assignment
 from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, commands, programs
-from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.meetings import may_follow
 from sbatchgen.plan.missing import option_of
@@ -93,16 +92,16 @@ def _interfaces(done: DryRun) -> Iterator[Hit]:
     settings = (done.profile, *done.profile.partitions.values())
     for step in done.steps:
         env = step.processes[0].env if step.processes else {}
-        for fact in NETWORK_VARIABLES:
-            value = env.get(fact.upper()) or ""
-            known = {str(name) for part in settings if (name := getattr(part.network, fact))}
+        for variable in sorted({name for part in settings for name in part.interfaces}):
+            value = env.get(variable) or ""
+            known = {part.interfaces[variable] for part in settings if variable in part.interfaces}
             if not value or value[0] in "^=" or any(name[0] in "^=" for name in known):
                 continue
             beginnings = [name for names in known for name in names.split(",")]
             if beginnings and not all(_is_one_of(name, beginnings) for name in value.split(",")):
                 has = " or ".join(sorted(known))
-                what = f"{fact.upper()} is {value}, but the profile '{done.profile.name}' says {has}"
-                yield Hit(done.at(step.line), what, f"{fact.upper()}={min(known)}")
+                what = f"{variable} is {value}, but the profile '{done.profile.name}' says {has}"
+                yield Hit(done.at(step.line), what, f"{variable}={min(known)}")
 
 
 def _is_one_of(name: str, others: Sequence[str]) -> bool:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.cluster_facts import Qos
 from sbatchgen.discover.comparison import Difference, differences, findings
 from sbatchgen.discover.facts import text
 from sbatchgen.discover.slurm_answers import LiveCluster
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile, Qos
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.slurm.accounts import Account
 from sbatchgen.slurm.config import settings_in

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from sbatchgen.inputs.profile import Limits, NodeFacts, Partition, Profile, Qos
+from sbatchgen.cluster_facts import Limits, NodeFacts, Qos
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
 from tests.conftest import REPOSITORY
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
@@ -41,7 +42,7 @@ KNOWN: dict[str, str] = {
 }
 
 
-def found(text: str, *, profile: Profile = NO_CLUSTER, folder: Path | None = None) -> list[Finding]:
+def found(text: str, *, profile: KnownCluster = NO_CLUSTER, folder: Path | None = None) -> list[Finding]:
     return lint(JobScript(file="job.slurm", text=text, assumed=True, profile=profile, folder=folder))
 
 

@@ -19,8 +19,9 @@ from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
 from benchmarks.documented.jobs import job_of, profile_of, rendered
 from benchmarks.documented.starts import differences, starts
+from sbatchgen.cluster_facts import NodeFacts
 from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered

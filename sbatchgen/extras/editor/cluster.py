@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
+from sbatchgen.cluster_facts import Qos
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.completion import names_of
 from sbatchgen.inputs.document import Document, as_data
 from sbatchgen.inputs.options import VALUES
-from sbatchgen.inputs.profile import Partition, Profile, Qos
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import short
 from sbatchgen.keys import keys_of
 from sbatchgen.quoting import first_names, visible
