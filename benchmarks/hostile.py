@@ -47,9 +47,9 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.rules.rule_page import PROFILE
+from sbatchgen.script.script import JobScript
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
 from tests.scripts import PUBLIC, errors, resolved, script

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.script.script import JobScript
 from tests.cluster import site
 from tests.cluster.controller import Controller
 

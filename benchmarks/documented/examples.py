@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.git import git
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.source import sources
+from sbatchgen.script.script import JobScript
 
 AWS, CSC = "aws-samples/awsome-distributed-training", "CSCfi/csc-user-guide"
 LUMI, OLIVIA = "Lumi-supercomputer/LUMI-AI-Guide", "UNINETTSigma2/documentation"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sbatchgen.adopt.training import main
 from sbatchgen.bash import Body, Word
 from sbatchgen.bash.chain import Tool
-from sbatchgen.job.launches import Launch
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.launches import Launch
+from sbatchgen.script.script import JobScript
 
 KINDS = ("directive", "step", "variable", "module", "container", "program")
 _COUNTS = """

@@ -13,10 +13,10 @@ from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS, commands
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan.dry_run import Given
 from sbatchgen.plan.planning import plan_of
 from sbatchgen.plan.started import StartedProcess, Step
+from sbatchgen.script.script import JobScript
 
 HOME = {"HOME": "/home/user", "USER": "user"}
 # Beside how processes meet: what Slurm, a shell and a runtime say, and masks of GPUs, which `gpus` counts.

@@ -18,8 +18,6 @@ from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.search import bundled
-from sbatchgen.job.job import OLD_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, marks_secret
 from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
@@ -27,6 +25,8 @@ from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.header import READ
+from sbatchgen.script.job import OLD_SLURM
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import is_utf8
 
 # What bash -l reads: bash(1), INVOCATION.

@@ -8,7 +8,7 @@ from typing import TypeVar
 from sbatchgen.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.executables.program import programs
 from sbatchgen.frozen import frozen
-from sbatchgen.job.launches import HELPERS
+from sbatchgen.script.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 

@@ -9,8 +9,8 @@ from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Body, Piece, Word
 from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.bash.word import LITERAL
-from sbatchgen.job.launches import slurm_number
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.launches import slurm_number
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import EnvName, ShellPath
 
 _OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted

@@ -16,10 +16,10 @@ from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.bash import Body, Command, Word, string_body
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import LAUNCHERS, PROGRAMS, SHELLS, programs
-from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.enroot import OF_PYXIS
+from sbatchgen.script.known_options import PYXIS_NAMES
+from sbatchgen.script.launches import Launch
 
 # What the rendered srun does in any case, or what is the default.
 _SAME_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"

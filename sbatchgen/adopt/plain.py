@@ -8,9 +8,9 @@ from sbatchgen.adopt.block import CLOSING
 from sbatchgen.adopt.training import main, unchained
 from sbatchgen.bash import Piece, Word
 from sbatchgen.frozen import frozen
-from sbatchgen.job.launches import HELPERS, Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.render import SECOND_PART
+from sbatchgen.script.launches import HELPERS, Launch
+from sbatchgen.script.script import JobScript
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 # Variables that jobs have without the script.

@@ -9,8 +9,8 @@ from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.adopt.shape import RANKS
 from sbatchgen.bash import Assignment, Command
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
-from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.script.launches import Launch
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")

@@ -9,10 +9,10 @@ from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.bash.variables import LOCAL
 from sbatchgen.finding import Finding
-from sbatchgen.job.script import JobScript
 from sbatchgen.render import SECOND_PART
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.sbatch.values import mebibytes, minutes
+from sbatchgen.script.script import JobScript
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 

@@ -4,7 +4,7 @@ import re
 
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.executables.program import PROGRAMS, programs
-from sbatchgen.job.launches import Launch, fixed_nodes
+from sbatchgen.script.launches import Launch, fixed_nodes
 
 COUNTS = ("nodes", "ntasks", "ntasks-per-node")
 _OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")

@@ -14,8 +14,8 @@ from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.trainer_arguments import arguments
 from sbatchgen.bash.chain import Tool
-from sbatchgen.job.launches import Launch
 from sbatchgen.resolved.programs import MOST
+from sbatchgen.script.launches import Launch
 from sbatchgen.units import ProgramName
 
 # Options of srun: those of a program's share, and those that change nothing of what starts where.

@@ -9,11 +9,11 @@ from sbatchgen.adopt.draft import Draft
 from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
-from sbatchgen.job.job import OLD_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.header import FOREIGN, READ, Kind
 from sbatchgen.sbatch.values import INFINITE, minutes
+from sbatchgen.script.job import OLD_SLURM
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import Duration
 
 _IGNORED = {

@@ -10,8 +10,8 @@ from sbatchgen.adopt.block import CLOSING, Block, blocks
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.shape import RANKS, RAY
 from sbatchgen.executables.program import SHELLS
-from sbatchgen.job.launches import HELPERS, Launch
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.launches import HELPERS, Launch
+from sbatchgen.script.script import JobScript
 
 REST = "it starts no Python program that could become a job"
 NO_FILE = "python gets its program from a string or the input: write it into a file"

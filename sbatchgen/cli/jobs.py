@@ -18,10 +18,10 @@ from sbatchgen.quoting import visible, word
 
 if TYPE_CHECKING:
     from sbatchgen.inputs.layers import Layer
-    from sbatchgen.job.script import JobScript
     from sbatchgen.plan.dry_run import Given
     from sbatchgen.resolved.request import Request
     from sbatchgen.resolved.resolved_job import ResolvedJob
+    from sbatchgen.script.script import JobScript
     from sbatchgen.submit.submission import Submission
 
 

@@ -1,1 +1,1 @@
-"""A job as the rules judge it, from a resolved job or from a script."""
+"""A resolved job as the rules judge it, and its trainer."""

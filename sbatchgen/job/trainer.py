@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.job.job import JudgedJob
-from sbatchgen.job.saved_files import SavedFile
-from sbatchgen.job.trainer_source import TrainerSource, read_trainer
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.script.saved_files import SavedFile
+from sbatchgen.script.trainer_source import TrainerSource, read_trainer
 from sbatchgen.units import Resume, ShellPath, Text
 
 

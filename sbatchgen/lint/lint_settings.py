@@ -15,14 +15,14 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
-from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import applies, lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.machine.search_path import in_shell
 from sbatchgen.rules.comments import RETIRED, is_known
 from sbatchgen.rules.rule import Applies
 from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import RELEASES
 
 if TYPE_CHECKING:

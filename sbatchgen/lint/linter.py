@@ -8,12 +8,12 @@ from typing import Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
-from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.suppression import apply_suppressions
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
+from sbatchgen.script.job import DEFAULT_SLURM, OLD_SLURM
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import RELEASES
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.frozen import frozen
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan.step import GPU_VARIABLES, counts, node_list
-from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+from sbatchgen.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+from sbatchgen.script.script import JobScript
 
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set

@@ -21,7 +21,6 @@ from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.finding import Place
 from sbatchgen.frozen import frozen
-from sbatchgen.job.script import JobScript
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan import installed
 from sbatchgen.plan.batch_job import Grant
@@ -44,6 +43,7 @@ from sbatchgen.plan.started import StartRecord, Step, read, steps
 from sbatchgen.plan.step import number_of
 from sbatchgen.plan.step_placement import placements
 from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import EnvName
 
 ROUNDS = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from sbatchgen.job.launches import sourcing
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.missing import option_of
 from sbatchgen.plan.started import Step, options_of_srun
+from sbatchgen.script.launches import sourcing
 
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:

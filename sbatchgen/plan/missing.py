@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from sbatchgen.bash import Body
 from sbatchgen.bash.chain import chain
-from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.plan.step import number_of
 from sbatchgen.sbatch.option_table import specs
+from sbatchgen.script.job import DEFAULT_SLURM
 
 _MOST = 40  # of one run
 _NONE = "(?:No such file or directory|Not a directory)"

@@ -14,12 +14,12 @@ from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.errors import CommandLineError, DocumentError, NoSandboxError, near_file
 from sbatchgen.executables.program import programs
 from sbatchgen.files import read_file
-from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.machine.trust import user_name
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.plan.dry_run import MANY, DryRun, Given, dry_run
 from sbatchgen.plan.rounds import least_steps
+from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.script.script import JobScript
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given

@@ -12,11 +12,11 @@ from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, programs
 from sbatchgen.frozen import frozen
-from sbatchgen.job.launches import WATCH
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.mpi import processes_on_nodes
 from sbatchgen.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.sandbox.box import PLACE
+from sbatchgen.script.launches import WATCH
 
 BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.

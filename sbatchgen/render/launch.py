@@ -6,8 +6,9 @@ from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.modes import AGENTS
 from sbatchgen.render import arguments
-from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share, trainer_is_file
+from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
 from sbatchgen.runtimes.base import MASKS, absolute, of_submission
+from sbatchgen.script.trainer_name import trainer_is_file
 
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 # By these a trainer takes itself for a rank of srun, which gives it no world size and no address.

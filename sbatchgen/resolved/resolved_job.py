@@ -15,9 +15,9 @@ from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.start_settings import JobSettings
 from sbatchgen.keys import frozen_record
 from sbatchgen.modes import COMMAND, STARTERS, Mode, Starter
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runtimes.base import Runtime
 from sbatchgen.sbatch.gres import requested, requested_gpus
+from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.units import ProgramName, Resume, ShellPath
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the traini
 def one_at_a_time(array: str) -> bool:
     """Whether the tasks of an array run one after the other, and are one training, not several."""
     return array.endswith("%1")
-
-
-def trainer_is_file(trainer: str) -> bool:
-    """Whether your own trainer is a file, not a module."""
-    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
 
 
 @frozen_record

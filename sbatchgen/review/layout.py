@@ -9,8 +9,8 @@ from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.quoting import counted
 from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import JobProgram, ResolvedJob
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.review.node_share import Allocation
+from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.text_table import cut, table
 
 _MOST_ROWS = 3  # of nodes: those between the first and the last are alike but for their numbers

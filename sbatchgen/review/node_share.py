@@ -8,7 +8,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import promises_restarts
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
+from sbatchgen.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.units import Weights
 
 

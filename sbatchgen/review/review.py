@@ -13,17 +13,17 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.trainer import fate, promises_restarts
-from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.render import launch
 from sbatchgen.resolved.origins import Setting, surprises
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.review import layout, node_share
 from sbatchgen.review.layout import Starts
 from sbatchgen.review.node_share import Allocation, Cost, cost_of
 from sbatchgen.runs.folder_check import Start
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.submitted_scripts import Submitted, difference
+from sbatchgen.script.resource_request import ResourceRequest
+from sbatchgen.script.trainer_source import TrainerSource
 from sbatchgen.slurm.refusal import Answer
 
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sbatchgen.cluster_facts import NodeFacts, NodeShape, PartitionFacts
 from sbatchgen.errors import did_you_mean
-from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.quoting import counted
-from sbatchgen.resolved.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
+from sbatchgen.script.job import NO_PARTITION, Job
+from sbatchgen.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 from sbatchgen.units import Memory, Text, mebibytes
 
 RULES: Rules[Job] = Rules()

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit, Place
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.words import unknown_options, uses
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

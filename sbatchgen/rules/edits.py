@@ -6,7 +6,7 @@ import re
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.finding import Edit
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.script import JobScript
 
 
 def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:

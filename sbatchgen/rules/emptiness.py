@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from sbatchgen.bash import Assignment, Command, Piece, VariableUse
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
 from sbatchgen.rules.software import PREPARES
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

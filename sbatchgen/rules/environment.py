@@ -11,14 +11,14 @@ from collections.abc import Container, Iterator
 
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.names import values_of
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.software import PREPARES
 from sbatchgen.sbatch.option_table import HasArgument, specs, variables
+from sbatchgen.script.launches import Launch
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

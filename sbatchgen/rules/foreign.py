@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
-from sbatchgen.job.job import OLD_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.header import FOREIGN, Directive, Kind, OtherScheduler, Token
 from sbatchgen.sbatch.values import RefusedError, check_value
+from sbatchgen.script.job import OLD_SLURM
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

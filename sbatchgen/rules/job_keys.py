@@ -13,7 +13,7 @@ from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
-from sbatchgen.job.job import JudgedJob
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.quoting import counted, directive
 from sbatchgen.render.launch import meets, uses_data
 from sbatchgen.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
@@ -360,7 +360,7 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
 
 def _is_unknown(job: JudgedJob, name: str) -> bool:
     """Whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
-    from sbatchgen.job.known_options import releases
+    from sbatchgen.script.known_options import releases
 
     known, of_plugins = releases(name), job.profile.plugin_options
     known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
@@ -373,7 +373,7 @@ def _is_typed(job: JudgedJob, name: str) -> bool:
 
 def _is_of_no_release(job: JudgedJob, name: str) -> bool:
     """Whether no known release of sbatch has an option, where a plugin of the site may have it."""
-    from sbatchgen.job.known_options import releases
+    from sbatchgen.script.known_options import releases
 
     return job.profile.plugin_options is None and not releases(name)
 
@@ -383,8 +383,8 @@ def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
 
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
-    from sbatchgen.job.known_options import of_plugins, releases
     from sbatchgen.sbatch.reader import read_script
+    from sbatchgen.script.known_options import of_plugins, releases
 
     known = releases(name)
     release = job.slurm if not known or job.slurm in known else known[-1]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.finding import Finding, Place
-from sbatchgen.job.job import JudgedJob
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from sbatchgen.job.script import JobScript
     from sbatchgen.job.trainer import TrainerJob
+    from sbatchgen.script.script import JobScript
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 RESOLVED = ("job_keys", "launch_arguments")

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Command
 from sbatchgen.finding import Severity
-from sbatchgen.job.launches import Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import visible
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.safety import WHOLE_GPUS
 from sbatchgen.rules.survival import signal_of
+from sbatchgen.script.launches import Launch
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
-from sbatchgen.job.job import JudgedJob
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.modes import AGENTS
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob
@@ -125,8 +125,8 @@ def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
 
 def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
     """Return the options that plugins add to srun, and whether each takes a value."""
-    from sbatchgen.job.known_options import PYXIS, known_plugins, of_plugins
     from sbatchgen.sbatch.option_table import HasArgument
+    from sbatchgen.script.known_options import PYXIS, known_plugins, of_plugins
 
     added = (*PYXIS, *known_plugins(), *of_plugins(resolved.profile.plugin_options or ()))
     return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}

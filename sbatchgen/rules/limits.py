@@ -14,11 +14,12 @@ from sbatchgen.cluster_facts import GPUS_MAX, PartitionFacts, Qos
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.job.job import NO_PARTITION, Job, JudgedJob
+from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.quoting import counted, first_names
-from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.script.job import NO_PARTITION, Job
+from sbatchgen.script.resource_request import UNLIMITED
 from sbatchgen.units import Duration, Text
 
 RULES: Rules[Job] = Rules()
@@ -271,7 +272,7 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if not (partition.groups or partition.submit_hosts):
             continue
-        from sbatchgen.job.user import closed  # few partitions are
+        from sbatchgen.script.user import closed  # few partitions are
 
         for why_not, sure in closed(partition, job.user):
             fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))

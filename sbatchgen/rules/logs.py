@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Severity
-from sbatchgen.job.job import Job
-from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.script.job import Job
+from sbatchgen.script.resource_request import UNLIMITED
 from sbatchgen.units import VARIABLE
 
 RULES: Rules[Job] = Rules()

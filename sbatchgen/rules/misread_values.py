@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.option_values import BAD_VALUE
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.words import broken_values, refusal, uses
 from sbatchgen.sbatch.rivals import hint_rivals
 from sbatchgen.sbatch.values import MAIL_EVENTS
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

@@ -10,9 +10,9 @@ from itertools import islice
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.executables.word_table import rows
-from sbatchgen.job.launches import Launch, slurm_number
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.script.launches import Launch, slurm_number
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

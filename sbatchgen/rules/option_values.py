@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from sbatchgen.finding import Severity
-from sbatchgen.job.job import Job
-from sbatchgen.resolved.resource_request import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.option_table import value_kinds
+from sbatchgen.script.job import Job
+from sbatchgen.script.resource_request import UNLIMITED
 from sbatchgen.units import Duration, meant_time
 
 RULES: Rules[Job] = Rules()
@@ -92,7 +92,7 @@ def _megabytes(job: Job) -> Iterator[Hit]:
 
 def _is_short(job: Job, name: str) -> bool:
     """Whether a directive names an option by its letter, as -p."""
-    from sbatchgen.job.script import JobScript
+    from sbatchgen.script.script import JobScript
 
     return isinstance(job, JobScript) and not job.options[name].word.text.startswith("--")
 

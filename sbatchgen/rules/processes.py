@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import (
+from sbatchgen.quoting import counted
+from sbatchgen.rules import rendezvous
+from sbatchgen.rules.edits import after, before
+from sbatchgen.rules.environment import arguments
+from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.rules.steps import last_work
+from sbatchgen.script.launches import (
     LAUNCHER_WORDS,
     MPI_WORDS,
     OTHER_LAUNCHERS,
@@ -20,13 +26,7 @@ from sbatchgen.job.launches import (
     Launch,
     fixed_nodes,
 )
-from sbatchgen.job.script import JobScript
-from sbatchgen.quoting import counted
-from sbatchgen.rules import rendezvous
-from sbatchgen.rules.edits import after, before
-from sbatchgen.rules.environment import arguments
-from sbatchgen.rules.rule import Applies, Hit, Rules
-from sbatchgen.rules.steps import last_work
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
-from sbatchgen.job.job import OLD_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules import judge
+from sbatchgen.script.job import OLD_SLURM
+from sbatchgen.script.script import JobScript
 
 REFUSED = "sbatch refuses this script: "
 _SAID = re.compile(

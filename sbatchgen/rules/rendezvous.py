@@ -13,9 +13,9 @@ from sbatchgen.bash import Assignment
 from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
-from sbatchgen.job.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.script.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from sbatchgen.bash import Command, Word
 from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Edit, Severity
-from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.names import VARIABLES
 from sbatchgen.rules.option_values import refuses
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.sbatch.header import READ
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

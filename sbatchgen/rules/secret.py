@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

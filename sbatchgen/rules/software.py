@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Command
 from sbatchgen.executables.program import SHELLS
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import programs
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit
+from sbatchgen.script.script import JobScript
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Body, Command

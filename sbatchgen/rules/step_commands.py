@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment
 from sbatchgen.executables.program import SHELLS
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.safety import ALWAYS_SET, OF_SITES
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

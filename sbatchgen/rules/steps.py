@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.executables.program import programs
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.job.launches import HELPERS, Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.statuses import only_printed
+from sbatchgen.script.launches import HELPERS, Launch
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

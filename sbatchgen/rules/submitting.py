@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.steps import PASSES_ON
 from sbatchgen.sbatch.option_table import specs, variables
+from sbatchgen.script.script import JobScript
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command, Word

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
-from sbatchgen.job.launches import HELPERS, TRAINING_WORDS
-from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
+from sbatchgen.script.launches import HELPERS, TRAINING_WORDS
+from sbatchgen.script.script import JobScript
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Body, Command

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from sbatchgen.job.placeholders import FOR_A_PERSON
-from sbatchgen.job.script import JobScript
 from sbatchgen.machine import child
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.script.placeholders import FOR_A_PERSON
+from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 

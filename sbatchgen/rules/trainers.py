@@ -14,16 +14,17 @@ from sbatchgen import files
 from sbatchgen.cluster_facts import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
-from sbatchgen.job.own_options import refused
-from sbatchgen.job.rank_need import RANKS
 from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.job.trainer_source import WELL_KNOWN
 from sbatchgen.machine.search_path import in_shell
 from sbatchgen.quoting import word
 from sbatchgen.render.launch import needed
-from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import edf
+from sbatchgen.script.own_options import refused
+from sbatchgen.script.rank_need import RANKS
+from sbatchgen.script.trainer_name import trainer_is_file
+from sbatchgen.script.trainer_source import WELL_KNOWN
 from sbatchgen.units import ShellPath
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")

@@ -11,15 +11,15 @@ from itertools import islice
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
-from sbatchgen.job.job import OLD_SLURM
-from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
-from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
 from sbatchgen.rules.demands import exclusive_options
 from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.option_table import HasArgument
+from sbatchgen.script.job import OLD_SLURM
+from sbatchgen.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import RELEASES
 
 RULES: Rules[JobScript] = Rules()

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from sbatchgen.frozen import frozen
 from sbatchgen.quoting import counted, visible
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import run_usage
+from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.text_table import table
 from sbatchgen.units import Duration, Memory, as_requested, elapsed
 

@@ -9,8 +9,6 @@ from typing import Any, TypedDict
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.job.script import JobScript
-from sbatchgen.job.trainer_source import WELL_KNOWN
 from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import one_line, word
 from sbatchgen.runs import life, process, program_states
@@ -38,6 +36,8 @@ from sbatchgen.runs.record import Record, point_numbers, records
 from sbatchgen.runs.remedy import Case, at_hand
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local, submission
 from sbatchgen.runs.submitted_scripts import forgets, parsed
+from sbatchgen.script.script import JobScript
+from sbatchgen.script.trainer_source import WELL_KNOWN
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, key_of, queue
 from sbatchgen.slurm.state import reason

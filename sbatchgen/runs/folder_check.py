@@ -20,9 +20,10 @@ from sbatchgen.inputs.flags import parameters
 from sbatchgen.inputs.search import bundled
 from sbatchgen.machine import child, search_path
 from sbatchgen.render import launch
-from sbatchgen.resolved.resolved_job import ResolvedJob, trainer_is_file
+from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs import record
+from sbatchgen.script.trainer_name import trainer_is_file
 from sbatchgen.slurm.queue import key_of, queue
 from sbatchgen.units import ShellPath
 

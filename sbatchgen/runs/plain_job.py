@@ -16,12 +16,12 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.job.more_options import with_options
-from sbatchgen.job.script import JobScript
 from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import word
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.reader import read_script
+from sbatchgen.script.more_options import with_options
+from sbatchgen.script.script import JobScript
 from sbatchgen.slurm import any_job
 from sbatchgen.slurm.any_job import JOB_ID, AnyJob
 from sbatchgen.slurm.queue import SlurmJob

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.job.trainer_source import WELL_KNOWN
 from sbatchgen.quoting import word
 from sbatchgen.runs.failure import Failure
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.hostlist import hosts
+from sbatchgen.script.trainer_source import WELL_KNOWN
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.gpu_nodes import unavailable
 from sbatchgen.slurm.node import nodes

@@ -19,11 +19,12 @@ from sbatchgen.errors import DocumentError, Problem, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.git import git, refusal
-from sbatchgen.job.trainer_source import TrainerSource
 from sbatchgen.quoting import word
-from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob, trainer_is_file
+from sbatchgen.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
 from sbatchgen.runs.folder_check import error
 from sbatchgen.runs.record import Code
+from sbatchgen.script.trainer_name import trainer_is_file
+from sbatchgen.script.trainer_source import TrainerSource
 
 MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings

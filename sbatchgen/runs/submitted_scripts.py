@@ -13,11 +13,11 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.frozen import frozen
-from sbatchgen.job.more_options import with_options
-from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import OVERWRITES, forgets_all
-from sbatchgen.job.trainer_source import read_trainer
 from sbatchgen.runs.record import Record, read_record, records
+from sbatchgen.script.more_options import with_options
+from sbatchgen.script.script import JobScript
+from sbatchgen.script.trainer_source import read_trainer
 
 NEWEST = "job.slurm"  # the file of the newest rendered one
 LARGE = 64 << 10  # bytes: of a sweep with thousands of points, which is submitted in several arrays

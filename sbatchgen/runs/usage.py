@@ -11,13 +11,13 @@ from typing import Any
 
 from sbatchgen.errors import DocumentError, SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.runs import job_log, process, submitted_scripts
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.runs.job_log import newest_logs
 from sbatchgen.runs.record import records
 from sbatchgen.runs.status import RunState, before, is_local, submission
+from sbatchgen.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sbatchgen.frozen import frozen
 from sbatchgen.quoting import counted
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.sbatch.lists import is_flat, matches
+from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition

@@ -9,14 +9,14 @@ from sbatchgen.errors import CommandLineError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import layer_of
 from sbatchgen.inputs.search import Places
-from sbatchgen.job.more_options import with_options
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.submitted_scripts import script_forgets
 from sbatchgen.sbatch.reader import read_script
+from sbatchgen.script.more_options import with_options
+from sbatchgen.script.script import JobScript
 from sbatchgen.slurm.refusal import OptionSource, asked_in
 from sbatchgen.submit.submission import Submission, log_folders
 

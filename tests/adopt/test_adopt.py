@@ -18,11 +18,11 @@ import yaml
 
 from sbatchgen.adopt import account
 from sbatchgen.errors import DocumentError
-from sbatchgen.job.launches import Launch
-from sbatchgen.job.script import JobScript
 from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.sbatch.values import minutes
+from sbatchgen.script.launches import Launch
+from sbatchgen.script.script import JobScript
 from tests.adopt.adopted import adopted
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command

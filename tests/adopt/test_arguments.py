@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.planning import given_by, plan_of
+from sbatchgen.script.script import JobScript
 from tests.adopt.adopted import adopted
 from tests.conftest import FIXTURES
 from tests.plan.plans import needs_sandbox

@@ -10,7 +10,7 @@ import yaml
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.script import JobScript
 from tests.adopt.adopted import adopted, ran
 from tests.conftest import Command
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.lint_settings import findings_of, settings_of
 from sbatchgen.lint.linter import lint
 from sbatchgen.lint.source import whole
+from sbatchgen.script.script import JobScript
 from tests.rules.test_corpus import FOLDER, SCRIPTS
 from tests.sbatch.array_values import REFUSED, TAKEN
 

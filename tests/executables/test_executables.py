@@ -12,7 +12,7 @@ import pytest
 from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
-from sbatchgen.job.script import JobScript
+from sbatchgen.script.script import JobScript
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.job.more_options import with_options
 from sbatchgen.sbatch.reader import read_script
+from sbatchgen.script.more_options import with_options
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.job.own_options import refused
-from sbatchgen.job.trainer_source import MAX_BYTES, TrainerSource, read_trainer
+from sbatchgen.script.own_options import refused
+from sbatchgen.script.trainer_source import MAX_BYTES, TrainerSource, read_trainer
 from tests.conftest import REPOSITORY
 
 PLAIN = """

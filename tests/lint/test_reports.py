@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.planning import plan_of
+from sbatchgen.script.script import JobScript
 from sbatchgen.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox

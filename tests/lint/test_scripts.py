@@ -17,10 +17,10 @@ from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.job import NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.rules.rule_page import PROFILE, pages
+from sbatchgen.script.job import NO_CLUSTER
+from sbatchgen.script.script import JobScript
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "scripts"

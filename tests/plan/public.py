@@ -17,8 +17,6 @@ from pathlib import Path
 
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan import dry_run as dry
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.plan.dry_run import DryRun, Given
@@ -26,6 +24,8 @@ from sbatchgen.plan.planning import is_planned
 from sbatchgen.plan.started import StartedProcess, StartRecord, Step, read, steps
 from sbatchgen.quoting import directive
 from sbatchgen.sandbox.box import PLACE
+from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.script.script import JobScript
 from tests.cluster.slurm import Cluster
 from tests.plan import truth
 

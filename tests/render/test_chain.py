@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.job.job import DEFAULT_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.script.job import DEFAULT_SLURM
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import Count, Text
 from tests.scripts import errors, resolved, script
 

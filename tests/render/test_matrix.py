@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.job.job import DEFAULT_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.modes import MODES
 from sbatchgen.render import SECOND_PART
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.script.job import DEFAULT_SLURM
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import Argument, Count, Duration, Memory, ShellPath, Text
 from tests.scripts import NEEDS, errors, matrix, resolved, script
 

@@ -19,10 +19,10 @@ import pytest
 
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan.batch_job import grant
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review import layout, node_share
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import Memory
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster

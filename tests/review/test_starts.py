@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.job.script import JobScript
 from sbatchgen.modes import MODES
 from sbatchgen.review import layout
 from sbatchgen.review.layout import Starts
 from sbatchgen.review.review import of_resolved, of_script
+from sbatchgen.script.script import JobScript
 from tests.conftest import Command
 from tests.scripts import CENTRES, PROFILES, resolved, script
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.fix import mended
 from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import Source, whole
 from sbatchgen.rules.syntax import unfilled_commands
+from sbatchgen.script.script import JobScript
 from tests.conftest import REPOSITORY
 from tests.tables import hold
 
@@ -192,7 +192,7 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
     """Then an option that it does not list is an error, also one of a plugin that is known elsewhere."""
     from dataclasses import replace
 
-    from sbatchgen.job.job import NO_CLUSTER
+    from sbatchgen.script.job import NO_CLUSTER
     from sbatchgen.units import Text
 
     listed = replace(NO_CLUSTER, plugin_options=(Text("site-energy-tag="),))

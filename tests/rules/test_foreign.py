@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.rules.foreign import DROPPED, VALUES
+from sbatchgen.script.script import JobScript
 from tests.cluster import oracle as sbatch
 
 HEADER = "#!/bin/bash\n#SBATCH --job-name=x\n"

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.planning import plan_of
 from sbatchgen.rules import judge
+from sbatchgen.script.script import JobScript
 from sbatchgen.started.judge_started import check_started
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster

@@ -15,8 +15,6 @@ from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.job.trainer import TrainerJob
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
@@ -26,6 +24,8 @@ from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.rule_page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.script.script import JobScript
 from sbatchgen.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox

@@ -18,9 +18,9 @@ from unittest import mock
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.job import NO_CLUSTER
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.script.job import NO_CLUSTER
+from sbatchgen.script.script import JobScript
 from tests.cluster.controller import Controller
 from tests.rules.public_options import Request
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.sbatch.combination import INVALID, MIXED
 from sbatchgen.sbatch.gres import requested
@@ -23,6 +22,7 @@ from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds,
 from sbatchgen.sbatch.reader import Script, read_script
 from sbatchgen.sbatch.rivals import RIVALS
 from sbatchgen.sbatch.values import INFINITE, mebibytes, minutes
+from sbatchgen.script.script import JobScript
 from sbatchgen.units import RELEASES
 from tests.conftest import FIXTURES
 from tests.sbatch.headers import comparable, ours, scripts, theirs

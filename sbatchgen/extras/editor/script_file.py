@@ -9,14 +9,14 @@ from sbatchgen.extras.editor.cluster import ClusterFacts
 from sbatchgen.extras.editor.cursor import Choice, Choices, Note, starting
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
-from sbatchgen.job.known_options import table
-from sbatchgen.job.script import JobScript
 from sbatchgen.keys import keys_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.rule_page import pages
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.option_table import HasArgument, Spec
 from sbatchgen.sbatch.values import MAIL_EVENTS
+from sbatchgen.script.known_options import table
+from sbatchgen.script.script import JobScript
 
 _DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
 _GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"

@@ -19,7 +19,6 @@ from sbatchgen.executables.program import programs
 from sbatchgen.extras.rehearsal.added_folders import added_folders
 from sbatchgen.extras.rehearsal.controller import PlayedJob
 from sbatchgen.frozen import frozen
-from sbatchgen.job.script import JobScript
 from sbatchgen.machine import child, search_path
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan.batch_job import JOB_ID, Grant, grant
@@ -33,6 +32,7 @@ from sbatchgen.runs.folder_check import here
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 from sbatchgen.sbatch.values import read_signal
+from sbatchgen.script.script import JobScript
 from sbatchgen.slurm.client import submit_environment
 
 MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start

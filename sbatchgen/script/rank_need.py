@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.frozen import frozen
-from sbatchgen.job.saved_files import called
+from sbatchgen.script.saved_files import called
 
 # Set by torchrun; mode ddp with srun exports them.
 RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))

@@ -1,15 +1,12 @@
-"""A job and its cluster: what rules judge, be it a resolved job (`JudgedJob`) or a script (`JobScript`)."""
+"""A job and what is known of its cluster: what rules judge, be it a script or a job that was resolved."""
 
 from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.finding import Place
-from sbatchgen.inputs.layers import Level
-from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import record
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.resolved.resource_request import ResourceRequest
+from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
@@ -71,7 +68,7 @@ class Job:
         """What the profile says of this user; None if it is about another one."""
         if self.profile.user is None:
             return None
-        from sbatchgen.job.user import user_of_process  # few profiles have a `user`
+        from sbatchgen.script.user import user_of_process  # few profiles have a `user`
 
         return user_of_process(self.profile.user)
 
@@ -109,34 +106,3 @@ class Job:
     def at_value(self, option: str) -> Place:
         """Where the value of an option is given."""
         return self.at_option(option)
-
-
-class JudgedJob(Job):
-    """A resolved job, as rules judge it."""
-
-    profile: Profile
-
-    def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
-        release = resolved.profile.slurm
-        super().__init__(
-            profile=resolved.profile,
-            slurm=release or DEFAULT_SLURM,
-            assumed=not release,
-            makes_log_folders=makes_log_folders,
-        )
-        self.resolved = resolved
-
-    @cached_property
-    def resources(self) -> ResourceRequest:
-        """What it asks Slurm for."""
-        return self.resolved.resources
-
-    def written(self, option: str) -> str:
-        """The value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
-        name = option.replace("-", "_")
-        was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
-        return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""
-
-    def at(self, key: str) -> Place:
-        """Where a key of the job was written, as "options.nodes" or "runtime"."""
-        return Place(str(self.resolved.origin(key)))

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Place
-from sbatchgen.job import placeholders
-from sbatchgen.job.job import Job
-from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
-from sbatchgen.job.read_request import resources
 from sbatchgen.keys import record
-from sbatchgen.resolved.resource_request import ResourceRequest
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Kind, OtherScheduler, other_scheduler
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
+from sbatchgen.script import placeholders
+from sbatchgen.script.job import Job
+from sbatchgen.script.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
+from sbatchgen.script.read_request import resources
+from sbatchgen.script.resource_request import ResourceRequest
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command, Word
     from sbatchgen.bash.chain import ToolOption
     from sbatchgen.bash.statement import VariableUse
-    from sbatchgen.job.launches import Launch
-    from sbatchgen.job.script_containers import Container
-    from sbatchgen.job.trainer_source import TrainerSource
+    from sbatchgen.script.launches import Launch
+    from sbatchgen.script.script_containers import Container
+    from sbatchgen.script.trainer_source import TrainerSource
 
 
 # What does not depend on the release of Slurm.
@@ -168,7 +168,7 @@ class JobScript(Job):
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The commands that start programs through others or with Python."""
-        from sbatchgen.job.launches import launches
+        from sbatchgen.script.launches import launches
 
         return tuple(launches(self.body, self.resources))
 
@@ -202,7 +202,7 @@ class JobScript(Job):
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
         """What the text of a launch's program says; None if it can't be read from here."""
-        from sbatchgen.job.trainer_source import read_trainer  # few scripts lie beside their trainer
+        from sbatchgen.script.trainer_source import read_trainer  # few scripts lie beside their trainer
 
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 
@@ -219,7 +219,7 @@ class JobScript(Job):
     @cached_property
     def starts_unseen(self) -> bool:
         """Whether it starts other scripts, or the content of a variable: they may hold launches."""
-        from sbatchgen.job.launches import starts_unseen
+        from sbatchgen.script.launches import starts_unseen
 
         return starts_unseen(self.body, self.launches)
 
@@ -251,7 +251,7 @@ class JobScript(Job):
     @cached_property
     def sources_commands(self) -> bool:
         """Whether it sources files that may do more than set up an environment."""
-        from sbatchgen.job.launches import sourcing
+        from sbatchgen.script.launches import sourcing
 
         return any(sourcing(self.body))
 
@@ -274,7 +274,7 @@ class JobScript(Job):
     @cached_property
     def containers(self) -> tuple[Container, ...]:
         """The containers that it starts."""
-        from sbatchgen.job.script_containers import containers
+        from sbatchgen.script.script_containers import containers
 
         if not any(word in self.text for word in CONTAINER_WORDS):
             return ()  # without reading the body

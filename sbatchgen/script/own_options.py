@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 
-from sbatchgen.job.saved_files import called
+from sbatchgen.script.saved_files import called
 
 # What lets a parser take more than is written; `argv` may be changed before.
 _ODD = re.compile(

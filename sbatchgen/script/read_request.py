@@ -5,10 +5,10 @@ from functools import partial
 from typing import TypeVar
 
 from sbatchgen.finding import Place
-from sbatchgen.resolved.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.sbatch import gres
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.values import INFINITE, RefusedError, count, mebibytes, minutes, node_range
+from sbatchgen.script.resource_request import UNLIMITED, ResourceRequest
 
 T = TypeVar("T")
 

@@ -6,15 +6,15 @@ from functools import cached_property
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
-from sbatchgen.executables.program import LAUNCHERS
+from sbatchgen.executables.program import LAUNCHERS, programs
 from sbatchgen.finding import Place
 from sbatchgen.frozen import frozen
-from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import Launch
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.script.known_options import PYXIS_NAMES
+from sbatchgen.script.launches import Launch
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
+_APPTAINER = programs("apptainer")
 Use = tuple[str, str, Place]  # of an option: its name, its value and where
 
 
@@ -55,14 +55,13 @@ def containers(
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
     """All containers of a script, in its directives and in what it starts."""
-    apptainer = RUNTIMES["apptainer"].starts
     yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
             inside = launch.tools[index + 1 :]
             if tool.name == "srun":
                 yield from _of_pyxis(_uses(tool, place), launch.command, inside)
-            elif tool.name in apptainer and tool.operands:
+            elif tool.name in _APPTAINER and tool.operands:
                 image = tool.operands[0]
                 name, uses = tool.body.text_of(image), _uses(tool, place)
                 yield Container(name, place(image), uses, command=launch.command, inside=inside)

@@ -15,10 +15,10 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
 from sbatchgen.frozen import frozen
-from sbatchgen.job.own_options import own_options
-from sbatchgen.job.rank_need import RankNeed, needs_rank
-from sbatchgen.job.saved_files import SavedFile, called, saved_files
-from sbatchgen.resolved.resolved_job import trainer_is_file
+from sbatchgen.script.own_options import own_options
+from sbatchgen.script.rank_need import RankNeed, needs_rank
+from sbatchgen.script.saved_files import SavedFile, called, saved_files
+from sbatchgen.script.trainer_name import trainer_is_file
 
 MAX_BYTES = 1 << 19  # of a file
 MOST = 100  # files

@@ -16,14 +16,11 @@ from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
 from sbatchgen.frozen import frozen
-from sbatchgen.resolved.resource_request import Amounts, ResourceRequest
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.script.resource_request import Amounts, ResourceRequest
 
 # Programs that start processes on the nodes of the job themselves, and are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
-CONTAINERS = frozenset(
-    start for runtime in RUNTIMES.values() if runtime.is_container for start in runtime.starts
-)
+CONTAINERS = programs("hpc-container")
 STARTERS = commands(*STARTING) | {"eval"}
 # Texts of which a script has one if it starts a launcher, a training or programs of MPI.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)

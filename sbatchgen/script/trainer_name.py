@@ -1,0 +1,6 @@
+"""How a trainer is named: a file, or a module of Python."""
+
+
+def trainer_is_file(trainer: str) -> bool:
+    """Whether your own trainer is a file, not a module."""
+    return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")
