@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
+from sbatchgen.judge.read_settings import settings_of
+from sbatchgen.lint.lint_settings import Settings, findings_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import Source, whole
 from sbatchgen.rules import judge

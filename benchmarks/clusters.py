@@ -37,9 +37,9 @@ from sbatchgen.errors import SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.judge.job_check import check
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import read_request
-from sbatchgen.rules.judge import check
 from tests.cluster import config, site
 from tests.cluster.controller import Controller
 

@@ -30,7 +30,8 @@ from typing import NamedTuple
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
+from sbatchgen.judge.read_settings import settings_of
+from sbatchgen.lint.lint_settings import Settings, findings_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import MAX_BYTES, whole
 

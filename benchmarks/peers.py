@@ -51,7 +51,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.render.render import render
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 
 places = Places(Path.cwd(), os.environ)
 profile = read_document(places.profile("msu"), Profile)

@@ -4,7 +4,7 @@ The records are not frozen and have no comparison, only to start faster.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from sbatchgen.keys import described, record, required
@@ -21,6 +21,11 @@ from sbatchgen.units import (
     Text,
     Weights,
 )
+
+
+def only_for(option: str, allowed: Sequence[str]) -> str:
+    """Return why a partition is not for jobs of other accounts or QOS."""
+    return f"only for {option} {' or '.join(allowed)}"
 
 
 class StartFacts:

@@ -1,5 +1,6 @@
 """What a rule finds in a resolved job or a script."""
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypedDict
 
 from sbatchgen.errors import Problem
@@ -60,3 +61,8 @@ class Finding(NamedTuple):
         """Return what the JSON of a review or a check has of it."""
         what, at, fix = self.problem
         return {"severity": self.severity, "rule": self.rule, "what": what, "at": at, "fix": fix}
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings of a script in the order of its lines."""
+    return sorted(findings, key=lambda finding: (finding.place.line, finding.place.column, finding.rule))

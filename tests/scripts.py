@@ -16,13 +16,13 @@ from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.judge.job_check import check
 from sbatchgen.modes import MODES
 from sbatchgen.render import SECOND_PART
 from sbatchgen.render.render import render
 from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import ShellPath, Text
 

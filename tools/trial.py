@@ -25,14 +25,14 @@ from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint import profile_check
-from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.judge import profile_check
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.rendered_script import lint_rendered
 from sbatchgen.machine.ignored import TRUST
 from sbatchgen.modes import MODES
 from sbatchgen.quoting import first_names, visible
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request, read_request
-from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import Runtime
 from sbatchgen.slurm import client

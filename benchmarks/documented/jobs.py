@@ -20,9 +20,9 @@ from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.judge.job_check import check
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import read_request
-from sbatchgen.rules.judge import check
 from sbatchgen.script.launches import Launch
 from sbatchgen.script.script import JobScript
 from sbatchgen.units import Text

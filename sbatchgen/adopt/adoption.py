@@ -18,11 +18,11 @@ from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.search import bundled
+from sbatchgen.judge.job_check import check
 from sbatchgen.lint.linter import lint, marks_secret
 from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.header import READ
 from sbatchgen.script.job import OLD_SLURM

@@ -83,9 +83,9 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
+    from sbatchgen.judge.job_check import check
     from sbatchgen.outputs.gpus import RoomOutput
     from sbatchgen.review import free_gpus as screen
-    from sbatchgen.rules.judge import check
     from sbatchgen.slurm.config import config
     from sbatchgen.slurm.gpu_nodes import gpu_nodes
     from sbatchgen.slurm.node import nodes

@@ -80,8 +80,8 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
     """Return the request of a command line; of a job that names no partition, in one that it fits."""
+    from sbatchgen.judge.job_check import check
     from sbatchgen.resolved.request import ONLY_PROFILE, read_request
-    from sbatchgen.rules.judge import check
 
     refuse_mistaken(job, "job")
     request = read_request(
@@ -93,7 +93,7 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
 
 
 def _read_trainer(resolved: ResolvedJob) -> Layer | None:
-    from sbatchgen.job.trainer import restarts_of_source
+    from sbatchgen.judge.trainer import restarts_of_source
 
     return restarts_of_source(resolved, files_here(), os.environ)
 
@@ -133,7 +133,7 @@ def refuse_mistaken(name: str, wanted: str) -> None:
     from sbatchgen.modes import MODES
 
     if name not in MODES:
-        from sbatchgen.inputs.wrong_file import mistaken
+        from sbatchgen.wrong_file import mistaken
 
         context = click.get_current_context()
         names = context.params.get("job", ())
@@ -154,8 +154,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     """
     from sbatchgen import files
     from sbatchgen.cli.output import print_bytes
+    from sbatchgen.judge.job_check import check
     from sbatchgen.render.render import render_request
-    from sbatchgen.rules.judge import check
 
     request = request_of(job, args, job_options)
     report(check(request.resolved))
@@ -205,11 +205,11 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     Each option with its value, the place where it was set, and the values that it overrode; review shows only
     those that you may not expect.
     """
+    from sbatchgen.judge.job_check import check
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
     from sbatchgen.resolved.origins import settings
     from sbatchgen.review import screen
-    from sbatchgen.rules.judge import check
 
     request = request_of(job, args, job_options)
     findings = check(request.resolved)
@@ -312,7 +312,7 @@ def _script_of(
         return script, given_by((), variables, files), None
     from sbatchgen.inputs.flags import layer_of
     from sbatchgen.inputs.search import Places
-    from sbatchgen.lint.lint_settings import settings_of
+    from sbatchgen.judge.read_settings import settings_of
 
     source = whole(job)
     others = [

@@ -207,7 +207,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.discover import comparison
     from sbatchgen.discover.slurm_answers import ask
     from sbatchgen.finding import Finding
-    from sbatchgen.lint.profile_check import findings
+    from sbatchgen.judge.profile_check import findings
 
     cluster = ask(os.environ) if live else None
     reported: dict[str, list[Finding]] = {}

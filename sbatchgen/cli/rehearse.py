@@ -76,7 +76,7 @@ def rehearse(
     from sbatchgen.extras.rehearsal.outcome import rows
     from sbatchgen.extras.rehearsal.rehearsal import refuse_unfit
     from sbatchgen.extras.rehearsal.rehearsal import rehearse as run
-    from sbatchgen.rules.judge import check
+    from sbatchgen.judge.job_check import check
     from sbatchgen.text_table import table
     from sbatchgen.units import in_bytes
 

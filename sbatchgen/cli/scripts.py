@@ -118,6 +118,8 @@ def lint(
     for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
     else 0.
     """
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.judge.read_settings import settings_of
     from sbatchgen.lint import linting
 
     if form == "json" and (rules or explain):
@@ -131,10 +133,11 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
+    linting.refuse_change(names, mend or "", form)
+    chosen = {name: flags.pop(name) for name in ("profile", "slurm", "select", "disable", "pedantic")}
     outcome = linting.run(
         names,
-        environment=os.environ,
-        folder=here(),
+        settings=settings_of(Places(here(), os.environ), **chosen),
         style=colored,
         mend=mend or "",
         form=form,

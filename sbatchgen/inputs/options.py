@@ -6,6 +6,7 @@ Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 
 from dataclasses import fields
 
 from sbatchgen.keys import described, record
+from sbatchgen.script import resource_request
 from sbatchgen.units import Duration, Gres, JobName, Memory, Requeue, ShellPath, Text
 
 
@@ -71,5 +72,5 @@ NAMES = tuple(LONG_NAMES)
 # What a profile has that an option names, as completion and editors offer it.
 _VALUES = {option.name: option.metadata.get("values") for option in fields(SbatchOptions)}
 VALUES = {LONG_NAMES[name]: values for name, values in _VALUES.items() if values}
-GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
+GPU_OPTIONS = tuple(name.replace("-", "_") for name in resource_request.GPU_OPTIONS)
 POSITIVE = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")

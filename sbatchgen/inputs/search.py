@@ -220,7 +220,7 @@ class Places:
 
 
 def _refuse_others(name: str) -> None:
-    from sbatchgen.inputs.wrong_file import mistaken
+    from sbatchgen.wrong_file import mistaken
 
     if problem := mistaken(name, "profile", "profile"):
         raise DocumentError([problem])

@@ -7,12 +7,11 @@ from functools import cache
 from typing import Any
 
 from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding
+from sbatchgen.finding import Finding, in_order
 from sbatchgen.lint.suppression import apply_suppressions
-from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
-from sbatchgen.script.job import DEFAULT_SLURM, OLD_SLURM
+from sbatchgen.script.job import OLD_SLURM
 from sbatchgen.script.script import JobScript
 from sbatchgen.units import RELEASES
 
@@ -61,7 +60,7 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
         findings = apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
         )
-    return _sorted([*findings, *_failure_findings(script, failures)])
+    return in_order([*findings, *_failure_findings(script, failures)])
 
 
 def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
@@ -89,20 +88,6 @@ def _certain_ids(script: JobScript) -> list[str]:
     """
     started = {rule.id for rule in judge.rules(judge.STARTED)}
     return [rule for rule in rules() if rule not in started] if script.known else []
-
-
-def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
-    """Return what the script adds to the resolved job's findings: of templates, `setup` and extra options."""
-    script = JobScript(
-        file="job.slurm",
-        text=text,
-        slurm=resolved.profile.slurm or DEFAULT_SLURM,
-        profile=resolved.profile,
-        known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in resolved.extra_options.items()),
-    )
-    wanted = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
-    findings = (finding for rule in wanted for finding in judge.findings(rule, script))
-    return _sorted(finding for finding in findings if not finding.pedantic)
 
 
 def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
@@ -185,7 +170,3 @@ def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:
         if applies(finding.rule, Applies.PLACEHOLDERS)
         or (finding.place.line not in lines and applies(finding.rule, Applies.UNFILLED))
     ]
-
-
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: (finding.place.line, finding.place.column, finding.rule))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_m
 from sbatchgen.files import write
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, formats, shellcheck
-from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
+from sbatchgen.lint.lint_settings import Settings, findings_of
 from sbatchgen.lint.linter import marks_secret, rules
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.quoting import counted, one_line
@@ -120,15 +119,9 @@ def table() -> str:
 def run(
     names: Sequence[str],
     *,
-    environment: Mapping[str, str],
-    folder: Path,
+    settings: Settings,
     style: formats.Style,
-    profile: str | None,
-    slurm: str | None,
     form: str,
-    select: Sequence[str],
-    disable: Sequence[str],
-    pedantic: bool,
     strict: bool,
     fail_on: str,
     mend: str,
@@ -139,15 +132,7 @@ def run(
 
     `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
     up to shellcheck.FILES files where it is installed; `others` finds more in a script, in any process.
-
-    Raises:
-        CommandLineError: A flag's value makes no sense.
-        DocumentError: The profile or sbatchgen.yaml is wrong.
     """
-    _refuse_change(names, mend, form)
-    settings = settings_of(
-        Places(folder, environment), profile, slurm, select=select, disable=disable, pedantic=pedantic
-    )
     problems: list[Problem] = []
     named = list(files(names, problems.append))
     program = shellcheck.program(len(named), wanted=ask_shellcheck)
@@ -169,7 +154,8 @@ def run(
     )
 
 
-def _refuse_change(names: Sequence[str], mend: str, form: str) -> None:
+def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
+    """Raise CommandLineError if a change can't be made, or not be shown in this format."""
     if mend and form != "text":
         what = f"--{mend} shows a change, which is text"
         raise CommandLineError.of(what, at="--format", fix="--format text")

@@ -15,8 +15,8 @@ from sbatchgen.errors import DocumentError, Problem, near_file
 from sbatchgen.files import read_start
 from sbatchgen.finding import Finding, Place
 from sbatchgen.frozen import frozen
-from sbatchgen.inputs.wrong_file import mistaken
 from sbatchgen.lint.blocks import DOCUMENTS, CodeBlock, blocks
+from sbatchgen.wrong_file import mistaken
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from sbatchgen.cluster_facts import only_for
 from sbatchgen.finding import Finding
 from sbatchgen.resolved.resolve import FIRST
 from sbatchgen.resolved.resolved_job import ResolvedJob
@@ -37,11 +38,6 @@ def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
         passed_over[name] = why_not
     refused = any(finding.severity == "error" for finding in wrong)
     return replace(default, passed_over=passed_over) if refused else default
-
-
-def only_for(option: str, allowed: Sequence[str]) -> str:
-    """Return why a partition is not for jobs of other accounts or QOS."""
-    return f"only for {option} {' or '.join(allowed)}"
 
 
 def in_short(resolved: ResolvedJob) -> str:

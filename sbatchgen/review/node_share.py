@@ -6,7 +6,7 @@ from dataclasses import replace
 from sbatchgen.cluster_facts import NodeFacts
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.job.trainer import promises_restarts
+from sbatchgen.judge.trainer import promises_restarts
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.units import Weights

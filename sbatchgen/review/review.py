@@ -12,7 +12,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.job.trainer import fate, promises_restarts
+from sbatchgen.judge.trainer import fate, promises_restarts
 from sbatchgen.render import launch
 from sbatchgen.resolved.origins import Setting, surprises
 from sbatchgen.resolved.resolved_job import ResolvedJob

@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.rules.rule import Applies, Hit, Rules
-from sbatchgen.runtimes.edf import IN_CONTAINER
+from sbatchgen.script.job import IN_CONTAINER
 from sbatchgen.script.script import CONTAINER_WORDS, JobScript
 from sbatchgen.script.script_containers import IMAGE_FILE, PULLED
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sbatchgen.cluster_facts import NodeFacts, NodeShape, PartitionFacts
 from sbatchgen.errors import did_you_mean
-from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
@@ -110,7 +109,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 if resources.gpus and job.profile.limits.enforce_part_limits == "no":
                     what += ": it waits for ever, if Slurm does not refuse it"
                 fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
-                if isinstance(job, JudgedJob) and job.resolved.mode.gpus == 1:  # SB013
+                if job.takes_one_gpu:  # SB013
                     fix = "ask for 1"
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
@@ -261,8 +260,7 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
 def _shards_for_one(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
-    replicas = isinstance(job, JudgedJob) and job.resolved.mode.replicates
-    if resources.shards and (processes > 1 or replicas):
+    if resources.shards and (processes > 1 or job.has_replicas):
         what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
         what += "duplicate GPU)"
         fix = "use one process per node, or whole GPUs"

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.finding import Finding, Place
-from sbatchgen.job.judged_job import JudgedJob
-from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from sbatchgen.job.trainer import TrainerJob
     from sbatchgen.script.script import JobScript
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
-RESOLVED = ("job_keys", "launch_arguments")
-TRAINERS = ("trainers",)  # jobs that are submitted here
+RESOLVED = ("judge.job_keys", "judge.launch_arguments")
+TRAINERS = ("judge.trainers",)  # jobs that are submitted here
 JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
 _STARTED_WORDS = "started_ends started_values started_steps started_launchers"
 STARTED = tuple(f"started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
@@ -76,17 +73,3 @@ def findings(rule: Rule[Any], job: Judged) -> list[Finding]:
         return []
     judged = [rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at) for hit in hits]
     return [each._replace(severity=policy, pedantic=False) for each in judged] if policy else judged
-
-
-def check_trainer(job: TrainerJob) -> list[Finding]:
-    """Return what the folder and the environment of submission say of a resolved job's trainer."""
-    return [finding for rule in rules(TRAINERS) for finding in findings(rule, job)]
-
-
-def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
-    """All findings of a resolved job, errors first; `log_folders_made`: its logs' folders will be created."""
-    job = JudgedJob(resolved, makes_log_folders=log_folders_made)
-    wanted = rules((*RESOLVED, *JOBS) if resolved.slurm else RESOLVED)
-    every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
-    # that no partition fits follows from the others
-    return sorted(every, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))

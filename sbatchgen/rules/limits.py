@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from sbatchgen.cluster_facts import GPUS_MAX, PartitionFacts, Qos
+from sbatchgen.cluster_facts import GPUS_MAX, PartitionFacts, Qos, only_for
 from sbatchgen.errors import did_you_mean, nearest
 from sbatchgen.finding import NOWHERE, Severity
-from sbatchgen.inputs.options import NAMES
-from sbatchgen.job.judged_job import JudgedJob
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Applies, Hit, Rules
+from sbatchgen.sbatch.option_table import specs
 from sbatchgen.script.job import NO_PARTITION, Job
 from sbatchgen.script.resource_request import UNLIMITED
 from sbatchgen.units import Duration, Text
@@ -61,17 +60,11 @@ def _partition_up(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
 def _partition_given(job: Job) -> Iterator[Hit]:
-    resolved = job.resolved if isinstance(job, JudgedJob) else None
-    if resolved and resolved.fits_nowhere:
-        by_reason: dict[str, list[str]] = {}
-        for name, why_not in resolved.passed_over.items():
-            if name != resolved.partition_name:  # which other rules speak of
-                by_reason.setdefault(why_not, []).append(name)
-        reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
-        if reasons:
+    if job.fits_nowhere:
+        if job.why_nowhere:
             # Of a chosen partition, the rules that keep the job out of it report the error.
-            other, severity = ("other ", "info") if resolved.partition_name else ("", None)
-            yield Hit(NOWHERE, f"the job fits no {other}partition ({reasons})", severity=severity)  # type: ignore[arg-type]
+            severity: Severity | None = "info" if job.has_chosen_partition else None
+            yield Hit(NOWHERE, job.why_nowhere, severity=severity)
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
@@ -221,7 +214,7 @@ def _options_work(job: Job) -> Iterator[Hit]:
 def _required_options(job: Job) -> Iterator[Hit]:
     for name in job.profile.required:
         option = name.replace("_", "-")
-        if option not in job.resources and name in NAMES:
+        if option not in job.resources and option in specs(job.slurm):
             what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
             yield Hit(option, what, f"add --{option} ...")
     for where, partition in job.partitions.items():
@@ -240,8 +233,6 @@ def _not_allowed(
     A Slurm with a database looks at both, whatever it enforces. Without one it knows no account: where
     AllowAccounts names some, 22.05 starts no job and 26.05 each; neither looks at anything else.
     """
-    from sbatchgen.resolved.choice import only_for
-
     limits = job.profile.limits
     no_database = limits.enforce_accounts is False and not limits.enforce_qos  # for all that is known
     asked = job.option(option) or str(getattr(job.user, option, None) or "")
@@ -374,7 +365,7 @@ def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[
 def _ended(job: Job) -> Iterator[Hit]:
     profile = job.profile
     has_ended = profile.until is not None and profile.until.epoch < time.time()
-    if not has_ended or not isinstance(job, JudgedJob):
+    if not has_ended or job.is_script:
         return
     what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
     if new := profile.successor:

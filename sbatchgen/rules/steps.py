@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.executables.program import programs
-from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.rules.statuses import only_printed
 from sbatchgen.script.launches import HELPERS, Launch
+from sbatchgen.script.resource_request import GPU_OPTIONS
 from sbatchgen.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -459,7 +459,7 @@ def _takes_gpus(launch: Launch, script: JobScript) -> bool:
     step, job = launch.step, script.resources
     if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
         return False
-    others = (OF_ITS_OWN - {"exact", "cpus-per-task"}) | {name.replace("_", "-") for name in GPU_OPTIONS}
+    others = (OF_ITS_OWN - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
     return not others & step.options.keys() and (launch.nodes is None or launch.nodes >= job.nodes)
 
 
@@ -471,7 +471,7 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
     job = script.resources
     if launch.step is None or script.release < "23.11" or not job.cpus_per_task:
         return False
-    has_gpus = any(name.replace("_", "-") in launch.step.options for name in GPU_OPTIONS)
+    has_gpus = any(name in launch.step.options for name in GPU_OPTIONS)
     all_tasks = job.ntasks or job.nodes * (job.ntasks_per_node or 1)
     return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
 

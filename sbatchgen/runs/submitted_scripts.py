@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.frozen import frozen
-from sbatchgen.job.trainer import OVERWRITES, forgets_all
+from sbatchgen.judge.trainer import OVERWRITES, forgets_all
 from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.script.more_options import with_options
 from sbatchgen.script.script import JobScript

@@ -17,7 +17,6 @@ _MOST = 1 << 20  # bytes of a file
 _DEPTH = 8  # of environments that are based on others
 _ABOUT = "Environment of the CSCS container engine, a file or a name."
 # What is wrong with its option as a directive.
-IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 
 
 @record

@@ -11,6 +11,8 @@ from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
 OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named
+# What --environment of CSCS's container engine does as an option of the job.
+IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
 NO_PARTITION = PartitionFacts()  # of which nothing is known
 
@@ -46,6 +48,31 @@ class Job:
     def is_brief(self) -> bool:
         """Whether it ends in a moment."""
         return False
+
+    @property
+    def takes_one_gpu(self) -> bool:
+        """Whether its mode can use one GPU at most."""
+        return False
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether one process keeps a copy of the model on each GPU."""
+        return False
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """Whether a partition was to be chosen for it, and none fits."""
+        return False
+
+    @property
+    def has_chosen_partition(self) -> bool:
+        """Whether it names a partition, or one was chosen for it."""
+        return bool(self.resources.partitions)
+
+    @property
+    def why_nowhere(self) -> str:
+        """Why no partition fits; "" where other rules say it."""
+        return ""
 
     @property
     def is_wrapped(self) -> bool:

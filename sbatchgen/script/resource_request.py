@@ -13,6 +13,7 @@ from sbatchgen.finding import Place
 from sbatchgen.keys import record
 from sbatchgen.sbatch.gres import parted
 
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # that may ask for all GPUs of a job
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
 
 Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count

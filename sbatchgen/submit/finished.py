@@ -9,7 +9,8 @@ from sbatchgen.errors import CommandLineError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.flags import layer_of
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.lint_settings import findings_of, settings_of
+from sbatchgen.judge.read_settings import settings_of
+from sbatchgen.lint.lint_settings import findings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
 from sbatchgen.runs.record import Record

@@ -12,8 +12,9 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
-from sbatchgen.job.trainer import TrainerJob
-from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.judge.job_check import check, check_trainer
+from sbatchgen.judge.rendered_script import lint_rendered
+from sbatchgen.judge.trainer import TrainerJob
 from sbatchgen.render import SECOND_PART, arguments, launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
@@ -21,7 +22,6 @@ from sbatchgen.resolved.origins import settings
 from sbatchgen.resolved.request import Request, with_words
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review import review
-from sbatchgen.rules.judge import check, check_trainer
 from sbatchgen.runs import folder_check, record, submitted_scripts
 from sbatchgen.runs.record import Code, Record, ResolvedValue
 from sbatchgen.runs.run_folder import refusal, unmakable

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.lint_settings import findings_of, settings_of
+from sbatchgen.judge.read_settings import settings_of
+from sbatchgen.lint.lint_settings import findings_of
 from sbatchgen.lint.linter import lint
 from sbatchgen.lint.source import whole
 from sbatchgen.script.script import JobScript

@@ -15,7 +15,7 @@ from sbatchgen.discover.slurm_answers import ask
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.profile_check import findings
+from sbatchgen.judge.profile_check import findings
 from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.discover.clusters import CLUSTERS, Imaginary

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+from sbatchgen.judge.job_check import check
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import read_request
-from sbatchgen.rules.judge import check
 from tests.cluster.fixtures import CHECKOUT, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.tables import hold

@@ -23,11 +23,11 @@ from sbatchgen.cluster_facts import NodeFacts
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
-from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.rendered_script import lint_rendered
 from sbatchgen.modes import MODES
 from sbatchgen.resolved.choice import chosen
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check
 from sbatchgen.script.script import JobScript
 from sbatchgen.units import Duration, Text
 from tests.cluster.controller import Controller

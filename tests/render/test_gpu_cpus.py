@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 from sbatchgen.units import CpuList
 from tests.conftest import Command
 from tests.scripts import resolved, script

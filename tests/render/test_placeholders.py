@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.judge.job_check import check
 from sbatchgen.resolved.sweep import Sweep
-from sbatchgen.rules.judge import check
 from sbatchgen.units import EnvValue, ShellPath
 from tests.conftest import Command
 from tests.resolved.test_sweep import HOSTILE

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.rendered_script import lint_rendered
 from tests.conftest import Command
 from tests.scripts import resolved, script
 

@@ -11,11 +11,11 @@ from sbatchgen.inputs.document import decode, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.judge.job_check import check
 from sbatchgen.resolved.choice import chosen
 from sbatchgen.resolved.origins import surprises
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check
 
 HEAD = "name: site\nurl: x\nchecked: 2026-01-01\nslurm: 22.05\n"
 

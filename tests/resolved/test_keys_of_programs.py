@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 from tests.conftest import REPOSITORY
 from tests.scripts import script, several
 

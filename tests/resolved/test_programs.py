@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 from tests.scripts import PUBLIC, SEVERAL, script, several
 
 HEAD = "programs:\n  a:\n    command: [a]\n    main: true\n"

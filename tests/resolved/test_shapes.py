@@ -10,9 +10,9 @@ from sbatchgen.inputs.document import Document, decode, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.judge.job_check import check
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.rules.judge import check
 
 PROFILE = """
 name: site

@@ -14,13 +14,13 @@ import pytest
 from sbatchgen import files
 from sbatchgen.cli.output import show_review
 from sbatchgen.inputs.layers import Level, Origin
+from sbatchgen.judge.job_check import check
 from sbatchgen.quoting import visible
 from sbatchgen.resolved.origins import Setting
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.review.node_share import elements
 from sbatchgen.review.review import Review, of_resolved, of_script
 from sbatchgen.review.screen import as_text, rows
-from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, submitted_scripts
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 from sbatchgen.units import Duration
 from tests.cluster.controller import Controller
 from tests.scripts import resolved

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
+from sbatchgen.judge.read_settings import settings_of
 from sbatchgen.lint.fix import mended
-from sbatchgen.lint.lint_settings import Settings, findings_of, settings_of
+from sbatchgen.lint.lint_settings import Settings, findings_of
 from sbatchgen.lint.source import Source, whole
 from sbatchgen.rules.syntax import unfilled_commands
 from sbatchgen.script.script import JobScript

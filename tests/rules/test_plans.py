@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.rules.judge import check
+from sbatchgen.judge.job_check import check
 from sbatchgen.units import Gres, Requeue, ShellPath, Text
 from tests.conftest import Command
 from tests.scripts import errors, resolved

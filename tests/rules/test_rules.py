@@ -15,14 +15,14 @@ from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.trainer import TrainerJob
+from sbatchgen.judge.job_check import check, check_trainer
+from sbatchgen.judge.trainer import TrainerJob
 from sbatchgen.lint.fix import edited
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.plan.planning import plan_of
 from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
-from sbatchgen.rules.judge import check
 from sbatchgen.rules.rule_page import FOLDER, PROFILE, Example, Page, pages
 from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.script.script import JobScript
@@ -60,7 +60,7 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
         'base_environment = "./bare.toml"\nmounts = ["/:/:ro", "${TOP}:${TOP}"]\n'
     )
     here = TrainerJob(resolved, folder, {"PYTHONUSERBASE": str(folder / "user"), "TOP": "/"})
-    return [*check(resolved, log_folders_made=True), *judge.check_trainer(here)]
+    return [*check(resolved, log_folders_made=True), *check_trainer(here)]
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:

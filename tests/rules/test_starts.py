@@ -12,8 +12,8 @@ import pytest
 
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.rules.judge import check
-from sbatchgen.rules.launch_arguments import CPU_BIND
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.launch_arguments import CPU_BIND
 from tests.cluster.oracle import CONFIG, LEAVE
 from tests.conftest import Command
 from tests.scripts import errors, resolved, script

@@ -18,15 +18,17 @@ from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
-from sbatchgen.inputs.wrong_file import kind_of
-from sbatchgen.job.trainer import restarts_of_source
-from sbatchgen.lint import fix, profile_check
+from sbatchgen.judge import profile_check
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.read_settings import checked
+from sbatchgen.judge.trainer import restarts_of_source
+from sbatchgen.lint import fix
 from sbatchgen.lint.blocks import DOCUMENTS
-from sbatchgen.lint.lint_settings import Settings, checked, findings_of, script_of
+from sbatchgen.lint.lint_settings import Settings, findings_of, script_of
 from sbatchgen.lint.source import Source, scripts_of
 from sbatchgen.resolved.origins import Setting, settings
 from sbatchgen.resolved.request import read_request
-from sbatchgen.rules.judge import check
+from sbatchgen.wrong_file import kind_of
 
 _PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)
 _OF_JOB = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)

@@ -13,7 +13,8 @@ from sbatchgen.errors import SbatchgenError
 from sbatchgen.extras.editor.file import OpenFile
 from sbatchgen.finding import Edit, Finding
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint.lint_settings import Settings, settings_of
+from sbatchgen.judge.read_settings import settings_of
+from sbatchgen.lint.lint_settings import Settings
 from sbatchgen.script.job import DEFAULT_SLURM
 
 SOURCE = "sbatchgen"

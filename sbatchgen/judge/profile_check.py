@@ -19,15 +19,15 @@ from sbatchgen.inputs.layers import BY_PARTITION, Layer, Level
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.inputs.start_settings import SETUPS, PlaceSettings
-from sbatchgen.lint.lint_settings import checked
-from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.judge.job_check import check
+from sbatchgen.judge.read_settings import checked
+from sbatchgen.judge.rendered_script import lint_rendered
 from sbatchgen.modes import MODES
 from sbatchgen.render.render import render_request
 from sbatchgen.resolved.request import Request
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.comments import RETIRED, removal
-from sbatchgen.rules.judge import check
 from sbatchgen.rules.limits import LIMITS_OF_GPUS
 from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Moment, Text

@@ -13,7 +13,7 @@ from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
-from sbatchgen.job.judged_job import JudgedJob
+from sbatchgen.judge.judged_job import JudgedJob
 from sbatchgen.quoting import counted, directive
 from sbatchgen.render.launch import meets, uses_data
 from sbatchgen.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
@@ -21,8 +21,8 @@ from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
-from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.sbatch.gres import parted
+from sbatchgen.script.job import IN_CONTAINER
 from sbatchgen.units import VARIABLE, Requeue
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")

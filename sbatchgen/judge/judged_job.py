@@ -30,6 +30,37 @@ class JudgedJob(Job):
         """What it asks Slurm for."""
         return self.resolved.resources
 
+    @property
+    def takes_one_gpu(self) -> bool:
+        """Whether its mode can use one GPU at most."""
+        return self.resolved.mode.gpus == 1
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether one process keeps a copy of the model on each GPU."""
+        return self.resolved.mode.replicates
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """Whether a partition was to be chosen for it, and none fits."""
+        return self.resolved.fits_nowhere
+
+    @property
+    def has_chosen_partition(self) -> bool:
+        """Whether it names a partition, or one was chosen for it."""
+        return bool(self.resolved.partition_name)
+
+    @property
+    def why_nowhere(self) -> str:
+        """Why no partition fits; "" where other rules say it."""
+        by_reason: dict[str, list[str]] = {}
+        for name, why_not in self.resolved.passed_over.items():
+            if name != self.resolved.partition_name:  # which other rules speak of
+                by_reason.setdefault(why_not, []).append(name)
+        reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
+        other = "other " * self.has_chosen_partition
+        return f"the job fits no {other}partition ({reasons})" if reasons else ""
+
     def written(self, option: str) -> str:
         """The value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
         name = option.replace("-", "_")

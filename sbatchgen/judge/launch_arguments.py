@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.finding import Place
-from sbatchgen.job.judged_job import JudgedJob
+from sbatchgen.judge.judged_job import JudgedJob
 from sbatchgen.modes import AGENTS
 from sbatchgen.quoting import counted
 from sbatchgen.resolved.resolved_job import GPU_CPUS, ResolvedJob

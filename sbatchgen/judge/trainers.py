@@ -14,7 +14,7 @@ from sbatchgen import files
 from sbatchgen.cluster_facts import OLD_DAYS
 from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
-from sbatchgen.job.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
+from sbatchgen.judge.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.machine.search_path import in_shell
 from sbatchgen.quoting import word
 from sbatchgen.render.launch import needed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.job.judged_job import JudgedJob
+from sbatchgen.judge.judged_job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.script.saved_files import SavedFile
 from sbatchgen.script.trainer_source import TrainerSource, read_trainer

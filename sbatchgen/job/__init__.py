@@ -1,1 +1,0 @@
-"""A resolved job as the rules judge it, and its trainer."""
