@@ -200,10 +200,16 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
             fix = "ask for GPUs without a type"
             yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
         for kind, option in job.resources.gpu_types.items() if here else ():
-            if kind not in here:
+            if kind not in here and not _is_passed_over(option, job):
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
                 why_not = f"GPUs of type {', '.join(here)}"
                 yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
+
+
+def _is_passed_over(option: str, job: Job) -> bool:
+    """Whether Slurm looks at no type here: since 23.02, at one of --gpus-per-task without a number."""
+    value = job.resources.options.get(option, "")
+    return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
 
 
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)

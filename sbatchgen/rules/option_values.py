@@ -111,14 +111,32 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
         yield Hit("partition", what, f"--partition={partition.lstrip('=')}")
     yield from _more_nodes_named(job)
-    for name in ("uid", "gid") if job.is_script else ():
-        if name in job.resources.options:
-            what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
-            yield Hit(name, what, "remove it")
+    yield from _of_others(job)
+    for name in ("gres", "partition") if job.is_script and job.slurm < TAKES_EMPTY_WORDS else ():
+        if job.resources.options.get(name) == "":
+            yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
+    batch, having = job.resources.options.get("batch", ""), job.resources.options.get("constraint", "")
+    if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", having)}):
+        what = f"--batch={batch}: {min(lacking)} is not in --constraint, so Slurm refuses the job"
+        yield Hit("batch", what, f"--constraint={batch}" if not having else "name it in --constraint too")
     limit, least = job.resources.time, job.resources.time_min
     if limit and least and limit < least:
         what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
         yield Hit("time-min", what, "give --time the larger one of both")
+
+
+def _of_others(job: Job) -> Iterator[Hit]:
+    """Yield the options that Slurm takes from root or an operator alone."""
+    for name in ("uid", "gid") if job.is_script else ():
+        if name in job.resources.options:
+            what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
+            yield Hit(name, what, "remove it")
+    nice = job.resources.options.get("nice", "")
+    if re.match(r"\s*-0*[1-9]", nice):
+        what = (
+            f"--nice={nice}: Slurm takes a negative one from operators alone, and refuses the job of others"
+        )
+        yield Hit("nice", what, "remove it")
 
 
 def _more_nodes_named(job: Job) -> Iterator[Hit]:
@@ -143,6 +161,7 @@ def _more_nodes_named(job: Job) -> Iterator[Hit]:
 
 
 TAKES_SOME_OF_THE_NAMED = "23.02"
+TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.05 does not
 
 
 def refuses(option: str, text: str, job: Job) -> bool:
@@ -181,7 +200,7 @@ def _check(kind: str, text: str, job: Job) -> None:
             for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):
                 pass
         case "tres" if job.slurm >= "24.05":
-            kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if item]
+            kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if {*item} & {*":="}]
             for unknown in (name for name in kinds if name not in _TRES):
                 hint = ": write gres/gpu" if unknown == "gpu" else ""
                 raise ValueError(f"'{unknown}' is not a kind of resource{hint}")

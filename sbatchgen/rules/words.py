@@ -25,6 +25,7 @@ from sbatchgen.units import RELEASES
 RULES: Rules[JobScript] = Rules()
 
 _WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+_SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
 COMPLAINTS_MAX = 100  # of a script: each is compared with all options
 NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
@@ -207,7 +208,8 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
-        of_caller = "nodes" not in script.options
+        # The caller may give what is missing: the text shows how the script is submitted.
+        of_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
         fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
         yield Hit(at, what, fix, "warning" if of_caller else None)
     else:

@@ -57,9 +57,13 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
 def _requests(options: Mapping[str, str], slurm: str) -> Requests:
     requests: Requests = {}
     for option, per in _PER.items():
-        if option == "gpus-per-task" and not re.search("(?:^|[:=])[0-9]{1,6}$", options.get(option, "")):
+        value = options.get(option)
+        amounts = gres.requested_gpus(value, slurm=slurm) or ()
+        if option == "gpus-per-task" and slurm < "23.02":
+            amounts = amounts or (("", 1),) * bool(value)  # a word counts as one GPU
+        elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
             continue  # later releases take anything, and no number for 0
-        for kind, amount in gres.requested_gpus(options.get(option), slurm=slurm) or ():
+        for kind, amount in amounts:
             requests.setdefault(("gpu", kind), {})[per] = amount
     for name, kind, amount in gres.requested(options.get("gres", ""), slurm=slurm):
         requests.setdefault((name, kind), {})["node"] = amount

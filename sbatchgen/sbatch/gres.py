@@ -63,7 +63,7 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
             resource = item[prefix.end() :]
         if slurm < "23.02":
             resource = re.sub(r":\s*\+?(?=[0-9])", ":", resource)
-        if re.search("(?:^|[:=])0+$|^$", resource):
+        if re.search("(?:^|:)0+$|^$" if slurm < "23.02" else "(?:^|[:=])0+$|^$", resource):
             continue
         match = re.fullmatch(GRES, _BLANK_IN_TYPE.sub("_", resource))
         if match is None or ("=" in resource and slurm < "23.02"):

@@ -75,7 +75,9 @@ def licenses(text: str) -> dict[str, int]:
         match = _LICENSE.fullmatch(item)
         if match is None:
             raise ValueError(f"'{item}' has a space in its name")
-        if match[2] is not None and not re.fullmatch(r"\s*\+?[0-9]*|[A-Za-z_]\w*", match[2], re.ASCII):
+        if not match[1]:
+            raise ValueError(f"'{item}' has no name")
+        if match[2] is not None and not re.fullmatch(r"\s*\+?[0-9]*", match[2], re.ASCII):
             raise ValueError(f"'{match[2]}' is not a number of licences")
         digits = re.sub("[^0-9]", "", match[2] or "")
         wanted[match[1]] = wanted.get(match[1], 0) + (1 if match[2] is None else number(digits))

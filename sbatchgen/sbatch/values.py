@@ -24,37 +24,69 @@ _SIGNALS = frozenset(_SIGNAL_NAMES.split())
 _COUNT = re.compile(r"\s*\+?([0-9]+)")
 _NEGATIVE = re.compile("-[0-9]+")
 _DAYS = re.compile("[0-9]+-")
-_SIZES = re.compile("[0-9,:-]*[0-9][,:][0-9,:-]*")
+_SIZE = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"
+_SIZES = re.compile(f"(?=.*[,:]){_SIZE}(?:,{_SIZE})*")
 _NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
 _LIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"
 _CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"
+_DAY = "(0?[1-9]|[12][0-9]|3[01])"
+_DATE = (
+    rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(?!\d\b){_DAY}|(0?[1-9]|1[0-2])[/.]{_DAY}([/.][0-9]{{2}})?"
+    r"|(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([0-9]{2})?"
+)
+_HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"
+_MORNING = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
+# sbatch reads a capital T as what is between a date and an hour.
+_WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
+_FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_WORD})?)?\s*)?"
+_RATE = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"
+_BIND = "(quiet|q|verbose|v|none|no|rank|local|prefer|p|sort|nosort|help|ma(p|sk)_mem:[0-9a-fx,]+)"
+_SHARING = "(disable-binding|enforce-binding|(one-task|multiple-tasks)-per-sharing)"
+_FREQUENCY = "([1-9]|lo|hi|me)[^:-]*"  # sbatch compares the first two letters of a word
+_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"
 _PATTERNS = {
-    # sbatch compares the first two letters of a word
-    "cpu-freq": r"(\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*([:,-](\d|lo|hi|me|co|on|pe|po|us|sc|ve)[^:,-]*)*",
+    "acctg-freq": f"(({_RATE})?(,|$))*",
+    "cpu-freq": f"{_FREQUENCY}|{_GOVERNOR}|{_FREQUENCY}-{_FREQUENCY}(:(?!.*,){_GOVERNOR})?",
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
     "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
-    "gpu-bind": "(verbose,)?(closest.*|none|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)|verbose,?",
+    "sockets": r"([0-9-]*|\*)(:([0-9-]*|\*)){0,2}|(([0-9-]*|\*):){3}.*",
+    "file": ".+",
+    "gpu-bind": "(verbose,)?(closest.*|none.*|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)|verbose,?",
     "gpu-freq": f"{_CLOCK}(,{_CLOCK})*",
+    "gres-flags": f"({_SHARING}(,{_SHARING})*)?",
     "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
-    "moment": r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses|uts|[ap]m"
-    r"|(second|minute|hour|day|week)s?|[0-9:./T+\s-])+",
+    "mem-bind": f"{_BIND}([,;]{_BIND})*",
+    "moment": rf"(?=.*\w)[\sT-]*(({_MORNING}|{_HOUR}|{_DATE}|{_WORD})[\sT-]*){{0,9}}({_FROM_NOW})?",
     "no-kill": "|no|off|set",
     "open-mode": "[at].*",
+    "priority": "[^-].*|-[^1-9]*|",
     "profile": ".*(all|energy|lustre|network|none|task).*",
     "propagate": f"|(?-i:{_LIMIT}(,{_LIMIT})*)",
     "requeue": "|expedite",
+    "segment": r"\s*\+?\d*",
     "specialized": r"\s*\+?\d*",
+    "user-env": "[0-9]*[ls]?",
+    "env-file": "[^$~].*",  # sbatch expands nothing
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
+_NARROWER = (  # kind of value, first release, the release after the last one, all that these releases take
+    ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
+    ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
+)
 _MESSAGES = {
+    "acctg-freq": "Invalid --{0} specification: {1}",
     "cpu-freq": "Invalid --{0} argument",
+    "sockets": 'Invalid numeric value "{1}" for -B.',
     "gpu-bind": "Invalid --{0} argument",
     "gpu-freq": "Invalid --{0} argument",
     "hint": 'unrecognized --{0} argument "{1}"',
+    "mem-bind": 'unrecognized --{0} argument "{1}"',
+    "priority": "Priority must be >= 0",
     "profile": "invalid --{0}={1} option",
     "propagate": "--{0}={1} is not valid.",
     "specialized": 'Invalid numeric value "{1}" for --{0}.',
+    "env-file": "Could not open user environment file {1}",
 }
 
 
@@ -87,17 +119,27 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
         node_range(text, slurm=slurm)
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
-    elif not _is_taken(kind, text):
+    elif not (_is_taken(kind, text) and _is_taken_by(slurm, kind, text)):
         raise RefusedError(_MESSAGES.get(kind, "Invalid --{0} specification").format(option, text))
 
 
 def _is_taken(kind: str, text: str) -> bool:
     if pattern := _PATTERNS.get(kind):
-        return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
+        return _matches(pattern, text)
     if kind == "mail":
         return not MAIL_EVENTS.isdisjoint(fold(text).upper().split(","))
     readers = {"time": minutes, "memory": mebibytes, "signal": read_signal}
     return kind not in readers or readers[kind](text) is not None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
+
+
+def _is_taken_by(slurm: str, kind: str, text: str) -> bool:
+    """Whether this release takes a value that another release takes."""
+    narrower = ((since, before, pattern) for name, since, before, pattern in _NARROWER if name == kind)
+    return all(_matches(pattern, text) for since, before, pattern in narrower if since <= slurm < before)
 
 
 def fold(text: str) -> str:
