@@ -159,15 +159,17 @@ def spread(
 
     `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
-    if refusal := _wrong_number(options, environment):
+    refusal = _wrong_number(options, job, environment) or _wrong_gpus(options, job, environment)
+    if refusal:
         return [], refusal
     names = placed or _nodes(options, job)
-    if not names:
-        return [], "Requested node configuration is not available"
-    least, _, most = options.get("nodes", "").partition("-")
-    count = max(number_of(least), min(number_of(most), len(names))) or min(len(names), len(job["nodes"]))
-    if count > len(names):
-        return [], "Requested node configuration is not available"
+    low, most = _node_range(options.get("nodes", ""))
+    asked = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
+    least = min(low, asked or low)  # srun takes no more nodes than tasks
+    count = max(least, min(most, len(names))) or min(len(names), len(job["nodes"]))
+    if count > len(names) or not names:
+        few = f"Only allocated {len(names)} nodes asked for {least}"
+        return [], few if names else "Requested node configuration is not available"
     names = names[:count]
     given = _given_tasks(options, job, environment, count)
     wanted = given or number_of(environment.get("SLURM_NTASKS")) or count
@@ -178,12 +180,16 @@ def spread(
     on = [each + (node < more) for node in range(len(names))]
     if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not given:
         on = list(job["tasks"])
-    per_task = _cpus_per_task(options, job, environment)
-    room = dict(zip(job["nodes"], job["cpus"], strict=True))
     if job["exact"] and "overcommit" not in options:
-        for name, count_of in zip(names, on, strict=True):
-            if count_of * max(per_task, 1) > room[name]:
-                return [], "Unable to create step for job: More processors requested than permitted"
+        per_task = max(_cpus_per_task(options, job, environment), 1)
+        cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
+        on = _fitting(on, [cpus[name] // per_task for name in names])
+        if sum(on) < wanted:
+            return [], "Unable to create step for job: More processors requested than permitted"
+    each = int(job["gpus_per_task"])
+    held = dict(zip(job["nodes"], job["gpus"], strict=True))
+    if each and any(tasks_of * each > held[name] for name, tasks_of in zip(names, on, strict=True)):
+        return [], "Unable to create step for job: Insufficient GRES available in allocation"
     places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
     if order.startswith(("cyclic", "*:", "plane=1")):
@@ -195,34 +201,102 @@ def spread(
     return tasks, ""
 
 
+def _fitting(on: list[int], rooms: list[int]) -> list[int]:
+    """The tasks of nodes that have room for so many: what one node lacks room for, the next nodes take."""
+    fitting = [min(tasks, room) for tasks, room in zip(on, rooms, strict=True)]
+    rest = sum(on) - sum(fitting)
+    for node, room in enumerate(rooms):
+        more = min(rest, room - fitting[node])
+        fitting[node] += more
+        rest -= more
+    return fitting
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    """The least and the most nodes that srun is asked for; 0 for none."""
+    if text[-1:] in ("k", "K", "m", "M"):
+        number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
+        return number, number
+    sizes = [number_of(size) for size in text.replace(",", "-").partition(":")[0].split("-")]
+    return (sizes[0], max(sizes)) if "-" in text or "," in text else (sizes[0], sizes[0])
+
+
 def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
     """The tasks that the options of a step say; 0 if those of the job count."""
-    given = number_of(options.get("ntasks"))
+    given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
     if per_gpu := _per_gpu(options, environment):  # before all other numbers
-        given = max(given, per_gpu * sum(map(int, job["asked_gpus"])))
-    obeys = "nodes" in options and job["release"] >= LATER  # the tasks of a node, before those of the job
+        known = given or number_of(environment.get("SLURM_NTASKS"))
+        return max(known, per_gpu * _gpus_in_all(options, job, environment, nodes))
+    per_node = number_of(_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
+    # The tasks of a node come before those of the job.
+    obeys = "nodes" in options and per_node and job["release"] >= LATER
     if given or (environment.get("SLURM_NTASKS") and not obeys):
         return given
-    per_node = number_of(options.get("ntasks-per-node"))
-    return nodes * (per_node or number_of(environment.get("SLURM_NTASKS_PER_NODE")) or 1)
+    return nodes * (per_node or 1)
 
 
-def _wrong_number(options: Options, environment: Options) -> str:
+def _per_node(options: Options) -> str | None:
+    return options.get("ntasks-per-node", options.get("tasks-per-node"))
+
+
+def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
+    """The GPUs for which --ntasks-per-gpu starts tasks; Slurm 22.05 takes those of a node before --gpus."""
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    of_node = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
+    if job["release"] < LATER:
+        of_node = of_node or number_of(environment.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2])
+    resource, _, number = options.get("gres", "").rpartition(":")
+    if resource.startswith("gpu"):
+        of_node = of_node or number_of(number)
+    if total and (job["release"] >= LATER or not of_node):
+        return total
+    return of_node * nodes or sum(map(int, job["asked_gpus"]))
+
+
+def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Why srun does not give a step the GPUs that it asks for; "" if it does."""
+    is_gres = options.get("gres", "").startswith("gpu")
+    of_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
+    if is_gres and of_node and job["release"] >= "26.05":
+        return "--gpus-per-node and --gres=gpu are mutually exclusive."
+    names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
+    asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
+    is_without = not (any(job["gpus"]) or job["alone"])  # a node alone may have some
+    differs = is_gres and _per_gpu(options, environment) and "SLURM_GPUS" in environment
+    if differs or (is_without and asks):
+        return "Unable to create step for job: Invalid generic resource (gres) specification"
+    return ""
+
+
+def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -> str:
     """Why srun does not take the numbers of its options; "" if it does."""
-    for name in ("ntasks", "ntasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
+    for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
-        if not (number_of(value.strip()) or _is_made_up(value, environment)):
+        if not (number_of(value.strip().removeprefix("+")) or _is_made_up(value, environment)):
             return f'Invalid numeric value "{value}" for --{name}.'
     nodes = options.get("nodes", "1")
     least, dash, most = ("1" if _is_made_up(nodes, environment) else nodes).partition("-")
-    is_list = "," in least + most or ":" in least + most or least[-1:] in "kKmM"
-    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and is_list):
+    is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"
+    is_large = least[:-1].isdecimal() and least[-1] in "kKmM"
+    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or is_large)):
         return f'"{options["nodes"]}" is not a valid node count'
     if number_of(most) and number_of(most) < number_of(least):
         return f"Maximum node count {most} is less than minimum node count {least}"
-    for name in ("ntasks-per-node", "gpus-per-task") if _per_gpu(options, environment) else ():
-        if name in options or (name == "ntasks-per-node" and "SLURM_NTASKS_PER_NODE" in environment):
-            return f"--{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    return _beside_per_gpu(options, job, environment)
+
+
+def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Why srun does not take --ntasks-per-gpu beside its other options; "" if it does."""
+    if not _per_gpu(options, environment):
+        return ""
+    words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    if _per_node(options) or number_of(environment.get("SLURM_NTASKS_PER_NODE")):
+        return f"--ntasks-per-node {words}"
+    if "gpus-per-task" in options:
+        return f"--gpus-per-task {words}"
+    if job["gpus_per_task"]:
+        name = "SLURM_TRES_PER_TASK" if job["release"] >= LATER else "SLURM_GPUS_PER_TASK"
+        return f"{name} {words}"
     return ""
 
 

@@ -16,15 +16,21 @@ JOBS = (
     "--nodes=1 --ntasks-per-gpu=1 --gpus-per-node=4",
     "--nodes=2 --ntasks-per-node=2 --gpus-per-node=4",
     "--nodes=2 --ntasks-per-gpu=1 --gpus=4",
+    "--nodes=1 --ntasks-per-gpu=1 --gres=gpu:2",
+    "--nodes=1 --gres=gpu:2",
+    "--ntasks=4",
+    "--nodes=2 --ntasks=4 --cpus-per-task=2",
+    "--nodes=1 --ntasks=2 --gpus-per-task=1",
+    "--nodes=2 --ntasks-per-node=1 --gres=gpu:2",
 )
 STEPS = (
     "",
-    *("-n2", "-n 0", "-n x", "-n2x", '--ntasks=""', "-n-1", "-n 1k", "-n99999"),
-    *("-N1", "-N2", "-N foo", "-N 0", '-N ""', "-N1-2", "-N2-1", "-N9"),
-    *("--ntasks-per-node=2", '--ntasks-per-node=""', "--ntasks-per-node=x", "--ntasks-per-node=0"),
+    *("-n2", "-n x", '--ntasks=""', "-n-1", "-n 1k", "-n99999", "-n +2"),
+    *("-N1", "-N2", "-N foo", "-N 0", '-N ""', "-N2-1", "-N9", "-N 1,2", "-N 1k"),
+    *("--ntasks-per-node=2", '--ntasks-per-node=""', "--ntasks-per-node=0", "--tasks-per-node=2"),
     *("--ntasks-per-gpu=1", "--ntasks-per-gpu=2", "-n2 --ntasks-per-gpu=1", "--ntasks-per-gpu=x"),
-    *("--ntasks-per-gpu=1 --gpus=2", "--gpus-per-task=1", "--gpus-per-task=1 --gpus=2"),
-    *("-c 2", "-c x", '-c ""', "-c 0", "-N1 --ntasks-per-node=2", "-N1 -n2 --ntasks-per-node=1"),
+    *("--ntasks-per-gpu=1 --gpus=2", "--gpus-per-task=1", "--gpus=1 -n1", "--gres=gpu:1 -n1"),
+    *("-c x", "-c 0", "-N1 -n2 --ntasks-per-node=1", "-O -n 9"),
 )
 REFUSED = -1
 # What srun says of too few CPUs, which a plan knows where the job says its tasks: Slurm 22.05, and 26.05, where the step
@@ -60,6 +66,10 @@ def started(cluster: Cluster) -> dict[tuple[str, str], tuple[int, str]]:
     return counts
 
 
+def test_the_table_has_300_rows() -> None:
+    assert len(set(JOBS)) * len(set(STEPS)) >= 300
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_plan_shows_the_tasks_that_srun_starts(
     cluster: Cluster, slurm_release: str, started: dict[tuple[str, str], tuple[int, str]], job: str
@@ -72,7 +82,8 @@ def test_a_plan_shows_the_tasks_that_srun_starts(
     wrong = []
     for at, step in enumerate(steps):
         count, says = started[job, step]
-        unknown = count == REFUSED and any(text in says for text in OF_CPUS) and not knows_cpus(done.script)
+        is_of_cpus = "--ntasks-per-gpu" in step or any(text in says for text in OF_CPUS)
+        unknown = count == REFUSED and is_of_cpus and not knows_cpus(done.script)
         if planned[at] != count and not unknown:
             wrong.append(f"srun {step}: {count}, planned {planned[at]}: {says}")
     assert not wrong, "\n".join([job, *wrong])
