@@ -388,11 +388,6 @@ def _shown(name: str, value: str, as_printed: str) -> str | None:
         return None
     if name == "time":
         return as_printed
-    is_count = name in ("cpus-per-task", "ntasks")
-    return (
-        value.strip().removeprefix("+")
-        if is_count
-        else value.rstrip()
-        if name in ("comment", "error", "output")
-        else value
-    )
+    if name in ("cpus-per-task", "ntasks"):
+        return value.strip().removeprefix("+")
+    return value.rstrip() if name in _TRIMMED else value  # scontrol prints no blanks at the end of a line
