@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.sbatch.option_table import specs
 from sbatchgen.sbatch.reader import read_script
+from sbatchgen.script.script import JobScript
 from tests.cluster.controller import Controller
 from tests.sbatch.headers import printed
 
