@@ -57,6 +57,7 @@ EXCLUDE = {
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
 LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
 ON, PRECISIONS = "matrices: no biases or norms (default: adamw matrices, else all)", "fp32 bf16 fp16"
+EVALUATED = "decay of the evaluated running mean of the weights (EMA), at step n at most (1 + n) / (10 + n)"
 STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
@@ -112,7 +113,7 @@ class Config:
     accumulate: int = _critical(1, "gradient accumulation: a step in parts, with less memory", least=1)
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
-    ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
+    ema: float = _critical(0.0, EVALUATED)
     channels_last: bool = _option(False, "memory format channels_last (default: convolutions in bf16, fp16)")
     no_channels_last: bool = _option(False, "PyTorch's own memory format, in any case")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
@@ -214,6 +215,8 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
             yield f"{_flag(name)} needs --launcher spawn", f"with torchrun, give torchrun {_flag(name)}"
     if "weight_decay_on" in given and not config.weight_decay:
         yield "--weight-decay-on needs a --weight-decay above 0", "leave --weight-decay-on out"
+    if config.random_erase and config.augment == "none":
+        yield "--augment none erases no part of an image", "leave --random-erase out"
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:

@@ -106,6 +106,13 @@ def test_a_pattern_that_cannot_be_meant_is_refused(pattern: str, message: str) -
         freeze(a_net(NEW), parse(["--freeze", pattern]))
 
 
+def test_a_rate_for_a_head_that_is_kept_is_refused() -> None:
+    flags = ("--optimizer", "sgd", "--head-lr", "1", "--freeze")
+    with pytest.raises(UserError, match=r"keeps the head, so --head-lr would change nothing; fix: leave"):
+        freeze(a_net(NEW), parse([*flags, "3.*"]))
+    freeze(a_net(NEW), parse([*flags, "0.*"]))
+
+
 def test_the_head_has_a_rate_in_proportion() -> None:
     model = a_net(NEW)
     optimizer = build_optimizer(parse(["--optimizer", "sgd", "--lr", "0.1", "--head-lr", "1"]), model)

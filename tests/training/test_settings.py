@@ -142,6 +142,10 @@ def test_a_step_without_a_schedule_of_steps_is_refused(flag: str, value: str, sc
         ("--dataset mnist --eval-crop 64", "--eval-crop needs --dataset imagefolder or shards"),
         ("--eval-resize 64", "--eval-resize needs --dataset imagefolder or shards, this is --dataset mnist"),
         ("--dataset cifar10 --val-path x", "--val-path needs --dataset imagefolder or shards"),
+        (
+            "--dataset imagefolder --augment none --random-erase 0.1",
+            "--augment none erases no part of an image; fix: leave --random-erase out",
+        ),
         ("--fake-samples 64", "--fake-samples needs --dataset fake, this is --dataset mnist"),
         ("--momentum 0.5", "--momentum needs --optimizer sgd, this is --optimizer adadelta"),
         ("--optimizer sgd --weight-decay-on all", "--weight-decay-on needs a --weight-decay above 0"),

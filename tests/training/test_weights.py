@@ -27,6 +27,7 @@ from training.data.arrays import read_mnist
 from training.data.datasets import load_data
 from training.model import precision
 from training.model.models import build_model, load_weights
+from training.run.resume import check_export
 from training.saving import checkpoint
 
 from .states import equal, everything
@@ -229,7 +230,7 @@ def test_where_the_export_goes(
     assert {path for path in names if "checkpoints" not in path} == there
 
 
-@pytest.mark.parametrize("export", ["file/model.pt", "folder"])
+@pytest.mark.parametrize("export", ["file/model.pt", "folder", f"{'long' * 60}.pt"])
 def test_an_export_that_cannot_be_written_is_told_before_the_training(
     here: Here, tmp_path: Path, export: str
 ) -> None:
@@ -241,6 +242,15 @@ def test_an_export_that_cannot_be_written_is_told_before_the_training(
     assert "the weights could not be written after the training (" in ended.err
     assert "fix: another --export, or --export off" in ended.err
     assert not events(tmp_path / "run", "start")
+
+
+def test_the_try_of_an_export_leaves_the_older_file_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/model.pt").write_text("older")
+    check_export(parse(["--export", str(tmp_path / "out/model.pt")]))
+
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.pt"]
+    assert (tmp_path / "out/model.pt").read_text() == "older"
 
 
 def test_an_export_whose_folder_is_lost_meanwhile_is_told(here: Here, tmp_path: Path) -> None:

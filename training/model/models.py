@@ -109,6 +109,9 @@ def freeze(model: nn.Module, config: Config) -> None:
             weights[name].requires_grad_(False)
     if config.freeze and not any(weight.requires_grad for weight in model.parameters()):
         raise UserError(f"--freeze {config.freeze} leaves nothing to train", fix="another pattern")
+    if config.freeze and config.head_lr and not any(weights[name].requires_grad for name in head_of(model)):
+        what = f"--freeze {config.freeze} keeps the head, so --head-lr would change nothing"
+        raise UserError(what, fix="leave --head-lr out, or another pattern")
 
 
 def train_mode(model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from typing import IO
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
-from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder
+from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder, temporary_name
 from training.model.models import load_weights
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
@@ -216,8 +216,9 @@ def check_export(config: Config) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not os.access(path.parent, os.W_OK | os.X_OK):  # also False on a file system that is read-only
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
+        tried = temporary_name(path)
+        tried.touch()
+        tried.unlink()
     except OSError as error:
         what = f"the weights could not be written after the training ({one_line(error)})"
         raise UserError(what, at=str(path), fix="another --export, or --export off") from error
