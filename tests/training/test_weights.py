@@ -27,7 +27,7 @@ from training.data.arrays import read_mnist
 from training.data.datasets import load_data
 from training.model import precision
 from training.model.models import build_model, load_weights
-from training.run.resume import check_export
+from training.run.export import check_export
 from training.saving import checkpoint
 
 from .states import equal, everything

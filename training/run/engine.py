@@ -21,9 +21,10 @@ from training.processes.stop import OUT_OF_TIME, STOP_FILE, Stop
 from training.processes.world import World, gather_text, join, leave, on_rank0
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import evaluate
+from training.run.export import check_export, export, write_weights
 from training.run.loop import steps_left, time_left_s, train_epoch
 from training.run.pace import Pace
-from training.run.resume import check_export, checkpoint_folder, export, restore, save, write_weights
+from training.run.resume import checkpoint_folder, restore, save
 from training.run.score import report, show
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap

@@ -1,4 +1,4 @@
-"""Saves the state of a run, restores it, and exports its weights."""
+"""Saves the state of a run, and restores it."""
 
 import contextlib
 import dataclasses
@@ -15,18 +15,16 @@ from typing import IO
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
-from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder, temporary_name
+from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder
 from training.model.models import load_weights
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
-from training.run.card import write_card
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
 from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
-WEIGHTS = "model.pt"
 RETRY_S = 10.0  # between two tries to write a checkpoint
 FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
 FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
@@ -206,48 +204,3 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress
-
-
-def check_export(config: Config) -> None:
-    """Make the folder of --export's file; UserError if no file could be written there after the training."""
-    if not (path := _export_path(config)):
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        tried = temporary_name(path)
-        tried.touch()
-        tried.unlink()
-    except OSError as error:
-        what = f"the weights could not be written after the training ({one_line(error)})"
-        raise UserError(what, at=str(path), fix="another --export, or --export off") from error
-
-
-def _export_path(config: Config) -> Path | None:
-    """Return the file for the weights at the end; None for --export off, and for an evaluation without it."""
-    name = config.export or ("off" if config.evaluate else WEIGHTS)
-    if name == "off":
-        return None
-    return Path(config.run_dir) / name if Path(name).name == name else Path(name)
-
-
-def export(session: Session) -> None:
-    """Write the evaluated weights to --export's file on rank 0; all raise a UserError if that fails."""
-    on_rank0(session.world, lambda: write_weights(session))
-
-
-def write_weights(session: Session) -> None:
-    """Write the evaluated weights to --export's file; raises UserError if that fails."""
-    if not (path := _export_path(session.config)):
-        return
-    try:
-        with session.updater.evaluated():
-            state = session.model.state_dict()
-            checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
-        write_card(session, path)
-    except OSError as error:
-        what = f"cannot write the weights ({one_line(error)})"
-        fix = "make room, another --export, or --export off"
-        raise UserError(what, at=str(path), fix=fix) from error
-    session.log.say(f"Weights saved to {path}")

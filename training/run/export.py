@@ -1,0 +1,60 @@
+"""The weights that a run leaves for others, in --export's file."""
+
+import errno
+import os
+from pathlib import Path
+
+from training.config import Config
+from training.errors import UserError, one_line
+from training.files import temporary_name
+from training.processes.world import on_rank0
+from training.run.card import write_card
+from training.run.session import Session
+from training.saving import checkpoint
+
+WEIGHTS = "model.pt"
+
+
+def check_export(config: Config) -> None:
+    """Make the folder of --export's file; UserError if no file could be written there after the training."""
+    if not (path := _export_path(config)):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        tried = temporary_name(path)
+        tried.touch()
+        tried.unlink()
+    except OSError as error:
+        what = f"the weights could not be written after the training ({one_line(error)})"
+        raise UserError(what, at=str(path), fix="another --export, or --export off") from error
+
+
+def _export_path(config: Config) -> Path | None:
+    """Return the file for the weights at the end; None for --export off, and for an evaluation without it."""
+    name = config.export or ("off" if config.evaluate else WEIGHTS)
+    if name == "off":
+        return None
+    return Path(config.run_dir) / name if Path(name).name == name else Path(name)
+
+
+def export(session: Session) -> None:
+    """Write the evaluated weights to --export's file on rank 0; all raise a UserError if that fails."""
+    on_rank0(session.world, lambda: write_weights(session))
+
+
+def write_weights(session: Session) -> None:
+    """Write the evaluated weights to --export's file; raises UserError if that fails."""
+    if not (path := _export_path(session.config)):
+        return
+    try:
+        with session.updater.evaluated():
+            state = session.model.state_dict()
+            checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
+        write_card(session, path)
+    except OSError as error:
+        what = f"cannot write the weights ({one_line(error)})"
+        fix = "make room, another --export, or --export off"
+        raise UserError(what, at=str(path), fix=fix) from error
+    session.log.say(f"Weights saved to {path}")
