@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -306,6 +307,30 @@ def test_what_could_not_be_saved_is_tried_again_and_told(
     assert [event["step"] for event in events(tmp_path, "save_failed")] == [2]
     assert 2 in [event["step"] for event in events(tmp_path, "save")]
     assert status(tmp_path)["state"] == "done"
+
+
+@pytest.mark.parametrize("step", [2, 8])
+def test_a_file_system_that_does_not_answer_is_told_while_the_training_waits(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """A hard mount of NFS whose server is away; the save of the last step is that of the end."""
+    written = checkpoint._write
+
+    def stuck(path: Path, fill: Callable[..., None]) -> None:
+        why = f"The save of step {step} has not ended: the training has waited 0.05 s for its file system"
+        while path.name == f"step-{step:08}.pt" and status(tmp_path)["reason"] != why:
+            time.sleep(0.01)
+        written(path, fill)
+
+    monkeypatch.setattr(checkpoint, "_write", stuck)
+    monkeypatch.setattr("training.run.resume.LATE_S", 0.05)
+    ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
+
+    assert ended.code == 0, ended.err
+    assert [event["step"] for event in events(tmp_path, "save_late")] == [step]
+    assert ended.out.count("s for its file system, and waits on") == 1
+    assert step in [event["step"] for event in events(tmp_path, "save")]
+    assert (status(tmp_path)["state"], status(tmp_path)["reason"]) == ("done", None)
 
 
 def test_the_weights_are_written_if_the_last_checkpoint_is_not(

@@ -26,6 +26,7 @@ from training.saving.reading import State, load
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 RETRY_S = 10.0  # between two tries to write a checkpoint
+LATE_S = 30.0  # for which a training waits for a save before it says so
 FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
 FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
 SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
@@ -50,7 +51,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     copies = session.writer.copies
     again = copies.last.get("step") == progress.step  # only the validation was done since
     if not again:
-        session.writer.wait()  # the copy replaces the last one
+        _wait_for_writer(session, progress)  # the copy replaces the last one
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
         saved = {"step": progress.step, "model": session.model.state_dict()}
         copies.take(saved | session.updater.state() | facts)
@@ -58,7 +59,21 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     work = functools.partial(_write, session, progress, now, began, best=best, must=must)
     session.writer.start(work, after=again)
     if must:
-        session.writer.wait()
+        _wait_for_writer(session, progress)
+
+
+def _wait_for_writer(session: Session, progress: Progress) -> None:
+    """Wait until the last copy is written, and report a wait of LATE_S; raises the writer's error."""
+    if not session.writer.ends_within(LATE_S):
+        step = session.writer.copies.last["step"]
+        why = (
+            f"The save of step {step} has not ended: the training has waited {LATE_S:g} s for its file system"
+        )
+        session.log.say(f"{why}, and waits on")
+        session.log.event("save_late", step=step, reason=why)
+        newest = progress.checkpoint
+        session.log.status("running", step=progress.step, epoch=progress.done, checkpoint=newest, reason=why)
+    session.writer.wait()
 
 
 def _write(

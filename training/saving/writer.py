@@ -46,6 +46,13 @@ class Writer:
         """Whether work is still being done."""
         return self._thread is not None and self._thread.is_alive()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait until the work is done, at most so long; whether it is."""
+        self._hurry.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return not self.is_busy
+
     def wait(self) -> None:
         """Wait until the work is done; raises its error, once."""
         self._hurry.set()
