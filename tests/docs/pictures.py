@@ -53,7 +53,7 @@ def terminal(name: str, title: str, lines: Sequence[Text]) -> str:
     console = Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    for line in lines:
+    for line in (*lines, Text()):  # rich cuts the foot of the last line, such as an underscore
         line.truncate(width, overflow="ellipsis")
         console.print(line, no_wrap=True, crop=True)
     svg = console.export_svg(title=title, code_format=FORMAT, unique_id=name)

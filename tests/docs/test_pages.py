@@ -178,6 +178,6 @@ def test_the_scripts_that_are_shown_are_the_golden_one() -> None:
     page = (REPOSITORY / "docs/reference/script.md").read_text()
     assert re.findall(r"```bash\n(.*?)```", page, re.DOTALL) == [golden]
     assert (
-        f"[{own} lines that the job decides, of {len(golden.splitlines())}](docs/reference/script.md)"
-        in (REPOSITORY / "README.md").read_text()
+        f"[{own} lines that the job decides, of {len(golden.splitlines())}](reference/script.md)"
+        in (REPOSITORY / "docs/index.md").read_text()
     )

@@ -170,6 +170,23 @@ def test_a_picture_needs_nothing_from_elsewhere(file: Path) -> None:
     assert len(text) < 120_000
 
 
+@pytest.mark.parametrize("name", ["review", "script", "plan", "status"])
+def test_no_line_of_a_terminal_is_cut_at_its_foot(name: str) -> None:
+    svg = (PICTURES / f"{name}.svg").read_text()
+    clip = re.search(r'clip-terminal"><rect width="[\d.]+" height="([\d.]+)"', svg)
+    assert clip
+    below = 0.25 * 20  # how far letters of 20 pixels, such as an underscore, reach below their line
+    shown = [float(y) for y in re.findall(r'<text class="\w+-r\d" x="[\d.]+" y="([\d.]+)"[^>]*>[^<\n]', svg)]
+    assert max(shown) + below <= float(clip[1])
+
+
+def test_the_pictures_of_the_readme_show_whole_lines() -> None:
+    names = re.findall(r"docs/pictures/(\w+)\.svg", (REPOSITORY / "README.md").read_text())
+    assert len(names) == 2
+    cut = [line for name in names for line in lines_of((PICTURES / f"{name}.svg").read_text()) if "…" in line]
+    assert cut == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_picture_of_a_page_exists_and_has_words_for_who_cannot_see_it(page: Path) -> None:
     for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", page.read_text()):
