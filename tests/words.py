@@ -1,7 +1,7 @@
 """Look for words that this project does not use: `python tests/words.py [FOLDER or FILE ...]`.
 
 Markdown is read without its code; of Python the docstrings, comments, strings of several words and names. A line with
-the comment `words: ok` is left out.
+the comment `words: ok` is left out. Pages must also keep to their share of hard sentences (tests/sentences.py).
 """
 
 from __future__ import annotations
@@ -75,15 +75,19 @@ def hits(file: Path) -> Iterator[str]:
 
 def main(names: list[str]) -> int:
     """Print the hits in files and folders; return 1 if there are any."""
+    from tests import sentences
+
     places = [ROOT / name for name in names or FOLDERS.split()]
     files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
     read = [file for file in files if file.suffix in {".py", ".md", ".yaml"}]
     lines = [
         line for file in read if not str(file.relative_to(ROOT)).startswith(NOT_READ) for line in hits(file)
     ]
+    lines += sentences.too_many(str(file.relative_to(ROOT)) for file in read)
     print(*lines, sep="\n", end="\n" * bool(lines))
     return 1 if lines else 0
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # by `python tests/words.py` it is the folder of this file
     sys.exit(main(sys.argv[1:]))

@@ -37,7 +37,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     As if it were submitted again with the options that it had, from the folder where it was. The bundled
     trainer continues from its last good checkpoint. More options change the job, as in: sbatchgen resume ddp
     --time 8:00:00. The review shows what differs from the last job. A finished script is submitted again; its
-    program decides where it begins. Of a sweep: what resubmit does; lr/0 is one point.
+    program decides where it begins. For a sweep, resume does the same as resubmit; lr/0 is one point.
     """
     index = open_index()
     resumed, element = find_point(index, run, changes=True)

@@ -202,8 +202,8 @@ def review(
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job_options: Any) -> None:
     """Show where every value comes from.
 
-    Each option with its value, the place where it was set, and the values that it overrode; review shows only
-    those that you may not expect.
+    For each option, the command shows the value, the place where it was set, and the values that it overrode.
+    review shows only the values that you may not expect.
     """
     from sbatchgen.judge.job_check import check
     from sbatchgen.render.render import render_request

@@ -266,8 +266,8 @@ def _schemas() -> dict[str, Path]:
 def schema(words: tuple[str, ...]) -> None:
     """Print a JSON schema.
 
-    profile, job: of profiles, and of job YAMLs and sbatchgen.yaml, for an editor. COMMAND: of what its
-    --format json prints, as in: sbatchgen schema profile list
+    In an editor, profile checks profiles, and job checks job YAMLs and sbatchgen.yaml. With a COMMAND, the
+    schema describes the output of its --format json, for example: sbatchgen schema profile list
     """
     known, name = _schemas(), " ".join(words)
     if name not in known:

@@ -447,8 +447,8 @@ def follow_run(
 def report(run: str | None, *, month: str, below: str | None, form: str) -> None:
     """Show what a run has cost, or the sum of several runs.
 
-    Of one run: what it asked for, what it used, and what to ask for next time. --month and --below show what
-    each of your runs has cost, and the sum: those of a month, those of a project's folder, or both.
+    For one run, report compares the resources that it asked for and used, and says what to ask for next time.
+    --month and --below list the cost of your runs in a month, below a folder, or both, and the sum.
     """
     from sbatchgen.runs import cost
 

@@ -54,8 +54,8 @@ Choice = Callable[["Sweep"], Iterable[int]]
 def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
     """Train a job with many values of its arguments.
 
-    Each combination of the values is a point: an element of an array, with a run folder of its own, as in:
-    sbatchgen sweep single --param lr=0.1,0.01 --param batch-size=64,128
+    Each combination of the values is a point, which is an element of an array and has its own run folder. For
+    example: sbatchgen sweep single --param lr=0.1,0.01 --param batch-size=64,128
     """
     run_sweep(args, job, job_options)
 

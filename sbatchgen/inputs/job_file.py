@@ -98,8 +98,8 @@ class _CommonKeys:
         "Arguments of torchrun, as --tee=3, after the profile's; [] takes those away. {env:NAME} as in args."
     )
     requeue_on_timeout: bool | None = training_key(
-        "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself: "
-        "another one begins at the beginning, over what it has saved."
+        "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself. "
+        "Any other trainer starts again and overwrites its checkpoints."
     )
     requeue_on_node_fail: bool | None = training_key(
         "When a node fails, wait until Slurm notices it and requeues the job."

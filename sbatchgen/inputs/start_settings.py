@@ -70,7 +70,7 @@ Runtimes: Any = make_record("Runtimes", _ABOUT, _FACTS, __name__)
 
 _Visibility = Literal["node", "task"]
 _VISIBILITY = described(
-    "The GPUs that a task sees: those of the node, or its own alone, as device 0. [default: node]"
+    "The GPUs that a task sees: all GPUs of the node, or only its own GPU, as device 0. [default: node]"
 )
 
 
@@ -121,7 +121,7 @@ class PlaceSettings:
         metavar="true|false|exclude",
     )
     starter: StarterName | None = described(
-        "What starts the tasks of launcher srun; `step` is for srun alone. [default: srun]"
+        "The program that starts the tasks of launcher srun. Only srun uses `step`. [default: srun]"
     )
     python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
     user_packages: bool | None = described(
