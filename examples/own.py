@@ -3,7 +3,7 @@
 In the folder that holds it, try it here, then as a job:
 
     sbatchgen submit ddp --profile local -- --dataset own:data --model own:model --epochs 3
-    sbatchgen submit ddp --profile msu -- --dataset own:data --model own:model --epochs 20
+    sbatchgen submit ddp --profile mycluster -- --dataset own:data --model own:model --epochs 20
 
 docs/how-to/own-data.md says what each function gets and must give, and what is guaranteed for it.
 """

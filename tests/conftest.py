@@ -194,6 +194,14 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 
 @pytest.fixture
+def mycluster() -> None:
+    """Give the user of the test the profile that the examples of pages name."""
+    profiles = Path(os.environ["HOME"], ".config/sbatchgen/profiles")
+    profiles.mkdir(parents=True)
+    (profiles / "mycluster.yaml").write_text((FIXTURES / "mycluster.yaml").read_text())
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, in which the test runs."""
     monkeypatch.chdir(tmp_path)

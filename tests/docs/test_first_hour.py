@@ -44,4 +44,4 @@ def type_the_page(cluster: Cluster) -> None:
 
 
 def test_the_first_hour_is_read_in_minutes() -> None:
-    assert len(PAGE.read_text().splitlines()) <= 100
+    assert len([line for line in PAGE.read_text().splitlines() if not line.startswith("<!--")]) <= 100

@@ -129,6 +129,7 @@ def test_a_pythonpath_that_was_asked_for_counts_in_every_runtime(runtime: str) -
     assert not unsets or environment.index("    export ") > environment.index(RUNTIMES[runtime].function)
 
 
+@pytest.mark.usefixtures("mycluster")
 def test_the_page_shows_what_the_file_holds_and_what_can_be_rendered(command: Command) -> None:
     code = "".join(path.read_text() for path in EXAMPLE.parent.glob("*.py"))
     for shown in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -32,6 +32,8 @@ from tests.scripts import PROFILES
 from tests.training.forks import QUICKLY
 from training.config import parse
 
+pytestmark = pytest.mark.usefixtures("mycluster")
+
 
 def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
@@ -137,7 +139,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
     if (
         isinstance(called, JobCommand)
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
-        and context.params["profile"] not in {"./example.yaml", "mycluster"}
+        and context.params["profile"] != "./example.yaml"
     ):
         of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan"}
         of_render = [word for word in own if word not in of_others]

@@ -346,6 +346,7 @@ def test_an_example_for_a_library_is_short(name: str) -> None:
     assert max(map(len, lines)) <= 110
 
 
+@pytest.mark.usefixtures("mycluster")
 def test_what_the_page_says_can_be_rendered(command: Command) -> None:
     lines = [line.strip() for line in PAGE.splitlines() if line.startswith("    sbatchgen ")]
     assert len(lines) > 3
