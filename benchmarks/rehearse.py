@@ -2,7 +2,7 @@
 """Rehearse healthy jobs, and count what is taken for a fault: `python benchmarks/rehearse.py 100`.
 
 The jobs: the bundled trainer in all modes and launchers with many of its flags, the examples, the trainers of
-docs/how-to/own-trainer.md with their libraries, and trainers as people write them, without the contract. With
+the pages on trainers with their libraries, and trainers as people write them, without the contract. With
 --examples FOLDER, a checkout of pytorch/examples, also programs of it. Each row that is not ok is printed; a
 `failed` row is a false alarm, and the exit status is 1.
 """
@@ -108,9 +108,9 @@ def bundled(pick: random.Random) -> Job:
 
 
 def on_page(pick: random.Random) -> Job:
-    """A job of docs/how-to/own-trainer.md."""
+    """A job of a page on trainers."""
     name = pick.choice(list(page.YOURS))
-    code = page.PAGE.partition(f"\n## {name}\n")[2].partition("```python\n")[2].partition("```")[0]
+    code = page.code(name)
     yours = (
         page.YOURS[name]
         .replace("epochs = 3", "epochs = 12")

@@ -36,8 +36,22 @@ _EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTIL
 _WORDS = {"bad": "Bad", "good": "Good", "profile": "With this profile"}
 
 
-# The pages below a page in the list of pages.
+# What a page of an earlier release has become: its address leads there.
+MOVED = {"docs/how-to/after-a-failure": "watch-a-job.html#find-out-why-it-failed"}
+MOVED_PAGE = """\
+<!doctype html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={to}">
+<title>sbatchgen</title>
+<a href="{to}">This page has moved</a>
+"""
+
+# The pages below a page in the list of pages: those of who changes sbatchgen are below the page for them.
 PARTS = {
+    "CONTRIBUTING": [
+        *(f"docs/design/{path.stem}" for path in sorted((ROOT / "docs/design").glob("*.md"))),
+        *(f"docs/about/{name}" for name in ("plan", "script", "values")),
+    ],
     "docs/migrate/index": sorted(path.stem for path in (ROOT / "docs/migrate").glob("*.md")),
     "docs/reference/rules": [
         f"../../sbatchgen/rules/pages/{path.stem}"
@@ -51,6 +65,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", _label_examples)
     app.connect("source-read", _list_parts)
     app.connect("source-read", _link_page)
+    app.connect("build-finished", _keep_addresses)
 
 
 def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
@@ -58,6 +73,12 @@ def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
     if page in PARTS:
         parts = "\n".join(part for part in PARTS[page] if part != "index")
         source[0] += f"\n```{{toctree}}\n:hidden:\n\n{parts}\n```\n"
+
+
+def _keep_addresses(app: Sphinx, _: Exception | None) -> None:
+    """Write a page at each address of an earlier release that leads to the present page."""
+    for page, to in MOVED.items():
+        (Path(app.outdir) / f"{page}.html").write_text(MOVED_PAGE.format(to=to))
 
 
 def _link_page(_: Sphinx, page: str, source: list[str]) -> None:

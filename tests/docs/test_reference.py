@@ -13,6 +13,7 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import rules
+from sbatchgen.plan.dry_run import SECONDS, WAITING
 from sbatchgen.rules import judge
 from sbatchgen.rules.rule_page import FOLDER
 from tests.conftest import REPOSITORY, Command
@@ -147,3 +148,22 @@ def test_each_limit_is_listed_with_its_test() -> None:
             assert f"def {function}(" in (REPOSITORY / "tests" / file).read_text(), each.test
             said = max(re.sub(r"^SB\d+ ", "", each.said).split("{}"), key=len)
             assert said.strip() in sources, each.said
+
+
+def test_the_limits_that_the_page_on_plans_names_are_those_of_the_code() -> None:
+    page = " ".join((REPOSITORY / "docs/how-to/plan.md").read_text().split())
+    assert f"may use {SECONDS:g} seconds of CPU time and take {WAITING:g} seconds." in page
+
+
+def test_no_page_for_users_counts_the_bundled_profiles_by_hand() -> None:
+    """reference/profiles.md is generated, and lists them."""
+    counts = re.compile(
+        r"\b(?:\d+|\w+teen|twenty|thirty|forty)(?:-\w+)? (?:bundled )?profiles\b|\d+ are bundled", re.I
+    )
+    pages = [
+        REPOSITORY / "README.md",
+        *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "docs/how-to").glob("*.md"),
+    ]
+    assert len(pages) > 20
+    assert [page.name for page in pages if counts.search(page.read_text())] == []

@@ -230,8 +230,15 @@ def test_of_a_project_with_many_modules_nothing_is_certain(tmp_path: Path) -> No
 
 
 def test_the_trainers_of_the_page_share_their_work_and_save(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
-    for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    pages = [
+        REPOSITORY / f"docs/how-to/{name}.md"
+        for name in ("plain-pytorch", "lightning", "hugging-face", "accelerate")
+    ]
+    shown = [
+        text for page in pages for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert len(shown) == len(pages)
+    for text in shown:
         write(tmp_path, text)
         assert certain(tmp_path) == set()
 

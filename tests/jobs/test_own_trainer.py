@@ -1,4 +1,4 @@
-"""The trainers that docs/how-to/own-trainer.md shows, run as they are there, with the real libraries, on the CPU.
+"""The trainers that pages of docs/how-to show, run as they are there, with the real libraries, on the CPU.
 
 Each is trained in one go, and once more with a stop half way. The stop file is made in a certain step of the
 optimizer, by a hook, so that nothing depends on how long anything takes.
@@ -21,7 +21,11 @@ import torch
 from tests.conftest import REPOSITORY, Command
 from tests.training.forks import QUICKLY
 
-PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
+HOW_TO = REPOSITORY / "docs/how-to"
+PAGES = [
+    (HOW_TO / f"{page}.md").read_text()
+    for page in "own-trainer resume-own-trainer plain-pytorch lightning hugging-face accelerate".split()
+]
 PLAIN, LIGHTNING, TRAINER, ACCELERATE = "Plain PyTorch", "Lightning", "Hugging Face Trainer", "Accelerate"
 LIBRARIES = {
     PLAIN: "torch",
@@ -276,14 +280,10 @@ class Runs:
         assert process.returncode == 0, out
 
 
-def section(name: str) -> str:
-    """The part of the page under this heading."""
-    return PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-
-
 def code(name: str) -> str:
     """The example in this section."""
-    return section(name).partition("```python\n")[2].partition("```")[0]
+    (page,) = (page for page in PAGES if page.startswith(f"# {name}\n"))
+    return page.partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
@@ -348,8 +348,9 @@ def test_an_example_for_a_library_is_short(name: str) -> None:
 
 @pytest.mark.usefixtures("mycluster")
 def test_what_the_page_says_can_be_rendered(command: Command) -> None:
-    lines = [line.strip() for line in PAGE.splitlines() if line.startswith("    sbatchgen ")]
-    assert len(lines) > 3
+    lines = [line.strip() for page in PAGES for line in page.splitlines() if "--trainer" in line]
+    lines = [line for line in lines if line.startswith("sbatchgen ")]
+    assert len(lines) > 9
     for line in lines:
         result = command("render", *shlex.split(line)[2:])
         assert (result.status, result.err) == (0, ""), line

@@ -15,7 +15,7 @@ options: {{time: 00:10:00, cpus_per_task: 2}}
 runtime: host
 env: {{PYTHONPATH: "{path}", OMP_NUM_THREADS: 1}}
 """
-# A trainer that keeps the contract of docs/how-to/own-trainer.md; the faults are changes of it.
+# A trainer that keeps the contract of docs/how-to/resume-own-trainer.md; the faults are changes of it.
 KEEPS = """
 import json, os, signal, sys, time
 from pathlib import Path
