@@ -158,7 +158,8 @@ def test_the_limits_that_the_page_on_plans_names_are_those_of_the_code() -> None
 def test_no_page_for_users_counts_the_bundled_profiles_by_hand() -> None:
     """reference/profiles.md is generated, and lists them."""
     counts = re.compile(
-        r"\b(?:\d+|\w+teen|twenty|thirty|forty)(?:-\w+)? (?:bundled )?profiles\b|\d+ are bundled", re.I
+        r"\b(?:\d+|\w+teen|twenty|thirty|forty)(?:-\w+)? (?:bundled )?profiles\b|\d+ are bundled",
+        re.IGNORECASE,
     )
     pages = [
         REPOSITORY / "README.md",

@@ -89,5 +89,24 @@ def test_each_page_is_reached_from_the_first_one() -> None:
     assert {*PAGES[1:]} - reached == set()
 
 
+# The pages of how-to in 0.3.0, to which others link.
+PAGES_BEFORE = """
+    add-a-cluster after-a-failure bundled-trainer choose-gpus editors hangs-and-bad-nodes large-machines lint-scripts
+    own-data own-trainer plan preflight programs publish-a-profile rehearse resume-and-requeue review-and-submit
+    several-programs sweep use-containers watch-a-job work-in-a-group
+""".split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES_BEFORE)
+def test_an_address_of_an_earlier_release_still_leads_to_a_page(site: Path, page: str) -> None:
+    text = (site / f"docs/how-to/{page}.html").read_text()
+    moved = re.search(r'http-equiv="refresh" content="0; url=([\w./-]+)#([\w-]+)"', text)
+    if moved:
+        assert moved[2] in Links(site / "docs/how-to" / moved[1]).places
+    else:
+        assert "<h1>" in text
+
+
 def test_the_readme_is_read_in_a_minute() -> None:
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 100
