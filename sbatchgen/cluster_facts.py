@@ -29,7 +29,7 @@ def only_for(option: str, allowed: Sequence[str]) -> str:
 
 
 class StartFacts:
-    """How jobs start in a cluster or a partition, as far as rules of scripts ask: here nothing is known."""
+    """How jobs start in a cluster or a partition, where rules of scripts ask: here nothing is known."""
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
@@ -345,7 +345,7 @@ class FactSource:
 
 @record
 class KnownCluster(StartFacts):
-    """A cluster, as far as the rules of scripts ask for it; None is "not known"."""
+    """A cluster, with what the rules of scripts ask for; None is "not known"."""
 
     KEYS_FIRST: ClassVar = True
     places: ClassVar[Mapping[str, str]] = {}  # of its keys in its file, as "required" -> "/etc/x.yaml:4"

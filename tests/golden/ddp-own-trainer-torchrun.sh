@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (7358eb76fcfc): sbatchgen render ddp
+# sbatchgen 0.3.0 (d28f8975ad3d): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (27f8cb3bc534): sbatchgen render ddp
+# sbatchgen 0.3.0 (755da3ae2b89): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.3.0 (4d218edf30c6): sbatchgen render ddp
+# sbatchgen 0.3.0 (62497c53ac61): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
