@@ -290,6 +290,8 @@ def test_a_job_that_waits_for_a_drained_node_is_no_mistake_of_its_profile(
     assert (tried.status, f" {outcome}" in tried.out) == (status, True), tried.err
 
 
-@pytest.mark.parametrize(("name", "fix"), [("mcu", "did you mean 'msu'?"), ("mycluster", "describe this cluster: ")])
+@pytest.mark.parametrize(
+    ("name", "fix"), [("mcu", "did you mean 'msu'?"), ("mycluster", "describe this cluster: ")]
+)
 def test_a_profile_is_proposed_only_where_its_name_is_near(command: Command, name: str, fix: str) -> None:
     assert f"\n  fix: {fix}" in command("profile", "show", name).err
