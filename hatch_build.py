@@ -16,6 +16,10 @@ PLACES = {
     "profiles": "sbatchgen/profiles",
     "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
+    "docs/how-to": "sbatchgen/guide/how-to",
+} | {
+    f"docs/{page}.md": f"sbatchgen/guide/{page}.md"
+    for page in ("install", "tutorial", "first-hour", "glossary")
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from release import man
-from sbatchgen.cli import GROUPS, cli
-from tests.conftest import Command, commands_of
+from sbatchgen.cli import GROUPS, cli, guide
+from tests.conftest import REPOSITORY, Command, commands_of
 
 
 def test_the_help_shows_each_command_once_in_its_group(command: Command) -> None:
@@ -29,12 +29,31 @@ def test_help_of_a_command_is_what_its_option_prints(command: Command, names: li
     assert (shown.status, shown.out) == (0, command(*names, "--help").out)
 
 
+def test_the_guide_lists_the_pages_and_shows_each(command: Command) -> None:
+    rows = command("help", "guide").out.splitlines()
+    names = {row.split()[0] for row in rows[1:]}
+    assert names == {*guide.FIRST, *(file.stem for file in (REPOSITORY / "docs/how-to").glob("*.md"))}
+    for row in rows[1:]:
+        name, _, title = row.partition("  ")
+        text = command("help", "guide", name).out
+        assert text.replace("`", "").startswith(f"# {title.strip()}\n")
+        assert "<!--" not in text
+    assert command("help", "own-trainer").out == command("help", "guide", "own-trainer").out
+    assert command("help", "plan").out.startswith("Usage: ")  # a command and a page have the name
+
+
 @pytest.mark.parametrize(
     ("names", "what", "fix"),
     [
-        (["rendr"], "no such command 'rendr'", "did you mean 'render'?"),
+        (["rendr"], "no such command or page 'rendr'", "did you mean 'render'?"),
+        (["own-traner"], "no such command or page 'own-traner'", "did you mean 'own-trainer'?"),
+        (["guide", "xyz"], "no such command or page 'xyz'", "sbatchgen help guide lists the pages"),
         (["profile", "chek"], "no such command 'chek'", "did you mean 'check'?"),
-        (["render", "ddp"], "unexpected extra argument (ddp)", "write sbatchgen help [OPTIONS] [COMMAND]..."),
+        (
+            ["render", "ddp"],
+            "unexpected extra argument (ddp)",
+            "write sbatchgen help [OPTIONS] [COMMAND|PAGE]...",
+        ),
     ],
 )
 def test_help_of_no_command_is_an_error(command: Command, names: list[str], what: str, fix: str) -> None:

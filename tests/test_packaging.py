@@ -14,6 +14,7 @@ import pytest
 
 from release import build, man
 from sbatchgen import __version__
+from sbatchgen.cli import guide
 from tests.conftest import REPOSITORY
 from tests.scripts import PROFILES
 
@@ -23,6 +24,7 @@ FOLDERS = {
     "profiles": "sbatchgen/profiles",
     "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
+    "docs/how-to": "sbatchgen/guide/how-to",
 }
 
 
@@ -57,6 +59,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_the_wheel_holds_exactly_this(wheels: dict[str, Path], source: str) -> None:
     info = f"sbatchgen-{__version__}.dist-info"
     expected = {f"{place}/{name}" for folder, place in FOLDERS.items() for name in tracked(folder)}
+    expected |= {f"sbatchgen/guide/{page}.md" for page in guide.FIRST}
     expected |= {
         f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.cli.output import note_lines, put, say, warn_of_left_out
+from sbatchgen.cli.output import note_lines, put, say, show_markdown, warn_of_left_out
 from sbatchgen.errors import DocumentError, SbatchgenError, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
@@ -205,23 +205,41 @@ def _completed_names(context: click.Context, _: click.Parameter, incomplete: str
     shown = _context_of(context, context.params["names"] or ())
     group = shown.command
     names = group.list_commands(shown) if isinstance(group, click.Group) else []
+    if shown is context.parent:
+        names = [*names, "guide", "script"]
     return [name for name in names if name.startswith(incomplete)]
 
 
 @cli.command("help")
-@click.argument("names", metavar="[COMMAND]...", nargs=-1, shell_complete=_completed_names)
+@click.argument("names", metavar="[COMMAND|PAGE]...", nargs=-1, shell_complete=_completed_names)
 @click.pass_context
 def help_(context: click.Context, names: tuple[str, ...]) -> None:
     """Show the help of a command, as in: sbatchgen help profile check.
 
-    sbatchgen help script explains the scripts that it renders.
+    `sbatchgen help guide` lists the pages of the documentation, and `sbatchgen help guide plan` shows one of
+    them. `sbatchgen help script` explains the scripts that sbatchgen renders.
     """
     from sbatchgen.inputs.search import bundled
 
     if names == ("script",):
         put(bundled("templates").joinpath("script.txt").read_text(), nl=False)
+    elif names[:1] == ("guide",) and len(names) < 3:
+        _show_guide(*names[1:], others=())
+    elif len(names) == 1 and cli.get_command(context, names[0]) is None:
+        _show_guide(names[0], others=cli.list_commands(context))
     else:
         put(_context_of(context, names).get_help())
+
+
+def _show_guide(*names: str, others: Sequence[str]) -> None:
+    """Show a page, or list all; `others` are what a wrong name may mean too."""
+    from sbatchgen.cli import guide
+    from sbatchgen.text_table import table
+
+    if names:
+        show_markdown(guide.page(names[0], others))
+    else:
+        put(table([("PAGE", "TITLE"), *guide.titles()]), nl=False)
 
 
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:

@@ -139,7 +139,7 @@ class _Loader(jinja2.FileSystemLoader):
                 raise jinja2.TemplateError(_TOO_LARGE)
         source = super().get_source(environment, template)
         if (old := _OLD_BLOCK.search(source[0])) and re.search(r"{%[-+]?\s*extends\b", source[0]):
-            what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see docs/reference/script.md"
+            what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see sbatchgen help script"
             line = source[0].count("\n", 0, old.start()) + 1
             raise jinja2.TemplateSyntaxError(what, line, template, source[1])
         return source
