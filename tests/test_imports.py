@@ -18,7 +18,7 @@ from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY
 
 PACKAGE, TRAINING = REPOSITORY / "sbatchgen", REPOSITORY / "training"
-# What judges any script: behind one door for who reads how a job is submitted.
+# What judges any script. Who reads how a job is submitted sees one call of it.
 SCRIPTS = ("sbatch", "executables", "bash", "cluster_facts", "script", "rules", "lint")
 LAB = ("sandbox", "plan", "started", "adopt", "prepare", "discover", "extras")
 SCRIPT = """
