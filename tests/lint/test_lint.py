@@ -687,7 +687,12 @@ def test_the_hook_is_one_that_runs(command: Command) -> None:
 
 
 def test_a_number_of_tasks_may_come_from_the_command_line(command: Command) -> None:
-    put("a.slurm", "#!/bin/bash\n#SBATCH --time=1:00:00 --gpus-per-task=1\nsrun python train.py\n")
+    text = "#!/bin/bash\n#SBATCH --time=1:00:00 --gpus-per-task=1\nsrun python train.py\n"
+    put("a.slurm", text)
+    refused = command("lint", "a.slurm", "--no-shellcheck")
+    assert refused.status == 3
+    assert "error SB135" in refused.out
+    put("a.slurm", f"{text}# submit: sbatch -n 4 a.slurm\n")
     done = command("lint", "a.slurm", "--no-shellcheck")
     assert done.status == 0
     assert "warning SB135" in done.out
