@@ -245,6 +245,23 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
     return _read_string(text, (line, column), context or TOP, fixed=not is_literal)
 
 
+def input_body(command: Command) -> Body | None:
+    """The body that a command's here-document is; None without one, or if something in it is expanded."""
+    marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
+    mark = marks[0] if len(marks) == 1 else None
+    if mark is None or mark.value is None:
+        return None
+    text = command.source.text
+    at = text.find("\n", mark.end) + 1
+    end = re.compile(rf"^\t*{re.escape(mark.value)}$", re.MULTILINE).search(text, at) if at else None
+    if end is None:
+        return None
+    inner = text[at : end.start()]
+    if not mark.quoted and "\\" not in mark.text and re.search(r"[$`\\]", inner):
+        return None
+    return _read_string(inner, command.source.position(at), TOP, fixed=False)
+
+
 _LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules ask for
 
 

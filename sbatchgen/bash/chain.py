@@ -3,8 +3,8 @@
     chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1:
     # srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py
 
-Arrays and variables are followed if the text says what they hold; bash -c 'STRING' is read as a script,
-and the chain continues with the command that it ends in.
+Arrays and variables are followed if the text says what they hold; bash -c 'STRING' is read as a script, as is
+the here-document of bash <<'END', and the chain continues with the command that it ends in.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from sbatchgen.bash.body import Body, string_body
+from sbatchgen.bash.body import Body, input_body, string_body
 from sbatchgen.bash.statement import Command
 from sbatchgen.bash.word import ASSIGNED, Word
 from sbatchgen.executables.command_options import Given, program_name, read_options
@@ -86,7 +86,16 @@ class Tool:
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
     """The tools that a command starts, each started by the one before; the last is the program."""
     words = [word for written in command.words for word in body.expand(written)]
-    return tuple(_chain(words, body, (), DEPTH_MAX))
+    tools = tuple(_chain(words, body, (), DEPTH_MAX))
+    if tools and _reads_input(tools[-1]) and (inner := input_body(command)):
+        tools += tuple(_main(inner, (), DEPTH_MAX - 1))
+    return tools
+
+
+def _reads_input(tool: Tool) -> bool:
+    """Whether a tool is a shell that reads its commands from its input."""
+    is_script = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
+    return tool.name in SHELLS and tool.option("command") is None and not is_script
 
 
 def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
@@ -130,14 +139,20 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     """The tools that the string of bash -c starts at its end, or with the parameters that it is given."""
-    inner = string_body(tool.body, script)
+    yield from _main(
+        string_body(tool.body, script), [tool.body.followed(word) for word in tool.rest], depth - 1
+    )
+
+
+def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
+    """The tools that the main command of a shell's text starts."""
     commands = [each for each in inner.commands if not each.test and not each.context.substitution]
     passing = [command for command in commands if any("@" in word.variables for word in command.words)]
     launching = [command for command in commands if command.name in _MAIN]
     chosen = (passing or launching or commands)[-1:]
     for command in chosen:
         words = [word for written in command.words for word in inner.expand(written)]
-        yield from _chain(words, inner, [tool.body.followed(word) for word in tool.rest], depth - 1)
+        yield from _chain(words, inner, passed, depth)
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:

@@ -67,6 +67,7 @@ class Redirect(NamedTuple):
 
     operator: str  # such as ">", "<<" or "2>&1"'s ">&"
     target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
+    descriptor: str = ""  # what is redirected, such as "2" of 2>; "" for the operator's own
 
 
 @frozen(kw_only=True, slots=True)
@@ -207,7 +208,7 @@ class Command(Placed):
 
 _NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")
 _OPENER = re.compile(r"\[\[?|\(\(")
-_OPERATOR = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&-?|>&-?|>>|>\||<|>)")
+_OPERATOR = re.compile(r"(\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&-?|>&-?|>>|>\||<|>)")
 
 
 class Span(NamedTuple):
@@ -238,7 +239,7 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
 
 def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
     """The parts of a command; to the grammar, words after a redirection are part of that."""
-    source, end, operator = command.source, command.at, ""
+    source, end, operator, descriptor = command.source, command.at, "", ""
     words: list[Word] = []
     assignments: list[Assignment] = []
     redirects: list[Redirect] = []
@@ -249,15 +250,16 @@ def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
             break  # what the grammar takes for more of it, after text that is not bash
         if first.kind in REDIRECTS:
             match = _OPERATOR.match(source.text, first.start)
-            operator, end = (match[1], match.end()) if match else ("", at)
+            operator, end = (match[2], match.end()) if match else ("", at)
+            descriptor = (match[1] or "") if match else ""
             if operator.endswith("&-"):
-                redirects.append(Redirect(operator, None))
+                redirects.append(Redirect(operator, None, descriptor))
                 operator = ""
             continue
         end = stop
         is_assignment = first.kind == "variable_assignment" and ASSIGNED.match(source.text, at)
         if operator:
-            redirects.append(Redirect(operator, word(source, at, end)))
+            redirects.append(Redirect(operator, word(source, at, end), descriptor))
             operator = ""
             continue
         if is_assignment:

@@ -55,7 +55,7 @@ def _ends_itself(script: JobScript) -> Iterator[Hit]:
     """A pkill -f that finds its shell, and srun: the command lines of both have the text of bash -c."""
     for launch in script.steps:
         for shell, body in launch.strings:
-            for command in body.commands:
+            for command in body.commands if shell.option("command") else ():
                 pattern = _pattern(command) if _is_full(command) else ""
                 if pattern and _finds(pattern, body.source.text):
                     what = f"pkill -f finds '{visible(pattern)[:40]}' in the text of this {shell.name} -c: "

@@ -102,7 +102,7 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
     """The texts that the shells of tasks read, and the batch shell does not."""
     for launch in script.steps:
-        command, shell = launch.command, launch.tools[-1] if launch.tools[-1].name in SHELLS else None
+        command, shell = launch.command, next((each for each in launch.tools if each.name in SHELLS), None)
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             string = option.value_word.text if option and option.value_word else ""
