@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 
-from sbatchgen.bash import Assignment, Command, Word
+from sbatchgen.bash import Assignment, Body, Command, Word
 from sbatchgen.finding import Edit
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
@@ -156,14 +156,35 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
         if source and "device_count" in source.words:
             continue  # the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
-            sets = {made.name: made for made in body.sets if made.word}
-            mask, rank = sets.get("CUDA_VISIBLE_DEVICES"), sets.get("LOCAL_RANK")
-            of_mask, of_rank = (made.word.variables if made and made.word else () for made in (mask, rank))
-            if of_rank == ("SLURM_LOCALID",) and of_mask in {("SLURM_LOCALID",), ("LOCAL_RANK",)}:
+            sets = _texts(body)
+            if all(_is_local(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
                 what += f"{launch.program.name} finds no GPU of this number"
                 fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
                 yield Hit(script.at_command(launch.command), what, fix)
+
+
+def _texts(body: Body) -> dict[str, str]:
+    """The last value of each variable, as it is written, also of env NAME=VALUE; "" for none."""
+    texts = {made.name: made.word.text if made.word else "" for made in body.sets}
+    for command in body.commands if "env" in body.source.text else ():
+        given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
+        texts |= {name: value for name, equals, value in given if equals and name.isidentifier()}
+    return texts
+
+
+def _is_local(name: str, texts: dict[str, str], depth: int = 4) -> bool:
+    """Whether a variable is the number of a task on its node, by the text and perhaps by other variables."""
+    match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
+    if match is None or not depth:
+        return False
+    source = next(filter(None, match.groups()))
+    is_share = source == "SLURM_PROCID" and "%" in match[0]
+    return source == "SLURM_LOCALID" or is_share or _is_local(source, texts, depth - 1)
+
+
+# $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)).
+_ONE_VARIABLE = re.compile(r'"?\$(?:(\w+)|\{(\w+)\}|\(\( *\$?\{?(\w+)\}?(?: *% *[\w$]+)? *\)\))"?')
 
 
 @RULES.add(

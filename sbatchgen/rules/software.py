@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import dropwhile
 
 from sbatchgen.bash import Command
 from sbatchgen.executables.program import SHELLS
@@ -100,14 +101,18 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 )
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
-        words = command.words[1:] if command.name in SHELLS and len(command.words) == 2 else command.words
-        path = script.body.text_of(words[0]).strip("\"'") if len(words) == 1 else ""
-        if _FOR_SHELLS.search(path):
+        words = command.words
+        if command.name in SHELLS:  # -c, -n and -s do something else with it
+            words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
+        path = script.body.text_of(words[0]).strip("\"'") if words else ""
+        if _FOR_SHELLS.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
             what = f"{path} runs in a shell of its own: what it sets does not reach this one"
             yield Hit(script.at_command(command), what, f"source {path}")
 
 
-_FOR_SHELLS = re.compile(r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|conda\.sh|\.?bashrc|setvars\.sh)$")
+_FOR_SHELLS = re.compile(
+    r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|profile\.d/conda\.sh|\.?bashrc|setvars\.sh)$"
+)
 
 
 @RULES.add(

@@ -142,16 +142,23 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
     """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
-    if "after" not in script.text or _TOGETHER.search(script.text):
-        return
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
-    if _AFTER.search(script.option("dependency")):
+    if _AFTER.search(script.option("dependency")) and not _are_together(script.text):
         yield Hit(script.at_value("dependency"), what, fix)
-    for command in script.named("sbatch"):
+    submissions = script.named("sbatch")
+    if _are_together(" ".join(script.lines[each.line - 1] + each.text for each in submissions)):
+        return
+    for command in submissions:
         for word in command.words[1:]:
-            if _AFTER.search(word.text):
+            given = (word.text, *(script.body.text_of(each) for each in script.body.expand(word)))
+            if any(map(_AFTER.search, given)):
                 yield Hit(script.at_word(word), what, fix)
+
+
+def _are_together(text: str) -> bool:
+    """Whether names in a text say that the jobs run beside each other."""
+    return bool(_TOGETHER.search(_COUNTS.sub("", text)))
 
 
 @RULES.add(
@@ -196,4 +203,8 @@ def _not_given_back(script: JobScript) -> Iterator[Hit]:
 
 
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
-_TOGETHER = re.compile(r"(?i)server|monitor|client|worker|watch|tunnel|coordinator|scheduler_|\bray\b")
+_TOGETHER = re.compile(
+    r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
+    r"|(?<![a-z])ray(?![a-z])"
+)
+_COUNTS = re.compile(r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)")  # of a data loader

@@ -405,7 +405,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
             commands = [command for command in tool.body.commands if not command.context.substitution]
-            if len(commands) < 2:
+            if len(commands) < 2 and not any(command.context.loop for command in commands):
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
             last = commands[-1]  # which newer bash versions run in their own place
@@ -432,12 +432,26 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
                 continue
             serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
             for command in serving if not all(each.background for each in body.commands) else ():
-                if any(redirect.operator in (">", ">>", "&>", "&>>") for redirect in command.redirects):
+                if _has_own_output(command):
                     continue  # a step ends without it
                 what = f"{command.name} has the output of the task and never ends: the step waits for it, "
                 what += "until the time limit"
                 yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
                 return
+
+
+def _has_own_output(command: Command) -> bool:
+    """Whether a command writes nothing to where its shell does: a step waits for stderr as for stdout."""
+    own = set()
+    for redirect in command.redirects:
+        to = redirect.target.text if redirect.target else ""
+        if redirect.operator in ("&>", "&>>"):
+            return True
+        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and to in own):
+            own.add(redirect.descriptor or "1")
+        elif redirect.operator == ">&" and not to.isdecimal():
+            return True
+    return {"1", "2"} <= own
 
 
 @RULES.add(
@@ -468,9 +482,10 @@ _MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|whi
 _ENDS_OTHERS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
 # Programs that never end by themselves.
 SERVES = re.compile(
-    r"(?:^|[\s/])(?:vllm serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)|tensorboard"
-    r"|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*|ray start .*--block"
-    r"|nvidia-smi (?:dmon|pmon)|nvidia-smi .*(?:-l|--loop)|jupyter[ -]\w+|text-generation-launcher)(?:\s|=|$)"
+    r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"
+    r"|tensorboard|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*"
+    r"|ray start .*--block|nvidia-smi (?:dmon|pmon)|nvidia-smi .*(?:-l|--loop)|jupyter[ -]\w+"
+    r"|text-generation-launcher)(?:\s|=|$)"
 )
 
 
