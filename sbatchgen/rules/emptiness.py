@@ -1,4 +1,4 @@
-"""Variables that are empty where a script uses them: SB335.
+"""Variables that are empty where a script uses them: SB335, and elements of lists: SB434.
 
 What the environment of the submission, a site or a module may set is not known, so a variable that the script
 does not set is reported only if the text shows that it should: it is set later, or almost under this name, or
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.bash import Assignment, Command, Piece, VariableUse
+from sbatchgen.bash import Assignment, Body, Command, Piece, VariableUse
 from sbatchgen.errors import nearest
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.rules.rule import Hit, Rules
@@ -58,6 +58,65 @@ def _empty(script: JobScript) -> Iterator[Hit]:
     if unset and not (script.sources_commands or script.is_wrapped):
         yield from _misnamed(script, unset, sets)
         yield from _needed(script, unset)
+
+
+@RULES.add(
+    "SB434",
+    "warning",
+    "an index of the array that a list of the script does not have",
+    source="bash(1)",
+    words=("SLURM_ARRAY_TASK_ID",),
+    report="https://github.com/RILAB/lab-docs/issues/2",
+)
+def _outside_of_list(script: JobScript) -> Iterator[Hit]:
+    """Tasks of the array whose number, perhaps with a sum, is beyond a list that the text gives."""
+    body, text = script.body, script.body.source.text
+    if body.language not in ("bash", "sh") or not script.array:
+        return
+    for use in body.uses:
+        list_use = _INDEXED.fullmatch(text, use.at, use.end) if use.source is body.source else None
+        offset = _offset(body, list_use[2]) if list_use else None
+        count = _length(body, use.name) if offset is not None else 0
+        if offset is None or not count or f"{{#{use.name}[" in text:
+            continue
+        tasks = [number for run in script.array for number in (run[0], run[-1])]
+        worst = max(tasks) if max(tasks) + offset >= count else min(tasks)
+        index = worst + offset
+        if index >= count or index < 0:
+            what = (
+                f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} elements, "
+            )
+            what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "it is one from the end")
+            fix = f"--array={-offset}-{count - 1 - offset}"
+            yield Hit(script.at_start(use), what, fix)
+            return
+
+
+_INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")
+_TASK = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
+_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{1, 8}) *)?(?:\)\))?")
+
+
+def _offset(body: Body, index: str, depth: int = 3) -> int | None:
+    """Return what an index adds to the number of the task, also by a variable; None of another one."""
+    match = _SUM.fullmatch(index.strip().strip('"'))
+    if match:
+        return int(f"{match[1]}{match[2]}") if match[2] else 0
+    name = index.strip().strip('"').lstrip("$").strip("{}")
+    sets = body.sets_of(name)
+    is_one = len(sets) == 1 and sets[0].word and sets[0].context.top and not sets[0].append
+    return _offset(body, sets[0].word.text, depth - 1) if is_one and sets[0].word and depth else None
+
+
+def _length(body: Body, name: str) -> int:
+    """Return how many elements a list has for certain; 0 if the text does not say it."""
+    sets = body.sets_of(name)
+    items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
+    for item in items or ():
+        is_one = all(piece.quoted or piece.kind == "text" for piece in item.pieces)
+        if not is_one or "@" in item.text or item.text.startswith("["):
+            return 0
+    return len(items or ())
 
 
 def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:

@@ -191,6 +191,7 @@ MENDS = (
     Mend("SB427", (("export HIP_VISIBLE_DEVICES=2,3\n", ""),), "python 4"),
     Mend("SB430", (("/etc", "source /etc"),)),
     Mend("SB431", (("SLURM_ARRAY_TASK_ID=3\n", ""),)),
+    Mend("SB434", (("=1-3", "=0-2"),)),
     Mend("SB432", ((" CUDA_VISIBLE_DEVICES=$SLURM_LOCALID", ""),), "python 4"),
     Mend("SB433", (("uv sync", "flock env.lock uv sync"),)),
     Mend("SB504", (("exec", "exec --nv"),)),
