@@ -13,11 +13,13 @@ from sbatchgen.rules import comments, judge
 from sbatchgen.rules.rule import Applies, Rule
 from sbatchgen.script.job import OLD_SLURM
 from sbatchgen.script.script import JobScript
+from sbatchgen.script.wrapped_job import wrapped_jobs
 from sbatchgen.units import RELEASES
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
 _ABOUT_OPTIONS = ("directives", "words", "misread_values", *judge.JOBS)
+_ABOUT_LAUNCHES = ("processes", "steps", "rendezvous")
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
 
 
@@ -54,6 +56,7 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     failures: _Failures = {}
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     findings = _findings(script, judge.that_may_find(every, script), failures)
+    findings += _of_wrapped(script, failures)
     findings = _dated(script, _applying(script, findings))
     findings += _new(script, others, findings)
     if "sbatchgen:" in script.text:
@@ -61,6 +64,15 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
         )
     return in_order([*findings, *_failure_findings(script, failures)])
+
+
+def _of_wrapped(script: JobScript, failures: _Failures) -> Iterator[Finding]:
+    """Yield what rules of launches warn of in the jobs that the script submits with sbatch --wrap."""
+    for word, job in wrapped_jobs(script):
+        place = script.at_word(word)
+        for found in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
+            if found.severity != "info" and not found.pedantic:
+                yield found._replace(place=place, problem=found.problem._replace(at=place.text), edits=())
 
 
 def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:

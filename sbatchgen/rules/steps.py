@@ -510,6 +510,22 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
     yield from _in_each_task(script)
+    yield from _alone_in_each_task(script)
+
+
+def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
+    """Programs that srun starts several times, know nothing of each other, and save into one file."""
+    if _OF_TASKS.search(script.text) or script.named("cd"):
+        return
+    for launch in script.trainings:
+        tasks = launch.tasks or 0
+        source = script.source_of(launch) if launch.is_native and tasks > 1 else None
+        if source and source.trains_alone and source.saved:
+            name = launch.program.name
+            what = f"srun starts {name} {tasks} times, and {name} knows nothing of other processes: each "
+            what += f"does the same work and writes {source.saved[0].name}"
+            yield Hit(script.at_command(launch.command), what, f"srun --ntasks=1 ... {name}")
+            return
 
 
 def _in_each_task(script: JobScript) -> Iterator[Hit]:
