@@ -47,7 +47,7 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
         what += f" since {since}" if before or not refused else ""
         what += f"; in {job.slurm} {before}" if before and not refused else ""
         yield Hit(second, what, "keep one of them", "warning" if job.is_script and not refused else None)
-    if "gpus-per-socket" in resources and "sockets-per-node" not in resources:
+    if job.option("gpus-per-socket").rpartition(":")[2].strip("0") and "sockets-per-node" not in resources:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
     for name, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):

@@ -549,6 +549,10 @@ def _listed(job: Job, option: str) -> dict[str, int]:
         return {}
     from sbatchgen.sbatch import lists  # few jobs name any
 
+    if (
+        option == "constraint" and job.slurm < "26.05"
+    ):  # seen on 22.05: it reads nothing up to the next & or |
+        text = re.sub(r"\][^&,|]+", "]", text)
     with suppress(ValueError):
         return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)
     return {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.finding import Edit
+from sbatchgen.finding import Edit, Severity
 from sbatchgen.quoting import counted
 from sbatchgen.rules import rendezvous
 from sbatchgen.rules.edits import after, before
@@ -410,7 +410,10 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
 )
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
-    tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+    each = resources.cpus_per_task or 1
+    # With CPUs for a task and no number of tasks, sbatch takes one for each node.
+    asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+    tasks = asked or (resources.nodes if each > 1 and resources.ntasks_per_gpu is None else 0)
     launches = [launch for launch in script.launches if launch.mpi]
     for launch in launches if tasks and "exclusive" not in resources else ():
         mpi = launch.mpi
@@ -421,15 +424,19 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         count = launch.number(option, mpi)
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
             continue
-        if count > tasks and (resources.cpus_per_task or 1) == 1:
-            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: Open MPI ends for "
-            what += "lack of slots"
-        elif 2 * count <= tasks and len(launches) == 1 and _is_all(script, launch):
+        fix = f'{mpi.name} -np "$SLURM_NTASKS"'
+        # With CPUs for each task other MPIs may start them all the same, on these.
+        severity: Severity | None = "info" if count > tasks and each > 1 else None
+        if count > tasks:
+            what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
+            what += "Open MPI ends for lack of slots"
+            fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
+        elif 2 * count <= asked and len(launches) == 1 and _is_all(script, launch):
             what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
             what += f"{tasks - count} stay idle"
         else:
             continue
-        yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
+        yield Hit(script.at_option_of(option), what, fix, severity)
 
 
 _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
