@@ -160,6 +160,7 @@ def spread(
     `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
     refusal = _wrong_number(options, job, environment) or _wrong_gpus(options, job, environment)
+    refusal = refusal or _wrong_memory(options, environment)
     if refusal:
         return [], refusal
     names = placed or _nodes(options, job)
@@ -266,6 +267,15 @@ def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> 
     if differs or (is_without and asks):
         return "Unable to create step for job: Invalid generic resource (gres) specification"
     return ""
+
+
+def _wrong_memory(options: Options, environment: Options) -> str:
+    """Why srun does not take the memory that its environment asks for; "" if it does."""
+    kinds = ("CPU", "GPU", "NODE")
+    given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
+    if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
+        return ""
+    return "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive."
 
 
 def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -> str:
