@@ -49,3 +49,10 @@ def test_twelve_of_twenty_that_were_set_aside_are_found() -> None:
     aside = [report for report in REPORTS if report["set"] == "held out"]
     assert len(aside) == 20
     assert sum("found" in report for report in aside) >= 12
+
+
+def test_sixteen_of_twenty_of_the_third_set_are_found() -> None:
+    third = [report for report in REPORTS if report["set"] == "third"]
+    assert len(third) == 20
+    assert sum("found" in report for report in third) >= 16
+    assert sum("found" in report or "since" in report for report in third) >= 19
