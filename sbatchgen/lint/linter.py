@@ -68,11 +68,12 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
 
 def _of_wrapped(script: JobScript, failures: _Failures) -> Iterator[Finding]:
     """Yield what rules of launches warn of in the jobs that the script submits with sbatch --wrap."""
-    for word, job in wrapped_jobs(script):
+    for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
         place = script.at_word(word)
-        for found in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
-            if found.severity != "info" and not found.pedantic:
-                yield found._replace(place=place, problem=found.problem._replace(at=place.text), edits=())
+        for finding in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
+            if finding.severity != "info" and not finding.pedantic:
+                problem = finding.problem._replace(at=place.text)
+                yield finding._replace(place=place, problem=problem, edits=())
 
 
 def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:

@@ -94,7 +94,7 @@ def _outside_of_list(script: JobScript) -> Iterator[Hit]:
 
 _INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")
 _TASK = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
-_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{1, 8}) *)?(?:\)\))?")
+_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
 
 
 def _offset(body: Body, index: str, depth: int = 3) -> int | None:

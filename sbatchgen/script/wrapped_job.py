@@ -33,7 +33,7 @@ _COUNTING = (
 
 def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
     """Yield each string of --wrap as a script, with its word, if the text says what sbatch gets."""
-    for command in script.named("sbatch") if "--wrap" in script.text else ():
+    for command in script.named("sbatch"):
         read = _read(script, command)
         if read is not None:
             options, string = read
