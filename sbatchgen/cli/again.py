@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli import submit
+from sbatchgen.cli.jobs import snapshot_of
 from sbatchgen.cli.output import YES, completed_runs, here
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
@@ -58,7 +59,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         given = context.params
         how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
         keep_env = given.pop("keep_sbatch_env")
-        if submit.snapshot_of(given) is not None:
+        if snapshot_of(given) is not None:
             raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
         del given["job"]
         _resume_script(resumed, last, given, args, keep_env=keep_env, **how)

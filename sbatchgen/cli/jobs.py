@@ -29,6 +29,18 @@ ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files
 ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
 
 
+SNAPSHOT = click.option(
+    "--snapshot", is_flag=True, help="Run a copy of the files tracked by git, as they are now."
+)
+SNAPSHOT_FILE = click.option(
+    "--snapshot-file",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(),
+    help="Copy this file or folder too, which git does not track.",
+)
+
+
 class JobCommand(click.Command):
     """A command that takes every option of a job, and JOB if its usage starts with that.
 
@@ -128,6 +140,15 @@ def submission_of(
     return of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
 
 
+def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the files of a snapshot that git does not track; None without a snapshot option."""
+    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
+    if not wanted and not named:
+        return None
+    given["snapshot_dir"] = None  # of an earlier job that is resumed
+    return tuple(named)
+
+
 def refuse_mistaken(name: str, wanted: str) -> None:
     """Raise CommandLineError for a file that this command is not for."""
     from sbatchgen.modes import MODES
@@ -169,6 +190,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
 @click.option("--whole", is_flag=True, help="Show the whole script, not only what this job decides.")
+@SNAPSHOT
+@SNAPSHOT_FILE
 @FORMAT
 @click.pass_obj
 def review(
@@ -182,7 +205,8 @@ def review(
     from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
 
-    submission = submission_of(job, args, job_options, review_only=True)
+    snapshot = snapshot_of(job_options)
+    submission = submission_of(job, args, job_options, snapshot=snapshot, review_only=True)
     shown = submission.review if os.environ.get(ELSEWHERE) else with_digest(submission, os.environ)
     failure = failure_of(shown.findings)
     if test_only and submission.local:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobCommand, submission_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
 from sbatchgen.cli.output import (
     YES,
     completed_runs,
@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from sbatchgen.runs.index import Index
     from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
-
-SNAPSHOT = click.option(
-    "--snapshot", is_flag=True, help="Run a copy of the files tracked by git, as they are now."
-)
-SNAPSHOT_FILE = click.option(
-    "--snapshot-file",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(),
-    help="Copy this file or folder too, which git does not track.",
-)
-
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
@@ -112,15 +100,6 @@ def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: boo
     given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
     given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
     submit_reviewed(submission_of("ddp", args, given), yes=yes, dry_run=dry_run, follow=follow)
-
-
-def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the files of a snapshot that git does not track; None without a snapshot option."""
-    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
-    if not wanted and not named:
-        return None
-    given["snapshot_dir"] = None  # of an earlier job that is resumed
-    return tuple(named)
 
 
 def _find_all(runs: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli import submit
-from sbatchgen.cli.jobs import JobCommand, request_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
 from sbatchgen.cli.output import YES, here, note
 from sbatchgen.errors import CommandLineError
 
@@ -46,8 +46,8 @@ Choice = Callable[["Sweep"], Iterable[int]]
 )
 @click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
-@submit.SNAPSHOT
-@submit.SNAPSHOT_FILE
+@SNAPSHOT
+@SNAPSHOT_FILE
 @YES
 @submit.DRY_RUN
 @click.pass_obj
@@ -71,7 +71,7 @@ def run_sweep(
         name: job_options.pop(name)
         for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
     }
-    options["snapshot"] = submit.snapshot_of(job_options)
+    options["snapshot"] = snapshot_of(job_options)
     params, file, most = options["params"], options["file"], options["most"]
     if bool(params) == bool(file) or (file and most):
         what = "give the points by --param, with or without --random, or by --file"

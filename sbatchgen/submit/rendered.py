@@ -56,7 +56,10 @@ def of_job(
         DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
         FitError: There is no scheduler to submit to.
     """
+    review_only = review_only and snapshot is None  # a copy needs a run folder that is known
     run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
+    if snapshot is not None and not folder:
+        raise CommandLineError.of("--snapshot needs the job's files, and they are on another machine")
     code = None
     if snapshot is not None and run_dir and folder:
         code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)

@@ -138,13 +138,29 @@ def test_the_name_of_a_snapshot_is_drawn_and_changes_no_digest(
     git(folder, "init", "--quiet", "repo")
     git(folder / "repo", "add", ".")
     monkeypatch.chdir("repo")
-    words = ("submit", "single", "--profile", "torchrun", "--trainer", "train.py", "--snapshot")
+    job = ("single", "--profile", "torchrun", "--trainer", "train.py", "--snapshot")
+    words = ("submit", *job)
     digest = digest_in(command(*words, "--dry-run").err)
+    assert digest_in(command("review", *job).out) == digest
+    assert not Path("runs").exists()
     assert command(*words, "--yes", "--reviewed", digest).status == 0
     (copy,) = (folder / "repo/runs/single").glob("code-*")
     assert f'SNAPSHOT="{copy}"' in sbatch.read_text()
     other = command(*words, "--yes", "--reviewed", digest, "--env", "A=/code-12345678")
     assert (other.status, "A=/code-12345678" in other.err) == (3, True)
+
+
+def test_a_review_of_a_snapshot_that_nobody_could_submit_is_refused(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = command("review", "ddp", "--profile", "sensecore", "--snapshot")
+    assert (platform.status, "has no scheduler to submit to" in platform.err) == (4, True)
+    put(folder / "job.slurm", SCRIPT)
+    script = command("review", "job.slurm", "--snapshot")
+    assert (script.status, "it can't run a snapshot" in script.err) == (2, True)
+    monkeypatch.setenv("SBATCHGEN_ELSEWHERE", "1")
+    elsewhere = command("review", "single", "--profile", "torchrun", "--snapshot-file", "data")
+    assert (elsewhere.status, "they are on another machine" in elsewhere.err) == (2, True)
 
 
 def test_of_several_jobs_the_one_that_changed_is_named(command: Command, folder: Path, sbatch: Path) -> None:
