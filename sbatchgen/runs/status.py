@@ -92,6 +92,7 @@ def run_states(
             jobs[job.run].append(job)
     live = [job for several in jobs.values() for job in several if not job.ended]
     seen, rows, problems = _see(live, {run.name: run.folder for run in runs}, environment)
+    seen |= _after_runs(seen, rows, index)
     with contextlib.suppress(DocumentError):  # as on a full disk: it is seen again the next time
         index.seen(seen.values())
     states = []
@@ -334,13 +335,25 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     return job._replace(state=first.name, ended=not live, says=says)
 
 
-def _waits(row: SlurmJob) -> str:
-    """Return why a job waits; after others, with the conditions that are left."""
+def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
+    """Return why a job waits; after others, with the conditions that are left, and the runs of these jobs."""
     says = reason(row.reason, row.id).means
+    if row.reason != "Dependency":
+        return says
     left = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
-    return says + f": {', '.join(f'{how} {job}' for how, job in left)}" * (
-        bool(left) and row.reason == "Dependency"
-    )
+    of_runs = ((how, job, (runs or {}).get(job.partition("_")[0])) for how, job in left)
+    others = ", ".join(f"{how} {job}" + (f" of run {run}" if run else "") for how, job, run in of_runs)
+    return f"{says}: {others}" if others else says
+
+
+def _after_runs(
+    seen: Mapping[str, RunJob], rows: Mapping[str, Sequence[SlurmJob]], index: Index
+) -> dict[str, RunJob]:
+    """Return the jobs that wait for others, with the names of the runs that these belong to."""
+    waits = {key: several[0] for key, several in rows.items() if len(several) == 1 and several[0].dependency}
+    waits = {key: row for key, row in waits.items() if row.state.name == "PENDING"}
+    runs = {job.id: job.run for job in index.jobs()} if waits else {}
+    return {key: seen[key]._replace(says=_waits(row, runs)) for key, row in waits.items()}
 
 
 def _exit_status(status: int) -> str:

@@ -194,11 +194,22 @@ def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     record = site.cluster.run(["scontrol", "show", "job", done.stdout.strip()]).stdout
     assert f"Dependency=afterok:{many}_0(" in record
-    says = f"it waits for another job: afterok {many}_0"
+    says = f"it waits for another job: afterok {many}_0 of run many"
     site.cluster.until(lambda: says in site("status", "later").stdout, "what it waits for")
     site.cluster.run(["scontrol", "release", many], check=True)
     site.until("later", "COMPLETED")  # though the other element fails
     assert site("submit", "later.sh", "--yes", "--after", "later/0").returncode == 2
+
+
+@pytest.mark.slow
+def test_a_job_waits_for_its_start_time(site: Site) -> None:
+    site.cluster.put(
+        "work/begin.sh", "#!/bin/bash\n#SBATCH --job-name=begin --time=5 --begin=2099-01-02T03:04\ntrue\n"
+    )
+    assert site("submit", "begin.sh", "--yes").returncode == 0
+    shown = "waiting: its start time has not come yet; expected 2099-01-02 03:04"
+    site.cluster.until(lambda: shown in site("status", "begin").stdout, "why it waits")
+    site("cancel", "begin")
 
 
 @pytest.mark.slow
