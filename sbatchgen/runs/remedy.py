@@ -4,6 +4,7 @@ failures.yaml says what to do where that is not known. A package is named only i
 with the name of any other module may be anybody's.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,12 +12,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from sbatchgen import files
 from sbatchgen.errors import SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.quoting import word
 from sbatchgen.runs.failure import Failure
 from sbatchgen.runs.record import Record
+from sbatchgen.runs.submitted_scripts import MAX_BYTES
 from sbatchgen.sbatch.hostlist import hosts
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.script.trainer_source import WELL_KNOWN
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.gpu_nodes import unavailable
@@ -72,7 +76,25 @@ def _with_nodes(cause: Failure, case: Case) -> Failure:
         return replace(cause, fix=_ON_NODE.sub("", cause.fix))
     which = ",".join(names)
     means = f"{cause.means} ({which})" if cause.rank == "outside" else cause.means
+    if named := _named(case.record).intersection(
+        names
+    ):  # Slurm refuses --exclude beside it; as it is, the job waits
+        what = ",".join(sorted(named))
+        return replace(cause, means=means, fix=f"take {what} out of --nodelist, and submit the job again")
     return replace(cause, means=means, fix=re.sub(r"\bNODE\b", which, cause.fix))
+
+
+def _named(record: Record) -> set[str]:
+    """Return the nodes that a job asks for by name."""
+    typed = "".join(f"#SBATCH {option}\n" for option in record.options)
+    texts = [f"#!/bin/bash\n{typed}".encode("utf-8", "surrogateescape")]
+    with contextlib.suppress(OSError):
+        texts += [files.read_file(Path(record.folder, record.script), MAX_BYTES)] * bool(record.script)
+    lists = [record.value("--nodelist")]
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            lists += [use.value or "" for use in [read_script(text).options.get("nodelist")] if use]
+    return set(hosts(next(filter(None, lists), "")))
 
 
 def _with_accounting(fix: str, case: Case) -> str:

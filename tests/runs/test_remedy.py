@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -145,9 +146,11 @@ def test_the_file_that_defines_module_is_that_of_this_machine(
 # --- nodes and memory
 
 
-def of_two_nodes(folder: Path, programs: Path, command: Command, *states: str) -> None:
+def of_two_nodes(
+    folder: Path, programs: Path, command: Command, *states: str, options: Sequence[str] = ()
+) -> None:
     """A run of two nodes, of which a node has failed; the nodes of the cluster are in these states now."""
-    submit("own", folder, programs, command)
+    submit("own", folder, programs, command, *options)
     end("own", folder, programs, "NODE_FAIL 0:0", "")
     row = {
         "JobArrayID": "4711",
@@ -181,6 +184,14 @@ def test_the_node_that_failed_is_named_and_can_be_left_out(
     again = command("resume", "job", "--exclude", name, "--dry-run")
     assert again.status == 0
     assert f"--exclude={name}" in again.err
+
+
+def test_a_node_that_the_job_asks_for_by_name_cannot_be_left_out(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    """Slurm refuses --exclude beside --nodelist, and without it the job waits for the node."""
+    of_two_nodes(folder, programs, command, "IDLE", "DOWN", "DOWN", options=["--nodelist", "n2"])
+    assert fixes(command)["node-failure"] == "take n2 out of --nodelist, and submit the job again"
 
 
 def test_a_node_that_is_back_is_not_named(folder: Path, programs: Path, command: Command) -> None:

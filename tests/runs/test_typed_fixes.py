@@ -56,7 +56,7 @@ def test_the_fix_for_a_finished_script_names_nothing_of_a_rendered_job(known: Fa
     assert not re.search(r"--(?:env|launcher|runtime|bind|workers|resume)\b|in the profile,", fix)
 
 
-def submit(kind: str, folder: Path, programs: Path, command: Command) -> None:
+def submit(kind: str, folder: Path, programs: Path, command: Command, *options: str) -> None:
     """A run called job, whose job has ended."""
     (folder / "train.py").write_text("raise SystemExit(1)\n")
     (folder / "job.sh").write_text(SCRIPT)
@@ -67,7 +67,7 @@ def submit(kind: str, folder: Path, programs: Path, command: Command) -> None:
         f"#!/bin/sh\nread -r last <{numbers}\necho $((last + 1)) | tee {numbers}\n"
     )
     (programs / "sbatch").chmod(0o755)
-    done = command(*KINDS[kind])
+    done = command(*KINDS[kind], *options)
     assert done.status == (1 if kind == "local" else 0), done.err
 
 
