@@ -2,6 +2,7 @@
 """How fast `sbatchgen lint` is: one script beside a render, and a thousand scripts in one call.
 
     python benchmarks/lint.py
+    python benchmarks/lint.py --beside CHECKOUT  # a thousand scripts, here and with another version in turns
 
 It times whole processes of the Python that runs it. Starts of `lint` with one script and of `render`
 alternate (lint, render, render, lint), because a machine that slows down slows both. A thousand scripts are
@@ -38,7 +39,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of four starts each [10]")
     parser.add_argument("--scripts", type=int, default=1000, metavar="N", help="in one call [1000]")
     parser.add_argument("--calls", type=int, default=3, metavar="N", help="with all scripts [3]")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with another version")
     options = parser.parse_args()
+    if options.beside:
+        beside(options.beside, options.scripts, options.calls)
+        return 0
     with tempfile.TemporaryDirectory(prefix="lint-benchmark-") as folder:
         field, rendered = Path(folder) / "field", Path(folder) / "rendered"
         lengths = [_write_field(field, options.scripts), _write_rendered(rendered, options.scripts)]
@@ -63,6 +68,22 @@ def main() -> int:
         size = lines // options.scripts
         print(f"{options.scripts} scripts, {name}, {size} lines: {rate:.0f} a second{wanted}")
     return int(max(ratios) > LIMIT or rates[0] < RATE)
+
+
+def beside(checkout: Path, scripts: int, calls: int) -> None:
+    """Lint the same scripts here and with another version, in turns; print CPU seconds and ratios."""
+    with tempfile.TemporaryDirectory(prefix="lint-benchmark-") as folder:
+        field, script = Path(folder) / "field", Path(folder) / "script.slurm"
+        _write_field(field, scripts)
+        script.write_bytes(next(field.iterdir()).read_bytes())
+        for what, path in (("one script", script), (f"{scripts} scripts", field)):
+            pairs = []
+            for _ in range(calls):
+                words = ["lint", "--fail-on", "never", str(path)]
+                pairs.append([_run(words, folder, tree)[1] for tree in (CHECKOUT, checkout)])
+            here, there = (min(row) for row in zip(*pairs, strict=True))
+            ratio = median(first / second for first, second in pairs)
+            print(f"{what}: {here:.2f} s of processors here, {there:.2f} s there: ratio {ratio:.2f}")
 
 
 def _write_field(folder: Path, count: int) -> int:
@@ -116,13 +137,14 @@ def _starts(lint: list[str], render: list[str], rounds: int, folder: str) -> tup
     return linted, rendered
 
 
-def _run(words: list[str], folder: str) -> tuple[float, float]:
-    """Wall and CPU seconds of one process with its children."""
+def _run(words: list[str], folder: str, checkout: Path = CHECKOUT) -> tuple[float, float]:
+    """Wall and CPU seconds of one process with its children, with the code of a checkout."""
     command = [sys.executable, "-m", "sbatchgen", *words, "--profile", PROFILE]
     command += ["--no-shellcheck"] if words[0] == "lint" else []
     before = time.perf_counter()
     # Without what would change the measure: PYTHONDONTWRITEBYTECODE makes each start compile all modules.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SBATCH"))}
+    env["PYTHONPATH"] = str(checkout)
     with subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:

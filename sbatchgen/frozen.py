@@ -1,5 +1,6 @@
-"""Classes of values that do not change: dataclasses that cost a start of the command little."""
+"""Classes of values that do not change, as dataclasses and properties that cost little."""
 
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
@@ -49,3 +50,23 @@ def _hash(self: Any) -> int:
 def _repr(self: Any) -> str:
     shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+# functools takes a lock for each property before Python 3.12.
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property  # noqa: PLC0414 - to be imported from here
+else:
+
+    class cached_property:  # noqa: N801 - as in functools
+        """A property that is computed when it is read first, and an attribute from then on."""
+
+        def __init__(self, function: Any) -> None:
+            self.function, self.__doc__ = function, function.__doc__
+            self.name = function.__name__
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            """Return the value, which hides this property in its instance."""
+            if instance is None:
+                return self
+            value = instance.__dict__[self.name] = self.function(instance)
+            return value

@@ -6,7 +6,6 @@ same, except for what the account lists.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
@@ -16,7 +15,7 @@ from sbatchgen.adopt.plain import Plain, plain
 from sbatchgen.adopt.remarks import AccountRow, Outcome, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.inputs.search import bundled
 from sbatchgen.judge.job_check import check
 from sbatchgen.lint.linter import lint, marks_secret

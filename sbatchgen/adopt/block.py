@@ -2,12 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Container, Iterator
-from functools import cached_property
 from typing import TypeVar
 
 from sbatchgen.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.executables.program import programs
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.script.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from sbatchgen.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.bash.text import Fault, ShellText
@@ -20,6 +20,7 @@ from sbatchgen.bash.variables import Variables
 from sbatchgen.bash.walk import Walk, walk
 from sbatchgen.bash.word import Word, expansion
 from sbatchgen.executables.program import SHELLS
+from sbatchgen.frozen import cached_property
 
 TOP = Context()
 
@@ -226,9 +227,10 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
         elif node.kind in ("simple_expansion", "$"):  # $B of $A/$B/$C
             if name := _NAMED.match(text, node.start):
                 yield VariableUse(name[1], "", *name.span(), source)
-        elif node.kind == "arithmetic_expansion" or text.startswith("((", node.start):
-            counted = node.kind in ("arithmetic_expansion", "compound_statement")
-            for name in _ARITHMETIC.finditer(text, node.start, node.end) if counted else ():
+        elif node.kind == "arithmetic_expansion" or (
+            node.kind == "compound_statement" and text.startswith("((", node.start)
+        ):
+            for name in _ARITHMETIC.finditer(text, node.start, node.end):
                 if name[1]:  # without a $
                     yield VariableUse(name[1], "", *name.span(), source)
 

@@ -10,7 +10,6 @@ the here-document of bash <<'END', and the chain continues with the command that
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from sbatchgen.bash.body import Body, input_body, string_body
 from sbatchgen.bash.statement import Command
@@ -18,7 +17,7 @@ from sbatchgen.bash.word import ASSIGNED, Word
 from sbatchgen.executables.command_options import Given, program_name, read_options
 from sbatchgen.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
 from sbatchgen.executables.python_program import of_python
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 
 DEPTH_MAX = 8  # of shells that shells start
 TOOLS_MAX = 50

@@ -104,14 +104,15 @@ def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
 
 
 def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk with a cursor)
-    kinds = _kinds()
+    kind_of = _kinds().get
     nodes: list[Node] = []
     faults: list[tuple[str, int]] = []
     parents: list[Node] = []
     cursor = tree.walk()
+    to_child, to_sibling, to_parent = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
     while True:
         source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
-        start, end, kind = source.start_byte, source.end_byte, kinds.get(source.kind_id, "")
+        start, end, kind = source.start_byte, source.end_byte, kind_of(source.kind_id, "")
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
             kind = ""
@@ -126,11 +127,11 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
             nodes.append(node)
             if parents:
                 parents[-1].children.append(node)
-            if kind not in _LEAVES and cursor.goto_first_child():
+            if kind not in _LEAVES and to_child():
                 parents.append(node)
                 continue
-        while not cursor.goto_next_sibling():
-            if not cursor.goto_parent():
+        while not to_sibling():
+            if not to_parent():
                 return Tree(nodes, faults)
             parents.pop()
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.bash.grammar import EXPANSIONS, Node, names, unfolded
 from sbatchgen.bash.text import Placed, ShellText
 from sbatchgen.bash.word import ASSIGNED, Word, word
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
 TESTS = frozenset(("test_command", "compound_statement"))

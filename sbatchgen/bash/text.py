@@ -2,10 +2,10 @@
 
 import re
 from bisect import bisect_right
-from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.bash.grammar import EXPANSIONS, Node, parse
+from sbatchgen.frozen import cached_property
 
 _SPANS = EXPANSIONS - {"simple_expansion"} | {"array"}
 

@@ -7,7 +7,6 @@ Source: bash(1), QUOTING and EXPANSION.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import NamedTuple
 
 from sbatchgen.bash.text import Placed, ShellText
@@ -107,13 +106,16 @@ def word(source: ShellText, at: int, end: int) -> Word:
     if _PLAIN.fullmatch(source.text, at, end):
         return Word((Piece("text", source.text[at:end], quoted=False, at=at),), at, end, source)
     pieces: list[Piece] = []
-    # Texts with the same quotes that are neighbours are one piece.
-    for _, alike in groupby(
-        _pieces(source, at, end), lambda each: each.quoted if each.kind == "text" else id(each)
-    ):
-        first, *others = alike
-        text = first.text + "".join(each.text for each in others)
-        pieces.append(first._replace(text=text) if others else first)
+    last: Piece | None = None  # a text: with the same quotes, the next one is a part of it
+    for piece in _pieces(source, at, end):
+        if piece.kind != "text":
+            last = None
+        elif last and last.quoted == piece.quoted:
+            pieces[-1] = last = last._replace(text=last.text + piece.text)
+            continue
+        else:
+            last = piece
+        pieces.append(piece)
     return Word(tuple(pieces), at, end, source)
 
 

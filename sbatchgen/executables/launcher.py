@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.executables.command_options import program_name, read_options
 from sbatchgen.executables.program import LAUNCHERS, PROGRAMS
 from sbatchgen.executables.python_program import of_python
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,8 +1,7 @@
 """A resolved job, as rules judge it."""
 
-from functools import cached_property
-
 from sbatchgen.finding import Place
+from sbatchgen.frozen import cached_property
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.resolved.resolved_job import ResolvedJob

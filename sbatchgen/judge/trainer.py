@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sbatchgen.frozen import cached_property
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.judge.judged_job import JudgedJob
 from sbatchgen.resolved.resolved_job import ResolvedJob

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
-from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from sbatchgen.cluster_facts import KnownCluster
 from sbatchgen.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.finding import Place
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.plan import installed
 from sbatchgen.plan.batch_job import Grant

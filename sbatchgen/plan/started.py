@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from sbatchgen.executables.command_options import Given, read_options
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import PROGRAMS, programs
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.plan.batch_job import Grant
 from sbatchgen.plan.mpi import processes_on_nodes
 from sbatchgen.plan.step import GPU_VARIABLES, number_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.finding import Place
+from sbatchgen.frozen import cached_property
 from sbatchgen.inputs.job_file import ProgramSpec, Ready
 from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, SbatchOptions

@@ -61,8 +61,13 @@ def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[
     """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
     text, wanted = script.text, []
     for words, group in _by_words(rules, known=script.known):
-        if not words or any(word in text for word in words):
-            wanted += group
+        for word in words:
+            if word in text:
+                break
+        else:
+            if words:
+                continue
+        wanted += group
     return wanted
 
 

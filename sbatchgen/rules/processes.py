@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
@@ -139,6 +140,7 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
                 break
 
 
+@cache
 def _spellings() -> list[str]:
     """The long options of torchrun with - and _, each of which argparse knows by its beginning."""
     table = PROGRAMS["torchrun"]

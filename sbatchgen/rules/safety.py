@@ -266,10 +266,13 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield the lines that a person has yet to fill in."""
     text = script.text.lower()
-    has_some = any(word in text for word in _UNFILLED_WORDS)
+    words = [word for word in _UNFILLED_WORDS if word in text]
+    lines = enumerate(text.split("\n"), start=1) if words else ()
+    wanted = {number for number, line in lines if any(word in line for word in words)}
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
-    for number, line in enumerate(script.lines, start=1) if has_some or script.unfilled else ():
+    for number in sorted(wanted | script.unfilled.keys()):
+        line = script.lines[number - 1]
         comment = None if number in read else _COMMENT.search(line)  # also of a program in a here-document
         end = comment.start() if comment else len(line)
         if number in read and read[number].words:
@@ -330,9 +333,10 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         return  # without looking for comments
     ends: set[int] = set()
     comments = {line for line, _ in script.body.comments}
+    starts = {command.at for command in script.body.commands}
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
-        if at >= script.body.end or not any(command.at == at for command in script.body.commands):
+        if at >= script.body.end or at not in starts:
             continue  # to the grammar --name=value is an assignment
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]

@@ -302,9 +302,11 @@ def last_work(script: JobScript) -> Command | None:
 def _status_of_another(script: JobScript, work: Command) -> Command | None:
     """The small command after the work whose status $? is."""
     for use in script.body.uses if "$?" in script.text else ():
+        if use.name != "?":
+            continue
         before = [each for each in script.body.commands if work.at <= each.at and each.end <= use.at]
         nearest = max(before, key=lambda each: each.end, default=None)
-        if use.name == "?" and nearest is not None:
+        if nearest is not None:
             is_word = nearest is not work and nearest.name in ("date", "echo", "printf")
             return nearest if is_word and nearest.context.top else None
     return None

@@ -1,10 +1,10 @@
 """A job and what is known of its cluster: what rules judge, be it a script or a job that was resolved."""
 
-from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.finding import Place
+from sbatchgen.frozen import cached_property
 from sbatchgen.keys import record
 from sbatchgen.script.resource_request import ResourceRequest
 from sbatchgen.units import NEWEST, Text

@@ -9,13 +9,12 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import cached_property
 
 from sbatchgen.bash import Body, Command, Piece, Word, string_body
 from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.executables.launcher import LauncherCall
 from sbatchgen.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.script.resource_request import Amounts, ResourceRequest
 
 # Programs that start processes on the nodes of the job themselves, and are not followed.

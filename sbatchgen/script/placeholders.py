@@ -40,8 +40,10 @@ _MANY_VARIABLES = 3  # of a program; a person who believes that sbatch expands v
 def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
     """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
     matches: dict[int, re.Match[str]] = {}
-    lines = text.split("\n")
-    for number in range(1, len(lines) + 1) if _MARKS_IN_BODY.search(text) else sorted(directives):
+    lines, numbers = text.split("\n"), {*directives}
+    if _MARKS_IN_BODY.search(text):
+        numbers |= {text.count("\n", 0, match.start()) + 1 for match in _IN_BODY.finditer(text)}
+    for number in sorted(numbers):
         line, wanted = lines[number - 1], _IN_DIRECTIVE if number in directives else _IN_BODY
         if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
             matches[number] = match  # an address is for a person to fill in

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
-from functools import cached_property
 
 from sbatchgen.finding import Place
+from sbatchgen.frozen import cached_property
 from sbatchgen.keys import record
 from sbatchgen.sbatch.gres import parted
 

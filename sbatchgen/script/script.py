@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS, programs
 from sbatchgen.finding import Place
+from sbatchgen.frozen import cached_property
 from sbatchgen.keys import record
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Kind, OtherScheduler, other_scheduler

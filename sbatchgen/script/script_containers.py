@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import LAUNCHERS, programs
 from sbatchgen.finding import Place
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.script.known_options import PYXIS_NAMES
 from sbatchgen.script.launches import Launch
 

@@ -9,12 +9,11 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
-from sbatchgen.frozen import frozen
+from sbatchgen.frozen import cached_property, frozen
 from sbatchgen.script.own_options import own_options
 from sbatchgen.script.rank_need import RankNeed, needs_rank
 from sbatchgen.script.saved_files import SavedFile, called, saved_files
