@@ -6,12 +6,15 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
+import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,7 @@ from .forks import QUICKLY
 from .trainers import HANGS_S, ROOT, alive, wait_for, without_launcher
 
 TRAINING = ROOT / "training"
+NAMES_THREADS = not stacks._torch_is_before(2, 5)  # without the names no rank is surely stuck
 LIBRARY = "/env/lib/python3.12/site-packages"
 C10D = f"{LIBRARY}/torch/distributed/distributed_c10d.py"
 
@@ -680,7 +684,8 @@ def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job,
     wait_for(is_stuck, "lock")
     wait_for(lambda: f"hang: {says}; stacks: " in job.log.read_text(), "line in the log")
     assert stat.S_IMODE((job.run_dir / "stacks").stat().st_mode) == 0o700
-    assert 'train.py", line 11 in <module>' in (job.run_dir / "stacks" / "rank-00001.txt").read_text()
+    of_rank = (job.run_dir / "stacks" / "rank-00001.txt").read_text()
+    assert ('train.py", line 11 in <module>' in of_rank) == NAMES_THREADS  # else the rank itself is not asked
 
 
 @pytest.mark.parametrize("act", ["stop", "requeue"])
@@ -702,6 +707,12 @@ def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path
     files = {f"SBATCHGEN_{name.upper()}_FILE": str(tmp_path / name) for name in ("again", "exit")}
     files |= {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n3"}
     job.start(source, "torchrun.py", "--standalone", "--nproc-per-node=2", HANG=act, **files)
+    if not NAMES_THREADS:  # it is named, late
+        wait_for(job.report, "report")
+        assert re.search(
+            r"1 of 2 ranks waits in all_reduce .*; rank 1 on n3 is in train.py:10 for", job.report()["says"]
+        )
+        return
     assert job.started[0].wait(HANGS_S)
     assert (tmp_path / "exit").read_text() == "68\n", job.log.read_text()
     assert (tmp_path / "again").exists() == (act == "requeue")
@@ -894,6 +905,54 @@ def test_a_call_of_a_c_library_is_not_ended_by_the_signal(
         assert ('"<string>", line 4 in <module>' in stacks.stack_asleep(process.pid)) != is_left_alone
         assert process.stdout
         assert (process.stdout.read() == "left 0\n") == is_left_alone
+
+
+@pytest.mark.parametrize("events", [64, 128])
+def test_the_thread_of_gloo_is_known_without_a_name(events: int) -> None:
+    """On a busy machine it waits for a CPU so often that its rank seemed to compute, before torch 2.5."""
+    ends, polls = threading.Event(), select.epoll()
+
+    def poll() -> None:
+        while not ends.is_set():
+            polls.poll(0.01, events)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    key, rank = (os.getpid(), thread.native_id or 0), Rank(os.getpid(), 0.0)
+
+    def looks() -> str:
+        rank.look({}, 0.0)
+        return rank._sample.threads[key].name if rank._sample else ""
+
+    names = {looks() for _ in range(50)}
+    if events == 64:
+        wait_for(lambda: looks() == "gloo", "name")  # not while it runs
+        names = {looks() for _ in range(50)}
+    ends.set()
+    thread.join()
+    assert ("gloo" in names) == (events == 64)
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(("torch", "is_seen"), [("2.2.2", True), ("2.5.0", False)])
+def test_a_rank_is_known_by_its_store_where_no_thread_has_a_name(
+    monkeypatch: pytest.MonkeyPatch, torch: str, *, is_seen: bool
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: torch)
+    meets = (
+        "import os, socket, time; s = socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT'])))"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        env = os.environ | {"MASTER_PORT": str(store.getsockname()[1])}
+        sources = (f"{meets}; time.sleep(999)", "import time; time.sleep(999)")
+        processes = [subprocess.Popen([sys.executable, "-c", source], env=env) for source in sources]
+        connection, _ = store.accept()
+        seen = [stacks._meets(process.pid) for process in processes]
+        connection.close()
+    for process in processes:
+        process.kill()
+        process.wait()
+    assert seen == [is_seen, False]
 
 
 @pytest.mark.parametrize("kind", ["exec", "loaders"])

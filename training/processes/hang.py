@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,10 @@ class Watcher:
             text = stacks.stack_awake(rank.pid)
         frames = stacks.frames(text)
         call, at = stacks.place(rank.pid, frames)
+        waits_for_loader = stacks.waits_for_loader(frames)
+        if what >= ASLEEP and stands_still and not frames:  # as in a poll, with torch before 2.5
+            at = stacks.line_of_locked_loader(rank.pid)
+            waits_for_loader = bool(at)
         about = {
             "rank": number,
             "size": self._size(rank.pid),
@@ -294,15 +298,15 @@ class Watcher:
             "sleeps": proc.sleeps(rank.pid),
             "woke_s": self._now_s - rank.woke_s,
             "alone": self._now_s - rank.open_s >= still_s,
-            "stuck": self._is_stuck(rank, frames, still_s),
+            "stuck": self._is_stuck(rank, still_s, waits_for_loader=waits_for_loader),
             "program": rank.awaited_program({each.pid for each in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),
         }
         return about, text
 
-    def _is_stuck(self, rank: Rank, frames: Sequence[Sequence[str]], still_s: float) -> bool:
+    def _is_stuck(self, rank: Rank, still_s: float, *, waits_for_loader: bool) -> bool:
         """Whether nothing but a rank itself, or its loader, could wake it up, and it can't: see rank.py."""
-        if stacks.waits_for_loader(frames):
+        if waits_for_loader:
             return stacks.are_stuck(rank.pid)
         return self._now_s - rank.free_s >= still_s
 

@@ -17,6 +17,11 @@ _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(o
 # futex(2): its number, and those of its operations that wait; with PRIVATE another process can't end the wait
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
+# epoll_wait(2) as gloo's thread calls it, by the numbers of the call, for so many events and milliseconds
+EPOLL_WAITS, OF_GLOO = (
+    {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ()),
+    ["0x40", "0xa"],
+)
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
 # Other signals that are caught end a process, come from a child, or are of Python, torch or the watcher.
 WAKING = (
@@ -81,6 +86,12 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
         return False
     operation, has_end = int(call[2], 16), int(call[4], 16) != 0
     return bool(operation & PRIVATE) and operation & COMMAND in LOCKS and not has_end
+
+
+def polls_for_gloo(pid: int, task: int) -> bool:
+    """Whether a thread waits as that of gloo, which looks 100 times a second: torch 2.2 gives it no name."""
+    call = read(pid, f"task/{task}/syscall").split()
+    return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == OF_GLOO
 
 
 def awaits_signals(pid: int) -> bool:

@@ -24,7 +24,7 @@ from training.processes.connections import Connection, other_end
 
 # In a second. A rank that does less stands still.
 MAIN_CPU, OTHER_CPU = 0.01, 0.05  # of a CPU; threads of libraries look around now and then
-MAIN_WAKES, OTHER_WAKES = 50, 400  # gloo's thread, without a name in torch 2.2, has 100
+MAIN_WAKES, OTHER_WAKES = 50, 400
 READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads some of /proc
 TENSORS = 8 << 10  # bytes between two ranks, on a slow network; a store of ranks that wait carries less
 GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
@@ -148,10 +148,12 @@ class Rank:
         self._busy_s: dict[tuple[str, str], float] = {}  # the same, of tensors
         self._asked_s: dict[tuple[str, str], float] = {}  # since when it has been waited for an answer of it
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
+        self._of_gloo: set[tuple[int, int]] = set()  # threads that have no name
 
     def look(self, known: Mapping[int, Connection], now_s: float, apart: Collection[int] = ()) -> None:
         """Note what it has done since the last look; `apart`: other ranks, which it may have started."""
         before, after = self._sample, sample(self.pid, known, apart)
+        self._name_threads(after)
         seconds, self._looked_s = now_s - self._looked_s, now_s
         self._sample, self.state = after, after.state
         if before is None or seconds <= 0:
@@ -168,6 +170,13 @@ class Rank:
             self.woke_s = now_s
         self.was_asked = False
         self._note_connections(before, after, seconds, now_s)
+
+    def _name_threads(self, after: Sample) -> None:
+        """Give gloo's threads their name: on a busy machine they wait for a CPU as if they computed."""
+        for key, thread in after.threads.items():
+            if key in self._of_gloo or (key[0] != key[1] and proc.polls_for_gloo(*key)):
+                self._of_gloo.add(key)
+                after.threads[key] = thread._replace(name="gloo")
 
     def still_s(self, now_s: float) -> float:
         """How long it has neither computed nor moved data."""

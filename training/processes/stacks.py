@@ -20,6 +20,7 @@ from pathlib import Path
 
 from training.hook.sitecustomize import ASLEEP, AWAKE, MEMORY
 from training.processes import proc
+from training.processes.connections import connections
 
 HOOK = Path(__file__).parents[1] / "hook"
 ANSWER_S, POLL_S = 2.0, 0.02  # a process that runs writes in a few milliseconds
@@ -147,14 +148,24 @@ def _has_torch(pid: int) -> bool:
 
 
 def _meets(pid: int) -> bool:
-    """Whether a process is in a group of ranks; torch before 2.5 names no thread, and is not seen to."""
-    return any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values())
+    """Whether a process is in a group of ranks: its threads say so, or before torch 2.5 its connections."""
+    if any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values()):
+        return True
+    return _torch_is_before(2, 5) and _is_at_store(pid)
 
 
-def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True) -> str:
+def _is_at_store(pid: int) -> bool:
+    """Whether a process is connected to the store at which the ranks meet."""
+    port = proc.variable(pid, "MASTER_PORT")
+    known, (_, sockets) = connections(), proc.files_and_sockets(pid)
+    return any(known[inode].remote.endswith(f":{port}") for inode in sockets & known.keys() if port)
+
+
+def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects: bool = True) -> str:
     """The stack of a main thread that sleeps; "" if it runs now and then, or may not be asked.
 
     `may_cut`: also one in a wait that a signal ends early. Python waits again, a library in C may not.
+    `connects`: torch may wait there for other ranks, unlike in a loader's process.
     """
     if not _may_be_asked(pid, ASLEEP):
         return ""
@@ -165,13 +176,15 @@ def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True) -> str:
         if before is None or after is None or after.state not in ("S", "R"):
             return ""
         if before == after and after.state == "S":
-            return _answer(pid, ASLEEP) if _may_be_interrupted(proc.wait(pid), may_cut=may_cut) else ""
+            may_ask = _may_be_interrupted(proc.wait(pid), may_cut=may_cut, connects=connects)
+            return _answer(pid, ASLEEP) if may_ask else ""
     return ""
 
 
-def _may_be_interrupted(wait: str, *, may_cut: bool) -> bool:
+def _may_be_interrupted(wait: str, *, may_cut: bool, connects: bool) -> bool:
     """Whether a thread that waits in a function of the kernel loses nothing by a signal, or may lose it."""
-    ends_early = _SOCKET.match(wait) or (_END_EARLY.match(wait) and not _torch_is_before(2, 5))
+    gives_up = connects and _torch_is_before(2, 5)
+    ends_early = _SOCKET.match(wait) or (_END_EARLY.match(wait) and not gives_up)
     return bool(_CONTINUE.match(wait) or (may_cut and ends_early))
 
 
@@ -240,12 +253,19 @@ def are_stuck(pid: int) -> bool:
     """Whether a loader waits without an end for a lock of its process, and all others wait for work."""
     locked = [child for child in proc.children(pid) if _is_locked(child)]
     others = [child for child in proc.children(pid) if child not in locked]
-    return bool(locked) and all(_has_no_work(frames(stack_asleep(child, tries=3))) for child in others)
+    stacks = (frames(stack_asleep(child, tries=3, connects=False)) for child in others)
+    return bool(locked) and all(map(_has_no_work, stacks))
 
 
 def has_locked_loader(pid: int) -> bool:
     """Whether a loader's process waits without an end for a lock of its own: none without a fault does."""
     return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
+
+
+def line_of_locked_loader(pid: int) -> str:
+    """The line in which a loader's process waits without an end for a lock of its own; "" without any."""
+    locked = (child for child in proc.children(pid) if _is_locked(child))
+    return next(filter(None, (_line_of_loader(frames(stack_asleep(child, tries=3))) for child in locked)), "")
 
 
 def _is_locked(pid: int) -> bool:
