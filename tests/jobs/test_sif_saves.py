@@ -116,11 +116,9 @@ def end(site: Site, shape: str, way: str, job: int) -> None:
 
 def is_over(site: Site, shape: str, way: str, job: int) -> bool:
     """Whether a training has saved, or cannot any more: its job has ended, or waits to start again."""
-    record = site.cluster.job(job)
-    return bool(SAVED.search(site.log(f"{shape}-{way}"))) or record["JobState"] not in {
-        "RUNNING",
-        "COMPLETING",
-    }
+    state = site.cluster.job(job)["JobState"]
+    runs = {"RUNNING", "COMPLETING", "SIGNALING"}  # the last while the script gets USR1
+    return bool(SAVED.search(site.log(f"{shape}-{way}"))) or state not in runs
 
 
 def saved_step(site: Site, shape: str, way: str) -> int:
