@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -87,6 +89,24 @@ def test_each_reason_has_its_name(asked: Stop, tmp_path: Path) -> None:
     assert first_reason(asked.requests()) == "SIGUSR2"
     signal.raise_signal(signal.SIGTERM)
     assert first_reason(asked.requests()) == "SIGTERM"
+    (tmp_path / "stop").touch()
+    assert first_reason(asked.requests()) == "stop file"
+
+
+def test_a_file_system_that_does_not_answer_stops_nothing(
+    asked: Stop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is looked for again, and the end of the time counts all the same."""
+
+    def fail(path: Path) -> bool:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", fail)
+        asked.watch(tmp_path / "stop", NEVER)
+        assert first_reason(asked.requests()) == ""
+        asked.watch(tmp_path / "stop", time.time())
+        assert first_reason(asked.requests()) == "deadline"
     (tmp_path / "stop").touch()
     assert first_reason(asked.requests()) == "stop file"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -50,8 +51,9 @@ class Stop:
         now = time.monotonic()
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
-            if self._file.exists():
-                self._ask(read_stop_file(self._file) or STOP_FILE)
+            with contextlib.suppress(OSError):  # a file system that does not answer now
+                if self._file.exists():
+                    self._ask(read_stop_file(self._file) or STOP_FILE)
             half = max(0.0, self._end - self.began) / 2  # of the time of a short job
             if time.time() >= self._end - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
                 self._ask(DEADLINE)
