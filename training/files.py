@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -151,3 +152,42 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
     paths = [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
     return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)
+
+
+@dataclass
+class _Held:
+    """A folder that was opened while its path led to it."""
+
+    path: Path
+    opened: int
+    is_own: bool = False  # the process's own folder
+
+
+_held: list[_Held] = []
+
+
+def hold(run_dir: Path) -> None:
+    """Keep the run folder open, whose path may end before the run: then `enter` it, and go `near` its files.
+
+    In a container, a path leads nowhere once the image's file system has ended, if the image, too, has the
+    first folder of the path, as it has /home and /tmp. A path from the process's own folder asks no image.
+    """
+    _held.append(_Held(run_dir, os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+
+
+def enter() -> None:
+    """Make a run folder that is held this process's own: what ends the run may end the image, too."""
+    for held in _held:
+        os.fchdir(held.opened)
+        held.is_own = True
+
+
+def let_go() -> None:
+    """Close a run folder that is held: nothing more is written there."""
+    while _held:
+        os.close(_held.pop().opened)
+
+
+def near(path: Path) -> Path:
+    """Return the path of the run folder, or of a file in it, as it can be reached now."""
+    return next((path.relative_to(held.path) for held in _held if held.is_own), path)

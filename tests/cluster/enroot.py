@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .slurm import Cluster
 
+MOUNTS = "etc/enroot/mounts.d/30-contents.fstab"  # below the folder of the built ones
 SYSTEM = ("bin", "lib", "lib64", "sbin")
 CONF = """\
 ENROOT_DATA_PATH {store}/$(hostname)
@@ -38,7 +39,7 @@ def settings(built: Path, folder: Path, *, contents: Iterable[Path], squashfuse:
     (conf / "enroot.conf").write_text(CONF.format(store=folder / "store"))
     mounted = ["/usr", *map(str, contents)]
     lines = [f"{path} {path} none x-create=dir,rbind,ro,nosuid,nodev,rslave" for path in mounted]
-    (conf / "mounts.d" / "30-contents.fstab").write_text("\n".join(lines) + "\n")
+    (built / MOUNTS).write_text("\n".join(lines) + "\n")
     shutil.copy(built / "share/enroot/hooks.d/50-slurm-pytorch.sh", conf / "hooks.d")
     tool = built / "bin" / "nvidia-container-cli"
     tool.write_text(TOOL.format(nvidia=folder / "nvidia"))
@@ -71,11 +72,17 @@ def put_image(cluster: Cluster, name: str, variables: dict[str, str], workdir: s
             source = Path("/etc", file)
             if source.is_file():
                 shutil.copy(source, root / "etc")
-        (root / "etc/skel").mkdir()
-        (root / "etc/skel/.bashrc").touch()
-        (root / "etc/environment").write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
-        (root / "etc/rc").write_text(RC.format(workdir=workdir))
-        (root / "etc/rc.local").write_text("# empty\n")
+        complete(root, variables, workdir)
         command = ["mksquashfs", temporary, str(path), "-all-root", "-noappend", "-quiet", "-no-progress"]
         subprocess.run(command, check=True, capture_output=True)
     return path
+
+
+def complete(root: Path, variables: dict[str, str], workdir: str = "/") -> None:
+    """Add what Enroot's import of an image from a registry makes, and folders for its mounts."""
+    for name in ("etc/skel", "home", "root", "run", "tmp", "var", "proc", "sys", "dev"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "etc/skel/.bashrc").touch()
+    (root / "etc/environment").write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
+    (root / "etc/rc").write_text(RC.format(workdir=workdir))
+    (root / "etc/rc.local").write_text("# empty\n")

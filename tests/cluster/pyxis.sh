@@ -1,6 +1,6 @@
 #!/bin/bash
 # The real pyxis and Enroot in place of the stand-in: builds them of their sources into build/pyxis, and runs
-# tests/jobs/test_containers.py with them. As root; installs Debian packages. Two to five minutes.
+# tests/jobs/test_containers.py and tests/cluster/pyxis_saves.py with them. As root; installs Debian packages. Two to five minutes.
 # PYXIS and ENROOT name clones of their repositories; more arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -29,4 +29,6 @@ if [[ ! -x $built/bin/enroot ]]; then
     install -m 755 "$sources/pyxis/spank_pyxis.so" "$built/pyxis.so"
     cd - >/dev/null
 fi
-PYXIS_BUILT=$built .venv/bin/python -m pytest tests/jobs/test_containers.py -q "$@"
+export PYXIS_BUILT=$built
+.venv/bin/python -m pytest tests/jobs/test_containers.py -q "$@"
+.venv/bin/python -m pytest tests/cluster/pyxis_saves.py -q  # with torch in the image, on a Slurm of its own

@@ -18,11 +18,16 @@ from .trainers import ROOT
 PAGES = 64
 ROOTS = {
     "overlay": "21 1 0:162 / / rw,nodev - overlay overlay ro,lowerdir=/lower:/image",
+    "docker": "21 1 0:162 / / rw - overlay overlay rw,lowerdir=/l/A:/l/B,upperdir=/o/a/diff,workdir=/o/a/work",
+    # of Enroot 4.1.2, with use_squashfuse=1 of pyxis 0.24
+    "enroot": "21 1 0:162 / / ro,nosuid - overlay overlay rw,lowerdir=/tmp/enroot-run-1/overlay/lower,"
+    "upperdir=/tmp/enroot-run-1/overlay/upper,workdir=/tmp/enroot-run-1/overlay/work,uuid=null",
     "fuse": "21 1 0:40 / / ro,nosuid - fuse.squashfuse_ll squashfuse_ll ro",
     "disk": "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
     "kernel": "21 1 7:1 / / ro,nodev - squashfs /dev/loop1 ro",
 }
 DATA = "23 21 0:79 /data /data rw - fuse.gcsfuse bucket rw"
+OWN = "24 21 0:162 /.lock /.lock ro,noexec - overlay overlay rw,lowerdir=/tmp/enroot-run-1/overlay/lower"
 HOME = "22 21 254:0 /home /home rw - ext4 /dev/vda rw"
 # of an overlay, of a file below one as Linux before 6.8 shows it, and what must not be read
 IMAGE = """\
@@ -41,7 +46,14 @@ OTHERS = """\
 
 @pytest.mark.parametrize(
     ("root", "mounted"),
-    {"overlay": False, "fuse": True, "disk": False, "kernel": False}.items(),  # an overlay as of Docker
+    {
+        "overlay": False,
+        "docker": False,
+        "enroot": True,
+        "fuse": True,
+        "disk": False,
+        "kernel": False,
+    }.items(),
 )
 def test_a_process_may_mount_the_root_folder(root: str, *, mounted: bool) -> None:
     assert in_image({}, [ROOTS["disk"], ROOTS[root], HOME]) == mounted
@@ -57,7 +69,7 @@ def test_a_folder_as_image_needs_no_process(tmp_path: Path) -> None:
 
 def test_only_what_the_image_has_is_read() -> None:
     maps = [*OTHERS.splitlines(), *IMAGE.splitlines()]
-    assert [*mapped(maps, [ROOTS["overlay"], HOME, DATA])] == [
+    assert [*mapped(maps, [ROOTS["overlay"], OWN, HOME, DATA])] == [
         (0x7F0000000000, 0x2000),
         (0x7F0000010000, 0x1000),
     ]

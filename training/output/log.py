@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError, complain, one_line
-from training.files import open_regular, own_folder, parse, read_small, replace
+from training.files import near, open_regular, own_folder, parse, read_small, replace
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -74,7 +74,7 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter
 
             own_folder(self.run_dir, CURVES)
-            folder = str(self.run_dir / CURVES)
+            folder = str((self.run_dir / CURVES).absolute())
             self.curves = SummaryWriter(folder, purge_step=step + 1, flush_secs=FLUSH_S)  # type: ignore[no-untyped-call,unused-ignore]
 
     def end(self) -> None:
@@ -109,7 +109,7 @@ class Log:
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
         """Replace status.json: one line, keys in this order. It stays failed if another process failed."""
-        known = read_status(self.run_dir) if self.speaks and state == "running" else {}
+        known = read_status(near(self.run_dir)) if self.speaks and state == "running" else {}
         if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
             return
         facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
@@ -124,7 +124,7 @@ class Log:
         if not (self.speaks and self.records):
             return
         try:
-            write(self.run_dir / name)
+            write(near(self.run_dir) / name)
             self.failing.discard(name)
         except OSError as error:
             if name not in self.failing:

@@ -1,7 +1,7 @@
 """What a process has mapped of its image, read into memory: the image's file system may end before it.
 
-Without setuid, Apptainer mounts a .sif file by squashfuse, and pyxis may do the same. squashfuse is a process
-of the step: where Slurm signals all of them (proctrack/linuxproc, scancel --full), SIGTERM ends it at once.
+Without setuid, Apptainer mounts a .sif file by squashfuse, and so does pyxis with use_squashfuse=1: a process
+of the step. Where Slurm signals all of them (proctrack/linuxproc, scancel --full), SIGTERM ends it at once.
 Then a page of a library that was never touched is a bus error, in the middle of the last save for example.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from training.processes import proc
 
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image, in a container of Apptainer
+ENROOT = re.compile(r"[ ,]lowerdir=[^,:]*/overlay/lower,")  # where it mounts an image that it does not unpack
 POPULATE_READ, WILL_NEED = 22, 3  # of madvise(2); the first is there since Linux 5.14
 CHUNK = 4 << 20  # bytes: an mmap of another thread waits so long
 
@@ -26,32 +28,41 @@ def keep() -> threading.Thread:
 
     Pages that were read cost nothing. Where no process mounts the image, the thread ends at once.
     """
-    mounts = _lines("mountinfo")
-    parts = [*mapped(_lines("maps"), mounts)] if in_image(os.environ, mounts) else []
+    parts = [*mapped(_lines("maps"), _lines("mountinfo"))] if is_mounted() else []
     thread = threading.Thread(target=_read, args=(parts,), name="resident pages", daemon=True)
     thread.start()
     return thread
 
 
+def is_mounted() -> bool:
+    """Return whether a process may mount the root folder of this one."""
+    return in_image(os.environ, _lines("mountinfo"))
+
+
 def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
     """Return whether a process may mount the root folder.
 
-    An overlay hides what is below it: Apptainer puts one over squashfuse, and other runtimes over folders. No
-    process mounts an image that is a folder.
+    An overlay hides what is below it: Apptainer and Enroot put one over squashfuse, and other runtimes over
+    folders. No process mounts an image that is a folder.
     """
     images = [environ[name] for name in APPTAINER if environ.get(name)]
     if any(Path(image).is_dir() for image in images):
         return False
-    kinds = [kind for _, place, kind in map(_mount, mounts) if place == "/"]
-    return bool(kinds) and kinds[-1].startswith(("fuse", "overlay") if images else "fuse")
+    roots = [line for line in mounts if _mount(line)[1] == "/"]
+    if not roots:
+        return False
+    kind = _mount(roots[-1])[2]
+    return kind.startswith("fuse") or (kind == "overlay" and bool(images or ENROOT.search(roots[-1])))
 
 
 def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
     """Yield address and length of what is mapped of the image's libraries: data may be too large to read.
 
-    An overlay may show the device of the file below it (before Linux 6.8), which no mount here has.
+    An overlay may show the device of the file below it (before Linux 6.8), which no mount here has. Enroot
+    mounts parts of the image onto itself.
     """
-    others = {device for device, place, _ in map(_mount, mounts) if place != "/"}
+    devices = {place: device for device, place, _ in map(_mount, mounts)}
+    others = {*devices.values()} - {devices.get("/")}
     mappings = [line.split(maxsplit=5) for line in maps]
     libraries = {fields[5] for fields in mappings if len(fields) > 5 and "x" in fields[1]}
     for fields in mappings:

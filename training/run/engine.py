@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from training import files
 from training.config import Config, global_batch
 from training.errors import DONE, PREEMPTED, FolderError, UserError, explain, one_line
 from training.files import CHECKPOINTS, list_checkpoints, own_folder
@@ -54,6 +55,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     finally:
         log.end()
         lock.release()
+        files.let_go()
     return status
 
 
@@ -62,6 +64,8 @@ def _open_run(lock: RunLock, log: Log) -> None:
     try:
         own_folder(log.run_dir, CHECKPOINTS)
         lock.take(log.say)
+        if resident.is_mounted():
+            files.hold(log.run_dir)
         log.status("running", **progress_of(read_status(log.run_dir)))  # of an earlier start
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
@@ -136,6 +140,7 @@ def _train_on(session: Session, progress: Progress) -> int:
                 train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
+        files.enter()
         progress.trained(session.data.train.samples)
         save(session, progress, must=True)
         _conclude(session, progress, "preempted", reason=str(stopped))

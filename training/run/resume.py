@@ -15,7 +15,7 @@ from typing import IO
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
-from training.files import CHECKPOINTS, EPOCH_NAME, name_of, own_folder
+from training.files import CHECKPOINTS, EPOCH_NAME, name_of, near, own_folder
 from training.model.models import load_weights
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
@@ -36,7 +36,7 @@ Found = tuple[bytes, bytes, State, Progress]
 
 def checkpoint_folder(config: Config) -> Path:
     """The folder of the run's checkpoints."""
-    return Path(config.run_dir) / CHECKPOINTS
+    return near(Path(config.run_dir)) / CHECKPOINTS
 
 
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:

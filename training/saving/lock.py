@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import LOCK, SMALL, open_regular, parse, read_small
+from training.files import LOCK, SMALL, near, open_regular, parse, read_small
 from training.processes.proc import read
 
 BEAT_S = 10.0
@@ -53,7 +53,7 @@ class RunLock:
         if self._beating is None:
             return  # never taken: nothing is recorded
         with contextlib.suppress(OSError):  # an unreachable file system says nothing about the lock
-            holder, seen = _read(self.path)
+            holder, seen = _read(near(self.path))
             if seen is not None and holder.get("key") != self._me["key"]:
                 raise FolderError(f"this run was taken over by {_name(holder)}", at=str(self.path))
 
@@ -64,8 +64,8 @@ class RunLock:
             self._beating.join()
             self._beating = None
             with contextlib.suppress(OSError):
-                if _read(self.path)[0].get("key") == self._me["key"]:
-                    self.path.unlink()
+                if _read(near(self.path))[0].get("key") == self._me["key"]:
+                    near(self.path).unlink()
 
     def _create(self) -> bool:
         try:
@@ -117,8 +117,8 @@ class RunLock:
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
             with contextlib.suppress(OSError):  # the next one may succeed
-                if _read(self.path)[0].get("key") == self._me["key"]:
-                    os.utime(self.path)
+                if _read(near(self.path))[0].get("key") == self._me["key"]:
+                    os.utime(near(self.path))
 
 
 def current_holder(run_dir: Path) -> str:
