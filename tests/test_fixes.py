@@ -114,7 +114,7 @@ ROWS = (
     Row("cli/submit.py", "sbatchgen status", LOCAL, f"{RUN}-2 --after job"),
     Row("files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
     Row("files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),
-    Row("inputs/wrong_file.py", "sbatchgen resume {}", RUN, "sbatchgen submit runs/job", " --yes"),
+    Row("wrong_file.py", "sbatchgen resume {}", RUN, "sbatchgen submit runs/job", " --yes"),
     Row("resolved/request.py", "export SBATCHGEN_PROFILE={}", 'mkdir -p ~/.config/sbatchgen/profiles; for name in a b; do sbatchgen profile show local | sed "s/^name: .*/name: $name/" >~/.config/sbatchgen/profiles/$name.yaml; done', "sbatchgen review single"),
     Row("runs/folder_check.py", "mkdir {}", "", "sbatchgen review single --profile public_cluster --chdir 'new folder'"),
     Row("runs/snapshot.py", "git add {}", "git init -q .; touch a; git add a", f"{RUN} --snapshot"),
@@ -127,6 +127,7 @@ ROWS = (
 
 # Typed by a test of another state: that test, and the words in it. Where the value is not known, its start.
 ELSEWHERE = {
+    ("cli/guide.py", "sbatchgen help guide"): ("tests/test_help.py", 'command("help", "guide")'),
     ("cli/profiles.py", "sbatchgen profile discover --update {}"): (
         "tests/discover/test_update.py", '"profile", "discover", "--update"'
     ),
@@ -137,13 +138,13 @@ ELSEWHERE = {
         (module, "{} -m pip install {}"): ("tests/test_fixes.py", "to_install('pygls>=2')")
         for module in ("cli/scripts.py", "lint/shellcheck.py", "runs/plot.py", "sandbox/box.py")
     },
-    ("inputs/search.py", "export SBATCHGEN_TRUST={}"): ("tests/inputs/test_trust.py", "export SBATCHGEN_TRUST="),
-    ("inputs/search.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
+    ("machine/ignored.py", "export SBATCHGEN_TRUST={}"): ("tests/inputs/test_trust.py", "export SBATCHGEN_TRUST="),
+    ("machine/ignored.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
         "tests/inputs/test_trust.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:"
     ),
-    ("inputs/search.py", "sbatchgen trust {}"): ("tests/jobs/test_group.py", 'sbatchgen("trust"'),
-    ("inputs/trusted.py", "chmod o-w {}"): ("tests/inputs/test_trusted.py", "chmod o-w"),
-    ("inputs/trusted.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
+    ("machine/ignored.py", "sbatchgen trust {}"): ("tests/jobs/test_group.py", 'sbatchgen("trust"'),
+    ("machine/trusted.py", "chmod o-w {}"): ("tests/inputs/test_trusted.py", "chmod o-w"),
+    ("machine/trusted.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
     ("machine/search_path.py", "export SBATCHGEN_TRUST={}"): (
         "tests/trust/test_search_path.py", "export SBATCHGEN_TRUST="
     ),
@@ -237,12 +238,15 @@ def _pattern(fix: str) -> re.Pattern[str]:
     return re.compile(f"{text}(?: {_VALUE})*" if fix.startswith("srun ") else text)
 
 
+_RULES = ("rules/", "judge/", "started/")  # typed in scripts and jobs, by tests/rules
+
+
 def units() -> dict[tuple[str, str], str]:
     """The commands of each module but of those whose fixes are lines of scripts, and where each is."""
     known: dict[tuple[str, str], str] = {}
     for fix in fixes():
         module = fix.at.removeprefix("sbatchgen/").partition(":")[0]
-        if not module.startswith("rules/"):
+        if not module.startswith(_RULES):
             known |= {(module, command): fix.at for command in fix.commands}
     return known
 

@@ -146,7 +146,6 @@ review list.yaml | write exclude: n1,n2 | review fixed-list.yaml
 review runtime.yaml | did you mean 'apptainer'? | review fixed-runtime.yaml
 review workers.yaml | write args: [--workers, "4"] | review fixed-workers.yaml
 review single --trainer ./data | is a folder | review single --trainer train.py
-review single --snapshot | is an option of sbatchgen submit | submit single --dry-run
 review single --yes | is an option of sbatchgen submit | submit single --dry-run
 review single --modules cuda | write --set modules=VALUE | review single --set modules=cuda
 review single --module cuda | write --set modules=VALUE | review single --set modules=cuda

@@ -15,7 +15,7 @@ PROFILE = "name: {}\nurl: https://example.org\nchecked: 2026-01-01\npartitions: 
 @pytest.fixture
 def login_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with sbatch; the folder of the user's profiles, which does not exist."""
-    for module in ("resolved.request", "lint.lint_settings"):
+    for module in ("resolved.request", "judge.read_settings"):
         monkeypatch.setattr(f"sbatchgen.{module}.in_shell", lambda *_: "/usr/bin/sbatch")
     return Path.home() / ".config/sbatchgen/profiles"
 

@@ -411,5 +411,5 @@ def test_a_sum_of_what_is_not_there_is_an_error(run: Path, command: Command, wor
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("error: ")
     if not words:  # the fix for a sum
-        fix = result.err.partition("or sbatchgen ")[2].split()
+        fix = result.err.partition("for a sum: sbatchgen ")[2].split()
         assert command(*fix).status == 0
