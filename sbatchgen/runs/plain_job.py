@@ -19,6 +19,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.machine.trust import user_name
 from sbatchgen.quoting import word
 from sbatchgen.runs.record import Record
+from sbatchgen.sbatch.array import indices
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.script.more_options import with_options
 from sbatchgen.script.script import JobScript
@@ -129,11 +130,19 @@ def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[s
     raise CommandLineError.of(what, fix=fix)
 
 
+def _holds(waiting: str, task: str) -> bool:
+    """Whether a row of tasks that wait, as [0-3,7%2], has a task; of a row that squeue cut off: perhaps."""
+    if not waiting.startswith("["):
+        return False
+    numbers = indices(waiting.strip("[]").partition("%")[0])
+    return numbers is None or any(int(task) in each for each in numbers)
+
+
 def _chosen(known: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     """Return the job or the task; without a task the first that failed, else the last that ran."""
     if task:
         its = next((job for job in known if job.row.task == task), None)
-        waits = [job for job in known if job.row.task.startswith("[")]
+        waits = [job for job in known if _holds(job.row.task, task)]
         if its or waits:
             return its or waits[0]
         what = f"job {id_} has no task {task}"
