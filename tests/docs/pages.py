@@ -75,6 +75,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     for line in lines:
         try:
             words = shlex.split(line.replace("\\\n", " ").replace("\\|", "|"), comments=True)
+            words = [re.sub(r"^~(?=/)", "/home/me", word) for word in words]  # as a shell does
         except ValueError:  # half of a code block
             continue
         ends = [at for at, word in enumerate(words) if word in {"&&", "|", ">", "2>&1"}]
