@@ -285,7 +285,7 @@ const walks = {
     await visit.press("SB105");
     await visit.page.waitForSelector("dialog[open]");
     const text = await visit.text("#page-text");
-    check(text.includes("# SBATCH is mostly commented out on purpose"), text);
+    check(text.includes("# SBATCH to turn a directive off"), text);
     check(!text.includes("`"), text);
     await visit.picture("page");
     await visit.axe("the page of a rule");
