@@ -83,19 +83,17 @@ def keys_of(record: Any) -> dict[str, Field[Any]]:
 
 @cache
 def _keys_of(kind: Any) -> dict[str, Field[Any]]:
-    bases = [base for base in kind.__mro__[1:] if is_dataclass(base)]
-    own = {name for base in bases if "KEYS_FIRST" in vars(base) for name in _own(base)}
-    inherited = {key.name for base in bases for key in fields(base)} - own
+    inherited = _inherited(kind)
+    for base in kind.__mro__[1:]:
+        if "KEYS_FIRST" in vars(base):
+            inherited -= {key.name for key in fields(base)} - _inherited(base)
     keys = sorted(fields(kind), key=lambda key: key.name in inherited)
     return {key.metadata.get("key", key.name): key for key in keys}
 
 
-def _own(kind: Any) -> set[str]:
-    """Return the names of the fields that a record's bases do not have."""
-    names = {key.name for key in fields(kind)}
-    return names.difference(
-        key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)
-    )
+def _inherited(kind: Any) -> set[str]:
+    """Return the names of the fields that a record's bases have."""
+    return {key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)}
 
 
 def key_of(record: Any, name: str) -> Field[Any] | None:
