@@ -287,13 +287,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     if len(job) != 1 + diff:
         wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
         is_two = len(job) == 2  # who forgot --diff
-        fix = (
-            f"sbatchgen plan --diff {word(job[0])} {word(job[1])}"
-            if is_two
-            else "name two after --diff"
-            if diff
-            else ""
-        )
+        fix = "name two after --diff" if diff else ""
+        if is_two:
+            fix = f"sbatchgen plan --diff {word(job[0])} {word(job[1])}"
         raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))

@@ -61,13 +61,8 @@ def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[
     """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
     text, wanted = script.text, []
     for words, group in _by_words(rules, known=script.known):
-        for word in words:
-            if word in text:
-                break
-        else:
-            if words:
-                continue
-        wanted += group
+        if not words or any(map(text.__contains__, words)):
+            wanted += group
     return wanted
 
 
