@@ -17,9 +17,6 @@ PLACES = {
     "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
     "docs/how-to": "sbatchgen/guide/how-to",
-} | {
-    f"docs/{page}.md": f"sbatchgen/guide/{page}.md"
-    for page in ("install", "tutorial", "first-hour", "glossary")
 }
 
 
@@ -33,7 +30,10 @@ class BundledFolders(BuildHookInterface[Any]):
         build_data["force_include"].update(PLACES)
         sys.path.insert(0, self.root)
         from release.man import pages
+        from sbatchgen.cli.guide import FIRST
 
+        guide = {f"docs/{page}.md": f"sbatchgen/guide/{page}.md" for page in FIRST}
+        build_data["force_include"].update(guide)
         self.made = tempfile.TemporaryDirectory()  # until this process ends
         for name, text in pages().items():
             Path(self.made.name, name).write_text(text)
