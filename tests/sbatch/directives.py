@@ -20,12 +20,11 @@ from sbatchgen.sbatch.option_table import specs
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.script.script import JobScript
 from tests.cluster.controller import Controller
+from tests.rules.values import EXTRA, GRES, PARTITIONS
 from tests.sbatch.headers import printed
 
 NODES = "NodeName=n[1-8] Sockets=2 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=1000000 TmpDisk=900000 Gres=gpu:a100:8 Feature=a,b"
-PARTITIONS = "PartitionName=gpu Nodes=ALL Default=YES MaxTime=14-00:00:00\nPartitionName=cpu Nodes=ALL MaxTime=14-00:00:00"
-GRES = "Name=gpu Type=a100 File=/dev/nvidia[0-7]"
-EXTRA = "EnforcePartLimits=ALL\nLicenses=matlab:8\nFirstJobId=1000000\nPreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
+WITH_PREEMPTION = f"{EXTRA}\nPreemptType=preempt/partition_prio\nPreemptMode=REQUEUE"
 PROFILE = """
 name: imaginary
 url: https://slurm.schedmd.com
@@ -304,7 +303,9 @@ part 0 "$1" & part 1 "$1" & wait
 
 def asked(lines: Sequence[str], root: Path | None) -> list[Answer]:
     """Ask a real Slurm of scripts with these directives; submit those that it takes."""
-    with Controller(nodes=NODES, partitions=PARTITIONS, gres=GRES, extra=EXTRA, root=root) as controller:
+    with Controller(
+        nodes=NODES, partitions=PARTITIONS, gres=GRES, extra=WITH_PREEMPTION, root=root
+    ) as controller:
         folder = controller.home / "asked"
         folder.mkdir()
         for number, line in enumerate(lines):
