@@ -25,6 +25,8 @@ C7  from the start of a resumed process to the end of its first step, at 80 % of
 C8  all of the last checkpoint, resumed against uninterrupted: bit by bit
 C9  a step of a linear model with 8 images, CPU time beyond that of a bare loop
 C10 CPU time up to the first step, beyond that of a process that imports torch and does a step
+C11 the trainings of C3 and the example at the same time, beside --busy processes that only compute: images a
+    second, while both train
 
 CPU seconds, of a process and its loaders, say more than seconds on a busy machine.
 
@@ -49,7 +51,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this file
 
 from benchmarks.machine import load, machine
 from benchmarks.speed.figures import Figure, table
-from benchmarks.speed.images import part_images
+from benchmarks.speed.images import part_busy, part_images
 from benchmarks.speed.mnist import part_mnist
 from benchmarks.speed.processes import part_processes
 from benchmarks.speed.resume import part_resume
@@ -64,6 +66,7 @@ PARTS = {
     ("C6",): part_saves,
     ("C7", "C8"): part_resume,
     ("C9", "C10"): part_steps,
+    ("C11",): part_busy,
 }
 ALL = tuple(name for names in PARTS for name in names)
 
@@ -97,6 +100,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of each measurement [5]")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="C1,C6", default=list(ALL))
+    parser.add_argument(
+        "--busy",
+        type=lambda text: [int(number) for number in text.split(",")],
+        metavar="0,4",
+        default=[0, 4, 8, 16],
+        help="numbers of busy processes, for C11",
+    )
     parser.add_argument("--quick", action="store_true", help="one round of few steps: to try it out")
     parser.add_argument(
         "--scratch", type=Path, metavar="DIR", help="a folder on the disk to measure [TMPDIR]"

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +67,14 @@ class Run:
     output: str
     cpu_s: list[float] = field(default_factory=list)
 
+    def step_at(self, second: float) -> float:
+        """Return how many steps had ended at a second after the start, with the part of the step in work."""
+        after = bisect_right(self.steps_s, second)
+        if not 0 < after < len(self.steps_s):
+            return after
+        begin, end = self.steps_s[after - 1 : after + 1]
+        return after + (second - begin) / (end - begin)
+
     def rate(self, batch: int, *, skip: int, last: int, cpu: bool = False) -> float:
         """Images per second, or per CPU second, after the first `skip` steps, up to step `last`."""
         seconds = self.cpu_s if cpu else self.steps_s
@@ -121,15 +130,17 @@ def prepare(bench: Bench) -> None:
     digits.write(bench.scratch / "data" / "MNIST" / "raw", train=bench.images, test=2000, seed=1)
 
 
-def launch(bench: Bench, command: list[str], *, threads: int, end: int = 0) -> Run:
+def launch(bench: Bench, command: list[str], *, threads: int, end: int = 0, name: str = "") -> Run:
     """Run a Python of this environment, with the sitecustomize in front; `end`: the step after which it ends.
+
+    Two processes at the same time need names: their files carry the names.
 
     Raises:
         UnmeasurableError: It failed.
     """
-    seen = bench.scratch / "steps"
+    seen = bench.scratch / f"steps{name}"
     seen.unlink(missing_ok=True)
-    work = bench.scratch / "work"  # the examples write their checkpoints to the working folder
+    work = bench.scratch / f"work{name}"  # the examples write their checkpoints to the working folder
     work.mkdir(exist_ok=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     environ |= {
@@ -139,7 +150,7 @@ def launch(bench: Bench, command: list[str], *, threads: int, end: int = 0) -> R
         "SPEED_END": str(end),
         "SPEED_SHIM": "1" if bench.shim else "",
     }
-    files = [bench.scratch / "stdout", bench.scratch / "stderr"]
+    files = [bench.scratch / f"stdout{name}", bench.scratch / f"stderr{name}"]
     with files[0].open("w") as stdout, files[1].open("w") as stderr:
         began = time.time()
         process = subprocess.Popen(
