@@ -327,8 +327,9 @@ def test_a_file_system_that_does_not_answer_is_told_while_the_training_waits(
     ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
 
     assert ended.code == 0, ended.err
-    assert [event["step"] for event in events(tmp_path, "save_late")] == [step]
-    assert ended.out.count("s for its file system, and waits on") == 1
+    late = [event["step"] for event in events(tmp_path, "save_late")]
+    assert late.count(step) == 1  # on a busy machine, other saves may be late, too
+    assert ended.out.count("s for its file system, and waits on") == len(late)
     assert step in [event["step"] for event in events(tmp_path, "save")]
     assert (status(tmp_path)["state"], status(tmp_path)["reason"]) == ("done", None)
 

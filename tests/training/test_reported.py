@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from training.model.confusion import as_lines, as_rows, count_confused
-from training.output.log import read_events
+from training.output.log import Log, read_events
 
 from .trainers import Here
 
@@ -40,6 +41,23 @@ def test_the_last_column_is_all_other_classes() -> None:
     ]
     assert not as_lines(as_rows([]), ())
     assert as_lines([[12, 0, 0], [1, 2, 0]], ()) == ["right   0  1", "    0  12  0", "    1   1  2"]
+
+
+def test_trackers_get_events_of_two_threads_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """The thread that saves has an event while a slow tracker is given one of the training."""
+    log, seen = Log(run_dir=tmp_path, speaks=True), []
+    saving = threading.Thread(target=log.event, args=("save",))
+
+    def slow(event: dict[str, object]) -> None:
+        if event["event"] == "epoch":
+            saving.start()
+            saving.join(0.2)  # without an order of the two, the other event is first
+        seen.append(event["event"])
+
+    log.trackers["slow"] = slow
+    log.event("epoch")
+    saving.join()
+    assert seen == [event["event"] for event in read_events(tmp_path)] == ["epoch", "save"]
 
 
 def test_each_tracker_gets_the_events_and_none_ends_the_run(

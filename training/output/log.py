@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import json
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class Log:
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer
     trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # of --log-to
+    order: Any = field(default_factory=threading.RLock)  # the thread that saves has events, too
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
@@ -50,15 +52,16 @@ class Log:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
-        event = {"event": kind, **facts, **_now()}
-        line = json.dumps(event) + "\n"
-        self._record(EVENTS, lambda path: append(path, line.encode()))
-        if self.curves and kind in PARTS:
-            with self._drawing():
-                _draw(self.curves, event)
-        for name, tracker in [*self.trackers.items()]:
-            with self._tracking(name):
-                tracker(json.loads(line))  # a copy, which it may change
+        with self.order:  # trackers get the events in the order of the file
+            event = {"event": kind, **facts, **_now()}
+            line = json.dumps(event) + "\n"
+            self._record(EVENTS, lambda path: append(path, line.encode()))
+            if self.curves and kind in PARTS:
+                with self._drawing():
+                    _draw(self.curves, event)
+            for name, tracker in [*self.trackers.items()]:
+                with self._tracking(name):
+                    tracker(json.loads(line))  # a copy, which it may change
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
