@@ -168,7 +168,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     site_file = Path(site) if site else None
     cache = places.cache if places.cache and make_own(places.cache) else None
     ready = installed(named, cache, note)
-    note("note: packing the page: the first time takes some minutes, two to seven on a busy machine")
+    note("note: packing the page, which takes one minute the first time, at most three on a busy machine")
     write(
         PageParts(
             profiles=files,
@@ -176,6 +176,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
             site_file=site_file,
             packages=ready,
             cache=cache / "page-compressed" if cache else None,
+            note=note,
         ),
         Path(to),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import SbatchgenError
-from sbatchgen.extras.page import static_files
+from sbatchgen.extras.page import packing, static_files
 from sbatchgen.extras.page.form import model
 from sbatchgen.extras.page.site import FILES, NAMES, Site, installed, read_site, strings_of
 from sbatchgen.extras.page.static_files import MARK
@@ -150,3 +151,36 @@ def test_a_partition_says_what_it_has_and_allows() -> None:
 def test_where_the_bundled_trainer_is_unknown_the_form_begins_with_an_own_one() -> None:
     assert form("msu")["profiles"][0]["trainer"] == "train.py"
     assert form("msu", has_code=True)["profiles"][0]["trainer"] == ""
+
+
+NODE = """#!/bin/sh
+echo 'compiles two files'
+{more}
+echo 'compresses two files'
+exec sleep 60
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        ("echo complete", "note: this machine is busy: the page is a tenth larger than it could be"),
+        ("", "Node.js could not make the page in 0 minutes: it compresses two files"),
+        ("echo no such file >&2; exit 1", "Node.js could not make the page: no such file"),
+    ],
+)
+def test_packing_says_how_far_it_is_and_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, end: str
+) -> None:
+    (tmp_path / "node").write_text(NODE.format(more=more))
+    (tmp_path / "node").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, seconds in {"SILENT_S": 0.2, "SMALLER_S": 0.1, "GIVE_UP_S": 0.1}.items():
+        monkeypatch.setattr(packing, name, seconds)
+    said: list[str] = []
+    try:
+        packing.pack(tmp_path / "plan.json", lambda line: said.append(str(line)))
+    except SbatchgenError as error:
+        said += [problem.what for problem in error.problems]
+    assert said[0].startswith("note: packing the page: compiles two files (")
+    assert said[-1].startswith(end)

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 from sbatchgen import __version__
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.extras.page.form import model
+from sbatchgen.extras.page.packing import Note, pack
 from sbatchgen.extras.page.site import FILES, Site, strings_of
 from sbatchgen.frozen import frozen
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
-from sbatchgen.machine import child
 from sbatchgen.machine.temporary import temporary_folder
 
 MARK = ".sbatchgen-page"  # in a folder that may be written again
@@ -27,7 +27,6 @@ _PLAIN = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
 _LEFT_OUT = {"extras", "discover", "prepare", "__pycache__"}
 _OF_WHEEL = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
-_SECONDS = 600
 
 # A path in the browser, the path here, and whether texts for people are kept.
 PackedFile = tuple[str, str, bool]
@@ -43,6 +42,7 @@ class PageParts:
     packages: Path  # the folder of npm's packages
     cache: Path | None  # where compressed files are kept, which only this user can write
     quality: int = 11  # how much work is put into compression, up to 11
+    note: Note = field(default=lambda _: None)  # gets how far it is
 
 
 def write(page: PageParts, to: Path) -> None:
@@ -118,16 +118,9 @@ def _pack(page: PageParts, new: Path) -> None:
         }
         file = folder / "plan.json"
         file.write_text(json.dumps(plan))
-        words = ["node", str(FILES / "pack.mjs"), str(file)]
-        what = "Node.js could not make the page"
-        try:
-            done = child.run(words, os.environ, timeout=_SECONDS)
-            if done.returncode:
-                said = done.stderr.decode("utf-8", "replace").splitlines()
-                lines = [line for line in said if line.strip() and len(line) < 400]
-                raise DocumentError.of(f"{what}: {' / '.join(lines[-8:])}")
-        except (OSError, child.LateError) as error:
-            raise DocumentError.of(f"{what}: {error}", fix="install Node.js 18 or newer") from error
+        pack(file, page.note)
+    for part in new.rglob("*.new"):  # of files that were not finished
+        part.unlink()
 
 
 def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:

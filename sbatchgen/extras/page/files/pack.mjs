@@ -1,4 +1,7 @@
-// Writes what a browser needs of Python: `node pack.mjs PLAN.json`. Called by `sbatchgen page`.
+// Writes what a browser needs of Python: `node pack.mjs PLAN.json`. Called by `sbatchgen page`, which shows each line.
+//
+// All files are there once this says "complete"; then some are made smaller, until that is done or the caller ends it.
+// The best of Brotli takes 95 s of a CPU, and a tenth less bytes than quality 9, which takes 4 s.
 //
 // PLAN: packages (a node_modules), cache (a folder for compressed files), to (the new folder), and files:
 // [path in the browser, path here, whether texts for people are kept].
@@ -15,8 +18,10 @@ if (parseInt(process.versions.node, 10) < 18) {
   process.exit(1);
 }
 const plan = JSON.parse(readFileSync(process.argv[2], "utf8"));
+const say = (line) => console.log(line);
 const of = (name, file) => join(plan.packages, name, file);
 const { loadPyodide } = await import(pathToFileURL(of("pyodide", "pyodide.mjs")));
+say("loads Python for browsers");
 const python = await loadPyodide({ indexURL: of("pyodide", "") });
 python.runPython(readFileSync(new URL("python/compile_for_browser.py", import.meta.url), "utf8"));
 const compile = python.globals.get("compiled");
@@ -29,6 +34,7 @@ function archive(parts) {
   return Buffer.concat([size, list, ...parts.map(([, data]) => data)]);
 }
 
+say(`compiles ${plan.files.length} files of sbatchgen`);
 const own = plan.files.map(([path, file, whole]) => {
   const data = readFileSync(file);
   if (!path.endsWith(".py")) return [path, data];
@@ -37,6 +43,7 @@ const own = plan.files.map(([path, file, whole]) => {
   code.destroy();
   return [path + "c", bytes];
 });
+say("compiles the library of Python");
 const library = python.globals.get("library")();
 const zip = Buffer.from(library.toJs());
 library.destroy();
@@ -56,28 +63,51 @@ const outputs = {
   "pyodide-lock.json": Buffer.from(JSON.stringify({ ...lock, packages: {} })),
 };
 
+const kept = (data, suffix) => join(plan.cache, createHash("sha256").update(data).digest("hex") + suffix);
+
 /** Return the compressed bytes; they are kept for files that do not change. */
 async function compressed(data, suffix, work) {
-  const kept = join(plan.cache, createHash("sha256").update(data).digest("hex") + suffix);
-  if (existsSync(kept)) return readFileSync(kept);
+  const file = kept(data, suffix);
+  if (existsSync(file)) return readFileSync(file);
   const small = await work(data);
-  writeFileSync(kept + ".new", small);
-  renameSync(kept + ".new", kept);
+  replace(file, small);
   return small;
 }
 
+function replace(file, bytes) {
+  writeFileSync(file + ".new", bytes);
+  renameSync(file + ".new", file);
+}
+
 const gzip = (data) => promisify(zlib.gzip)(data, { level: 9 });
-const brotli = (data) =>
+const brotli = (quality) => (data) =>
   promisify(zlib.brotliCompress)(data, {
-    params: { [constants.BROTLI_PARAM_QUALITY]: plan.quality, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: data.length },
+    params: { [constants.BROTLI_PARAM_QUALITY]: quality, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: data.length },
   });
+const best = [`.brotli-${plan.quality}`, brotli(plan.quality)];
+const quick = plan.quality > 9 ? [".brotli-9", brotli(9)] : best;
 for (const folder of [plan.cache, ...["brotli", "gzip"].map((name) => join(plan.to, name))]) {
   mkdirSync(folder, { recursive: true });
 }
-const write = async (folder, name, bytes) => writeFileSync(join(plan.to, folder, `${name}.bin`), await bytes);
+const write = async (folder, name, bytes) => replace(join(plan.to, folder, `${name}.bin`), await bytes);
+
+say(`compresses ${Object.keys(outputs).length} files`);
+const rest = Object.entries(outputs).filter(([, data]) => !existsSync(kept(data, best[0])));
 await Promise.all(
   Object.entries(outputs).flatMap(([name, data]) => [
-    write("brotli", name, compressed(data, `.brotli-${plan.quality}`, brotli)),
+    write("brotli", name, compressed(data, ...(existsSync(kept(data, best[0])) ? best : quick))),
     write("gzip", name, compressed(data, ".gzip", gzip)),
   ]),
 );
+say("complete");
+if (best !== quick) {
+  let number = 0;
+  rest.sort(([, a], [, b]) => a.length - b.length); // the more are kept, should this be ended
+  await Promise.all(
+    rest.map(async ([name, data]) => {
+      await write("brotli", name, compressed(data, ...best));
+      number += 1;
+      say(`has made ${number} of ${rest.length} files smaller`);
+    }),
+  );
+}
