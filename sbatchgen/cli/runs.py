@@ -149,6 +149,17 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
     return run, point if is_point else next(filter(None, tasks), "")
 
 
+def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str, str]:
+    """Return the run, the point or task, and the id of the job that a word means, if it names one."""
+    from sbatchgen.runs.record import read_record
+
+    run, point = find_point(index, word, changes=changes)
+    job = index.job_of(run, word, here())
+    task = word.removeprefix(f"{job}_")
+    known = read_record(run.folder, job) if job and task != word and task.isdecimal() else None
+    return run, (str(int(task) + known.first) if known and known.array else point), job
+
+
 def point_states_of(
     index: Index, names: Sequence[str], *, changes: bool = False
 ) -> tuple[list[RunState], list[Problem]]:
@@ -158,11 +169,11 @@ def point_states_of(
 
     plain = {at: job for at, name in enumerate(names) if (job := find_plain(index, name))}
     of_runs = [name for at, name in enumerate(names) if at not in plain]
-    chosen = [find_point(index, name, changes=changes) for name in of_runs]
+    chosen = [find_job(index, name, changes=changes) for name in of_runs]
     alone = chosen[0][1] if len(chosen) == 1 else ""
-    runs = [run for run, _ in chosen]
-    states, problems = run_states(index, os.environ, runs, alone) if chosen else ([], [])
-    for at, (run, point) in enumerate(chosen):
+    runs, jobs = [run for run, _, _ in chosen], [job for _, _, job in chosen]
+    states, problems = run_states(index, os.environ, runs, alone, jobs) if chosen else ([], [])
+    for at, (run, point, _) in enumerate(chosen):
         if point and (not Path(of_runs[at]).is_file() or (run.folder / POINTS).exists()):
             (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
             states[at] = point_state(whole, point)
@@ -293,7 +304,7 @@ def _hint(state: RunState) -> None:
 
     job = state.last
     if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
-        note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
+        note(f"note: sbatchgen diagnose {state.job or state.run.name} says why it failed")
 
 
 def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -353,14 +364,16 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) 
     if plain := find_plain(index, run, task):
         _plain_log(plain, run, lines, follow=follow)
         return
-    chosen, point = find_point(index, run)
+    chosen, point, job = find_job(index, run)
     task = task or point
     if program:
         _check_program(chosen, program)
     if follow:
-        follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task, program=program)
+        follow_run(
+            index, chosen.name, lines=20 if lines is None else lines, task=task, program=program, job=job
+        )
         return
-    shown = RunLogs(chosen.folder, lines, task, program=program)
+    shown = RunLogs(chosen.folder, lines, task, program=program, job=job)
     if not shown.show(output.put_log):
         check_folder(chosen)
         raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
@@ -405,20 +418,23 @@ def follow_run(
     task: str = "",
     since: float = 0.0,
     program: str = "",
+    job: str = "",
 ) -> int:
     """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3.
 
-    `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown.
+    `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown, and
+    of several jobs one.
     """
     from sbatchgen.runs import cost, overview, status
     from sbatchgen.runs.job_log import RunLogs
 
     run = find_run(index, name, changes=None)
-    logs, shown, asked, quiet = RunLogs(run.folder, lines, task, since=since, program=program), "", 0.0, False
+    logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
+    shown, asked, quiet = "", 0.0, False
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
-                (state,), problems = status.run_states(index, os.environ, [run])
+                (state,), problems = status.run_states(index, os.environ, [run], asked=[job])
                 asked = time.monotonic()
                 logs.refresh()
                 now = overview.headline(state) if not problems else problems[0].what
@@ -537,8 +553,8 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     if plain := find_plain(index, run, task):
         state, problems, point = plain_state(plain), list[Problem](), ""
     else:
-        chosen, point = find_point(index, f"{run}/{task}" if task.isdecimal() else run)
-        (state,), problems = run_states(index, os.environ, [chosen])
+        chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
+        (state,), problems = run_states(index, os.environ, [chosen], asked=[job])
     made = diagnosis.diagnose(state, os.environ, task or point)
     put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
@@ -560,11 +576,14 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     from sbatchgen.runs.status import run_states
 
     began, index = time.time(), open_index()
-    chosen = [find_point(index, name, changes=True) for name in names]
-    states, problems = run_states(index, os.environ, [run for run, _ in chosen])
+    chosen = [find_job(index, name, changes=True) for name in names]
+    runs, ids_asked = [run for run, _, _ in chosen], [job for _, _, job in chosen]
+    states, problems = run_states(index, os.environ, runs, asked=ids_asked)
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    several = [(state, _live(state, task or point)) for state, (_, point) in zip(states, chosen, strict=True)]
+    several = [
+        (state, _live(state, task or point)) for state, (_, point, _) in zip(states, chosen, strict=True)
+    ]
     jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
     for state, id_, cluster in jobs if now else _save_first(jobs):
         _cancel(state, id_, cluster)
@@ -577,7 +596,7 @@ def _live(state: RunState, task: str) -> list[tuple[str, str]]:
     name = state.run.name
     live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
     if not live:
-        note(f"note: run {name} has ended already")
+        note(f"note: {f'job {state.job} of ' * bool(state.job)}run {name} has ended already")
     ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
     if live and not ids:
         what = f"no job of run {name} that waits or runs has a task {task}"

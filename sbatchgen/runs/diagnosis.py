@@ -78,6 +78,7 @@ class Diagnosis:
     """The end of a run, and its likely causes."""
 
     run: str  # its name
+    job: str = ""  # the id of an older job that all this is about; "" for the newest
     failed: bool
     says: str  # what its newest job does, or how it ended
     fix: str = ""  # what to do if it waits
@@ -113,7 +114,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     task = task or (row.task if row else "")
     logs = _logs(state, record, task)
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
-    training = state.progress if state.plain else read_progress(folder)
+    training = state.progress if state.plain or state.job else read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
     hidden = not failed and ended and next(filter(None, map(crash, logs.values())), None)
@@ -141,6 +142,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     bad_lines = look_bad(logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
+        job=state.job,
         failed=failed,
         says=_with_details(says, row, training),
         fix=fix or (_of_silence(record, logs, causes) if failed else ""),
@@ -479,7 +481,7 @@ def as_text(diagnosis: Diagnosis) -> str:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
-        shows = f"sbatchgen {'logs' if log else 'status'} {run} shows more"
+        shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
         lines.append(f"  fix: {shows if diagnosis.lines or not log else diagnosis.fix or _SILENT}")
     return "".join(f"{one_line(line)}\n" for line in lines)
 

@@ -155,6 +155,20 @@ class Index:
         by_path = by_job or self._in_folder(path)
         return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
 
+    def job_of(self, run: Run, text: str, folder: Path) -> str:
+        """Return the id of the job that `text` means, by which a run was found; "" if it means the run.
+
+        The id comes before that of a task, as in 4711_3; a log or a script is that of a job too.
+        """
+        id_ = text.partition("_")[0].partition("/")[0]
+        if run.name == text:
+            return ""
+        if id_.isdecimal() and any(job.id == id_ for job in self._of(run.name)):
+            return id_
+        path = Path(os.path.normpath(folder / text))
+        known = reversed(records.records(run.folder)) if path.is_file() else ()
+        return next((record.job for record in known if path in _files_of(run, record)), "")
+
     def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
         """Return the other runs of ./runs/NAME, if a run was found by its name `text` from `folder`."""
         near = os.path.normpath(folder / "runs" / text)
@@ -176,13 +190,9 @@ class Index:
 
     def _with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the newest first."""
-        from sbatchgen.runs.job_log import find_logs  # no submission has logs yet
-
         for run in self._likely(path):
             for record in reversed(records.records(run.folder)):
-                theirs = [run.folder / f"job-{record.job}.slurm", Path(record.script)]
-                theirs += find_logs(record, errors=True)
-                if path in theirs and record.run in ("", run.name):
+                if path in (*_files_of(run, record), Path(record.script)) and record.run in ("", run.name):
                     yield run
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
@@ -277,6 +287,13 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
+
+
+def _files_of(run: Run, record: Record) -> list[Path]:
+    """Return the files that one job alone has: its script as it was submitted, and its logs."""
+    from sbatchgen.runs.job_log import find_logs  # no submission has logs yet
+
+    return [run.folder / f"job-{record.job}.slurm", *find_logs(record, errors=True)]
 
 
 def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:

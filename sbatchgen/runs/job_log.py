@@ -201,14 +201,15 @@ class RunLogs:
         *,
         since: float = 0.0,
         program: str = "",
+        job: str = "",
         plain: Record | None = None,
     ) -> None:
-        """Read the logs of jobs that were submitted since a time; or those of one program of several.
+        """Read the logs of jobs that were submitted since a time; or those of one program or one job.
 
         `plain` is what is known of a job that has no records in the folder.
         """
         self._folder, self._task, self._since, self._program = folder, task, since, program
-        self._plain = plain
+        self._plain, self._job = plain, job
         self.refresh()
         paths = self._paths()  # before the newest: a log that appears now is new, and shown whole
         # Of the newest job that has any; that of its stderr comes last
@@ -227,7 +228,8 @@ class RunLogs:
     def refresh(self) -> None:
         """Read which jobs the run has now."""
         known = [self._plain] if self._plain else records(self._folder)
-        self._records = [record for record in known if record.submitted >= self._since]
+        of_job = (record for record in known if self._job in ("", record.job))
+        self._records = [record for record in of_job if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
         if self._program:

@@ -87,6 +87,7 @@ def page(
         says = _last(state) if job is state.last else _state(job, ())
         when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
         facts.append((f"job {job.id or '?'}", f"{says}{when}"))
+    facts += [("newer jobs", f"sbatchgen status {state.run.name}")] if state.job else []
     facts += [(f"task {row.task}", row.state.words) for row in (plain.rows if plain else ()) if row.task][
         :MOST_POINTS
     ]

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import zip_longest
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
+from sbatchgen.resolved.sweep import Sweep
 from sbatchgen.runs import life, points, process, record
 from sbatchgen.runs.ended import KeptProgress
+from sbatchgen.runs.events import EVENTS, STATUS
 from sbatchgen.runs.failure import Failure, crash, failures
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.job_log import last_start, last_starts, newest_logs
@@ -56,6 +59,7 @@ class RunState:
     restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
     programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
     point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
+    job: str = ""  # the id of an older job that all this is about; "" if it is about the run as it is now
     plain: PlainJob | None = None  # a job that was not submitted by this user with sbatchgen; None of a run
 
     @property
@@ -79,12 +83,16 @@ class RunState:
 
 
 def run_states(
-    index: Index, environment: Mapping[str, str], runs: Sequence[Run], point: str = ""
+    index: Index,
+    environment: Mapping[str, str],
+    runs: Sequence[Run],
+    point: str = "",
+    asked: Sequence[str] = (),
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and why they may be out of date; the index keeps what was seen.
 
     squeue is asked once, whatever the number of runs, and not at all where all jobs have ended. Of the sweep
-    of a single run a `point` alone may be read.
+    of a single run a `point` alone may be read. `asked` has the id of the job that is meant, for each run.
     """
     jobs: dict[str, list[RunJob]] = {run.name: [] for run in runs}
     for job in index.jobs(runs[0].name if len(runs) == 1 else None):
@@ -97,10 +105,8 @@ def run_states(
         index.seen(seen.values())
     states = []
     ended = KeptProgress(index.file) if len(runs) > 1 else None
-    try:
-        sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
-    except SbatchgenError as error:
-        sweep, problems = None, [*problems, *error.problems]
+    sweep, unread = _sweep_of(runs)
+    problems += unread
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         is_known, progress = ended.progress(run, of_run) if ended else (False, None)
@@ -116,6 +122,8 @@ def run_states(
             ended.keep(run, of_run, state.progress)
     if ended:
         ended.save()
+    if not sweep:
+        states = [_of_job(state, job, rows) for state, job in zip_longest(states, asked[: len(states)])]
     if len(states) == 1:
         states = [replace(states[0], restarted=_restarted(states[0], environment))]
     if sweep:
@@ -123,6 +131,28 @@ def run_states(
         points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued, point)
         states = [replace(states[0], sweep=points_now)]
     return states, problems
+
+
+def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
+    """Return the sweep of a single run, if it is one, and why that can't be read."""
+    try:
+        return (points.read_sweep(runs[0].folder) if len(runs) == 1 else None), ()
+    except SbatchgenError as error:
+        return None, error.problems
+
+
+def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
+    """Return a state as it is for one job of the run, if that is not the one that stands for the run."""
+    chosen = [each for each in state.jobs if each.id == job]
+    if not job or not chosen or (state.last and state.last.id == job):
+        return state
+    its = record.read_record(state.run.folder, job)
+    # the status and the events of a trainer are those of its newest start
+    is_newer = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
+    progress = read_progress(state.run.folder, [its]) if its and not is_newer else None
+    now = rows.get(chosen[0].key, ())
+    state = replace(state, jobs=chosen, now=now, progress=progress, programs=(), quiet="", job=job)
+    return replace(state, quiet=_quiet(state))
 
 
 def plain_state(job: PlainJob) -> RunState:
@@ -143,7 +173,8 @@ def plain_state(job: PlainJob) -> RunState:
 
 def submissions(state: RunState) -> list[record.Record]:
     """Return what is known of the submissions of a run, the oldest first."""
-    return [state.plain.record] if state.plain else record.records(state.run.folder)
+    known = [state.plain.record] if state.plain else record.records(state.run.folder)
+    return [each for each in known if state.job in ("", each.job)]
 
 
 def submission(state: RunState, job: str) -> record.Record | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from sbatchgen.runs import record
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record
 from tests.conftest import Command
+from tests.slurm import fakes
 
 pytestmark = pytest.mark.usefixtures("programs")
 
@@ -105,3 +108,56 @@ def test_at_a_terminal_the_user_is_asked(two: Path) -> None:
     os.close(ours)
     assert done.returncode == 130
     assert "Is beta meant? [y/N]" in done.stderr
+
+
+@pytest.fixture
+def thrice(folder: Path) -> Path:
+    """A run with three jobs: 51 and 52 have failed in different ways, 53 was completed."""
+    runs = folder / "runs/ddp"
+    runs.mkdir(parents=True)
+    index = Index(place(os.environ))
+    ends = {"51": "ValueError: first", "52": "ModuleNotFoundError: No module named 'second'", "53": "done"}
+    for job, says in ends.items():
+        index.begin(job, runs, "ddp", shared=False)
+        log = f"{runs}/ddp-%j.out"
+        submitted = 1e9 + int(job)
+        kept = Record(key=job, run="ddp", shared=False, name="ddp", job=job, folder=str(folder), log=log)
+        record.keep(runs, replace(kept, submitted=submitted))
+        (runs / f"ddp-{job}.out").write_text(f"this is {job}\n{says}\n")
+        index.accepted(job, job)
+        state = "COMPLETED" if job == "53" else "FAILED"
+        index.seen([index.jobs("ddp")[-1]._replace(state=state, ended=True)])
+    return folder
+
+
+@pytest.mark.parametrize("job", ["51", "52", "53"])
+@pytest.mark.parametrize("word", ["{job}", "runs/ddp/ddp-{job}.out"])
+def test_the_id_and_the_log_of_a_job_mean_that_job_of_its_run(
+    thrice: Path, command: Command, job: str, word: str
+) -> None:
+    word = word.format(job=job)
+    assert command("logs", word).out.startswith(f"this is {job}\n")
+    status = command("status", word)
+    assert f"  job {job} " in status.out
+    assert ("sbatchgen status ddp" in status.out) == (job != "53")
+    assert f"ddp-{job}.out" in status.out
+    diagnosed = command("diagnose", word).out
+    assert diagnosed.startswith(f"ddp: job {job} ")
+    assert ("ValueError: first" in diagnosed, "'second'" in diagnosed) == (job == "51", job == "52")
+    assert json.loads(command("diagnose", word, "--format", "json").out)["job"] == job * (job != "53")
+    followed = command("logs", word, "--follow")
+    assert (followed.out.splitlines()[0], followed.status) == (f"this is {job}", 0)
+    assert f"job {job} " in followed.err
+
+
+def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
+    thrice: Path, programs: Path, command: Command
+) -> None:
+    index = Index(place(os.environ))
+    index.begin("c0ffee", thrice / "runs/ddp", "ddp", shared=False)
+    index.accepted("c0ffee", "54")
+    fakes.squeue(programs, [{"JobArrayID": "54", "State": "RUNNING"}])
+    fakes.failing(programs, "scancel", "nothing was to be cancelled")
+    result = command("cancel", "51")
+    assert (result.status, result.err) == (0, "note: job 51 of run ddp has ended already\n")
+    assert "nothing was to be cancelled" in command("cancel", "ddp", "--now").err
