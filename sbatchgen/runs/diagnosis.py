@@ -33,7 +33,7 @@ from sbatchgen.runs.points import FAILED
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, point_numbers, records
-from sbatchgen.runs.remedy import Case, at_hand
+from sbatchgen.runs.remedy import Case, at_hand, within_nodes
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local, submission
 from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.script.script import JobScript
@@ -184,7 +184,12 @@ def _typed(
             continue
         case = Case(run=state.run.name, record=record, row=row, environment=environment)
         known = at_hand(cause, case)
-        yield _to_type_plain(known, state.plain) if state.plain else _to_type(known, record, state.run.folder)
+        if state.plain:
+            script, to_type = state.plain.script, _to_type_plain(known, state.plain)
+        else:
+            folder = state.run.folder
+            script, to_type = parsed(folder, record.job), _to_type(known, record, folder)
+        yield within_nodes(to_type, script, environment)
 
 
 def _of_silence(record: Record | None, logs: Mapping[str, Any], causes: Sequence[Failure]) -> str:

@@ -21,11 +21,13 @@ from sbatchgen.runs.record import Record
 from sbatchgen.runs.submitted_scripts import MAX_BYTES
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.sbatch.reader import read_script
+from sbatchgen.script.script import JobScript
 from sbatchgen.script.trainer_source import WELL_KNOWN
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.gpu_nodes import unavailable
 from sbatchgen.slurm.node import nodes
 from sbatchgen.slurm.queue import SlurmJob
+from sbatchgen.units import mebibytes
 
 MOST_NODES = 4  # that are named
 # Packages with another name than their module.
@@ -37,6 +39,7 @@ _PACKAGES = {
 }  # fmt: skip
 _NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))  # others have their names
 _INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
+_MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
 _SACCT = re.compile(r"; sacct [^;]*")
 _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|,? --exclude NODE\b")
 
@@ -61,6 +64,35 @@ def at_hand(cause: Failure, case: Case) -> Failure:
     own = (_OF_RENDERED if rendered else _OF_SCRIPTS).get(cause.cause)
     fix = own(cause, case) if own else ""
     return replace(cause, fix=fix) if fix else cause
+
+
+def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
+    """Return a cause whose fix asks for no more memory than the largest node of the job's partition has."""
+    match = _MEM.search(cause.fix)
+    if not match or script is None:
+        return cause
+    try:
+        known = nodes(environment)
+    except SlurmError:
+        return cause
+    partitions = {*(script.option("partition") or "").split(",")} - {""}
+    sizes = {node.name: node.memory - node.memory_reserved for node in known}
+    its = [node for node in known if not partitions or partitions.intersection(node.partitions)]
+    most = max((sizes[node.name] for node in its), default=0)
+    if not most or (mebibytes(match[2]) or 0) <= most:
+        return cause
+    asked = script.option("mem") or ""
+    had = most if asked == "0" else mebibytes(asked) or 0  # 0 is all memory of the node
+    if had < most:
+        return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most}M"))
+    larger = sorted({name for node in known if sizes[node.name] > most for name in node.partitions})
+    where = f"; the nodes of partition {', '.join(larger[:MOST_NODES])} have more" if larger else ""
+    parts = (part for part in cause.fix.split("; ") if not _MEM.search(part))
+    rest = [part for part in parts if re.search(r"\bs(?:batchgen|batch|acct) ", part)]
+    what = (
+        f"the job had all memory of a node, {had}M{where}; a smaller batch, or fewer workers that load data"
+    )
+    return replace(cause, fix="; ".join([what, *rest]))
 
 
 def _with_nodes(cause: Failure, case: Case) -> Failure:

@@ -256,3 +256,37 @@ def test_the_words_for_another_job_say_nothing(folder: Path, programs: Path, com
     )
     fakes.squeue(programs, [])
     assert command("status", "job").out.count("no longer in the queue") == 1
+
+
+# --- no more memory than nodes have
+
+
+SIZES = "".join(
+    f"NodeName={name} Arch=x86_64 CoresPerSocket=1 CPUTot=8 RealMemory={memory} MemSpecLimit=500 "
+    f"State=IDLE Partitions={partition} \n"
+    for name, memory, partition in (("n1", 16000, "gpu"), ("n2", 12000, "gpu"), ("b1", 500000, "bigmem"))
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("2000M", "--mem 4000M; fewer workers"),
+        ("9000M", "--mem 15500M; fewer workers"),
+        (
+            "15500M",
+            "the job had all memory of a node, 15500M; the nodes of partition bigmem have more; a smaller",
+        ),
+        ("0", "the job had all memory of a node, 15500M; the nodes of partition bigmem have more; a smaller"),
+    ],
+)
+def test_no_fix_asks_for_more_memory_than_a_node_has(
+    folder: Path, programs: Path, command: Command, typed: str, fix: str
+) -> None:
+    fakes.saying(programs, "scontrol", SIZES)
+    more = ("--partition", "gpu", "--mem", typed)
+    failed(folder, programs, command, "MemoryError", *more)
+    says = fixes(command)["host-memory"]
+    assert fix in says
+    for mem in re.findall(r"sbatchgen resume \S+ --mem \S+(?=;)", says):
+        assert command(*shlex.split(mem)[1:], "--dry-run").status in (0, None)
