@@ -1,7 +1,7 @@
 """Every fix that is a command is typed by a test, in the state in which it is printed.
 
 tests/fixes.py reads the fixes from the code. Those of rules are typed in scripts, by tests/rules/test_mends.py; those of
-runs/failures.yaml by tests/runs/test_typed_fixes.py and test_remedy.py. Here are all others.
+runs/failures.yaml by tests/runs/test_typed_fixes.py, test_typed_causes.py and test_remedy.py. Here are all others.
 """
 
 from __future__ import annotations
