@@ -30,6 +30,8 @@ from sbatchgen.units import ShellPath
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
+_OF_SYSTEM = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
+_SHARED = (Path("/usr"), Path("/usr/local"))  # where each of them looks for packages, as on Debian
 # They add no folder.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
@@ -171,6 +173,12 @@ def _python(job: TrainerJob) -> Iterator[Hit]:
         key = _OF_RUNTIME.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
+    python = _of_system(job) if needed and not prefix else None
+    if python and _system_lacks_torch(python.parent.parent, job.environment):
+        what = f"the job starts {python}, and here that has no torch: "
+        what += "if a node has none either, the job ends there"
+        fix = "name an environment with torch: --venv FOLDER or --conda-env NAME; or the module of one: "
+        yield Hit(job.at("runtime"), what, f"{fix}--set modules=NAME", "info")
 
 
 @RULES.add("SB052", "warning", "packages of pip install --user that the job does not find")
@@ -243,8 +251,7 @@ _OF_RUNTIME = {"venv": "venv", "conda": "conda_env"}  # the key that names the e
 def _prefix(job: TrainerJob) -> Path | None:
     """Return the environment whose Python the job will run, if that is certain."""
     resolved, folder, environment = job.resolved, job.here, job.environment
-    changed = resolved.settings.modules or any(getattr(resolved.settings, name) for name in SETUPS)
-    if changed or {"PATH", "PYTHONPATH"} & {*resolved.env}:
+    if _is_changed(job):
         return None
     name = resolved.software.get(_OF_RUNTIME.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
@@ -257,8 +264,36 @@ def _prefix(job: TrainerJob) -> Path | None:
     prefix = Path(in_shell("python3", environment) or "/").parent.parent
     bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
     is_own = any(base and prefix.is_relative_to(base) for base in bases)
-    is_same = not resolved.slurm or "export" not in resolved.directives  # the job gets the PATH of this shell
-    return prefix if is_own and is_same and "PYTHONPATH" not in environment else None
+    return prefix if is_own and _gets_shell(job) else None
+
+
+def _is_changed(job: TrainerJob) -> bool:
+    """Whether modules, lines of setup or variables of the job may bring another Python or more packages."""
+    settings = job.resolved.settings
+    lines = settings.modules or any(getattr(settings, name) for name in SETUPS)
+    return bool(lines or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
+
+
+def _gets_shell(job: TrainerJob) -> bool:
+    """Whether the job gets the PATH of this shell, and no more folders of packages."""
+    is_same = not job.resolved.slurm or "export" not in job.resolved.directives
+    return is_same and "PYTHONPATH" not in job.environment
+
+
+def _of_system(job: TrainerJob) -> Path | None:
+    """Return the Python of the system that the job will run, if this shell's PATH alone decides that."""
+    python = Path(in_shell("python3", job.environment) or "/")
+    is_host = job.resolved.runtime.name == "host" and python.parent in _OF_SYSTEM
+    return python if is_host and not _is_changed(job) and _gets_shell(job) else None
+
+
+def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
+    """Whether no folder where a Python of the system may find packages has torch, or names more folders."""
+    roots = {prefix, *_SHARED, Path(environment.get("HOME", "/"), ".local")}
+    places = [place for root in roots for place in root.glob("lib*/python3*/*-packages")]
+    has_torch = any((place / name).exists() for place in places for name in ("torch", "torch.py"))
+    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
+    return bool(places) and not (has_torch or adds)
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:

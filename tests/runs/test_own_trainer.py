@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sbatchgen.judge import trainers
 from sbatchgen.rules import judge
 from sbatchgen.runs.index import Index, place
 from tests.conftest import Command
@@ -310,6 +311,38 @@ def test_the_python_of_this_shell_is_looked_at_if_it_is_that_of_the_job(
     assert says(json.loads(command(*words).out)) == [expected]
     (folder / "train.py").write_text("print('no torch')\n")
     assert says(json.loads(command(*words).out)) == []
+
+
+def test_the_python_of_the_system_without_torch_is_an_info(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = environment(folder / "system", "numpy.py")
+    monkeypatch.setattr(trainers, "_OF_SYSTEM", (system / "bin",))
+    monkeypatch.setattr(trainers, "_SHARED", ())
+    monkeypatch.setenv("PATH", f"{system}/bin:{os.environ['PATH']}")
+    (folder / "train.py").write_text(SAVES)
+    words = (
+        "review",
+        "single",
+        "--profile",
+        "public_cluster",
+        "--runtime",
+        "host",
+        "--trainer",
+        "train.py",
+        "--format",
+        "json",
+    )
+
+    def found(*more: str) -> list[str]:
+        return [line for line in says(json.loads(command(*words, *more).out)) if "torch" in line]
+
+    expected = f"info: the job starts {system}/bin/python3, and here that has no torch: "
+    assert found() == [f"{expected}if a node has none either, the job ends there"]
+    for more in ("modules=cuda", "setup=source env", "env.PYTHONPATH=/packages"):
+        assert found("--set", more) == []
+    (system / "lib/python3.12/site-packages/torch").mkdir()
+    assert found() == []
 
 
 def test_a_trainer_is_read_and_never_run(command: Command, folder: Path) -> None:
