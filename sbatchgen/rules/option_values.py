@@ -109,7 +109,8 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     partition = job.resources.options.get("partition", "")
     if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
-        yield Hit("partition", what, f"--partition={partition.lstrip('=')}")
+        name = partition.lstrip("=")
+        yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
     yield from _more_nodes_named(job)
     yield from _of_others(job)
     for name in ("gres", "partition") if job.is_script and job.slurm < TAKES_EMPTY_WORDS else ():
