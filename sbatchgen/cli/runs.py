@@ -551,11 +551,11 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
     index = open_index()
     if plain := find_plain(index, run, task):
-        state, problems, point = plain_state(plain), list[Problem](), ""
+        state, problems, point, job = plain_state(plain), list[Problem](), "", ""
     else:
         chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
         (state,), problems = run_states(index, os.environ, [chosen], asked=[job])
-    made = diagnosis.diagnose(state, os.environ, task or point)
+    made = diagnosis.diagnose(state, os.environ, task or point, job)
     put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
@@ -582,7 +582,8 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
     several = [
-        (state, _live(state, task or point)) for state, (_, point, _) in zip(states, chosen, strict=True)
+        (state, _live(state, task or point, job * bool(point)))
+        for state, (_, point, job) in zip(states, chosen, strict=True)
     ]
     jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
     for state, id_, cluster in jobs if now else _save_first(jobs):
@@ -591,12 +592,13 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
         note(f"note: cancelled job {id_} of run {state.run.name}")
 
 
-def _live(state: RunState, task: str) -> list[tuple[str, str]]:
-    """Return the jobs of a run that wait or run, or their task."""
-    name = state.run.name
+def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
+    """Return the jobs of a run that wait or run, or their task; or the one with the id that was `asked`."""
+    name, asked = state.run.name, asked or state.job
     live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
+    live = [job for job in live if asked in ("", job.id)]
     if not live:
-        note(f"note: {f'job {state.job} of ' * bool(state.job)}run {name} has ended already")
+        note(f"note: {f'job {asked} of ' * bool(asked)}run {name} has ended already")
     ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
     if live and not ids:
         what = f"no job of run {name} that waits or runs has a task {task}"

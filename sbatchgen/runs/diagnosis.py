@@ -96,15 +96,19 @@ def is_failed(state: RunState) -> bool:
     return job is not None and job.ended and (job.says == ERRORS or _failed(job.state, job, state.progress))
 
 
-def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
-    """Say what happened to a run; of an array or a sweep to one task, or to the first that failed."""
+def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", asked: str = "") -> Diagnosis:
+    """Say what happened to a run; of an array or a sweep to one task, or to the first that failed.
+
+    `asked` is the id of the job of a sweep that is meant, if a point has run in several.
+    """
     run, says = state.run.name, headline(state)
     if state.sweep:
         bad = [str(number) for number in state.sweep.counts.get(FAILED, ())]
         task = task or next(iter(bad), "")
-        if task not in bad:
+        is_older = _job_of(state, task, asked) != _job_of(state, task)
+        if task not in bad and not is_older:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, record = _job_of(state, task)
+    job, record = _job_of(state, task, asked)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows_of(state, job, environment)
@@ -199,13 +203,18 @@ def _of_silence(record: Record | None, logs: Mapping[str, Any], causes: Sequence
     return _PRINTS_NOTHING.format(trainer=trainer) if trainer and is_silent else ""
 
 
-def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
-    """Return the newest job, or the newest with a point of a sweep, and its record."""
+def _job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, Record | None]:
+    """Return the newest job, or the newest or the asked one with a point of a sweep, and its record."""
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
-        for record in reversed(records(state.run.folder)):
-            if record.job in jobs and int(task) in point_numbers(record, record.array):
-                return jobs[record.job], record
+        each = [
+            record
+            for record in reversed(records(state.run.folder))
+            if record.job in jobs and int(task) in point_numbers(record, record.array)
+        ]
+        chosen = [record for record in each if record.job == asked] or each
+        if chosen:
+            return jobs[chosen[0].job], chosen[0]
     return state.last, submission(state, state.last.id) if state.last else None
 
 

@@ -16,6 +16,7 @@ from sbatchgen.runs import record
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record
 from tests.conftest import Command
+from tests.runs.test_typed_fixes import end, submit
 from tests.slurm import fakes
 
 pytestmark = pytest.mark.usefixtures("programs")
@@ -161,3 +162,21 @@ def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
     result = command("cancel", "51")
     assert (result.status, result.err) == (0, "note: job 51 of run ddp has ended already\n")
     assert "nothing was to be cancelled" in command("cancel", "ddp", "--now").err
+
+
+def test_a_task_of_an_older_job_of_a_sweep_means_that_job(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    submit("sweep", folder, programs, command)
+    end("sweep", folder, programs, "FAILED 1:0", "ValueError: first")
+    assert command("resubmit", "job", "--yes", "--points", "0").status == 0
+    (programs / "scancel").write_text("#!/bin/sh\necho nothing was to be cancelled >&2; exit 1\n")
+    (programs / "scancel").chmod(0o755)
+    fakes.squeue(programs, [])
+    assert command("cancel", "4711_0").err == "note: job 4711 of run job has ended already\n"
+    end("sweep", folder, programs, "FAILED 1:0", "ModuleNotFoundError: No module named 'second'")
+    assert "'second'" in command("diagnose", "job/0").out
+    assert "'second'" in command("diagnose", "4712_0").out
+    older = command("diagnose", "4711_0").out
+    assert older.startswith("job: point 0 of job 4711 ")
+    assert "ValueError: first" in older
