@@ -171,7 +171,7 @@ def agreed(
 
         refuse_other(reviews, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
-        fix = f"add --yes to {click.get_current_context().info_name}, or --dry-run to review only"
+        fix = "add --yes, or --dry-run to review only"
         if misplaced := {"--yes", "--dry-run"}.intersection(click.get_current_context().obj or ()):
             fix = f"write {min(misplaced)} before the --, after which all is the trainer's"
         raise CommandLineError.of("no terminal to ask", fix=fix)
