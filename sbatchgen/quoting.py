@@ -93,6 +93,16 @@ def one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+# What may be below a fix, each in a line of its own: a fact, another way, and code to copy.
+ALSO, OR, CODE = "\n  also: ", "\n  or: ", "\n  | "
+BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")
+
+
+def fix_lines(fix: str) -> list[str]:
+    """Return the line of a fix, and the lines below it, of which only ours begin a new line."""
+    return [one_line(line) for line in BELOW.split(fix)]
+
+
 def counted(count: int, noun: str) -> str:
     """1 GPU, 2 GPUs, 3 processes."""
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import yaml
 
 from sbatchgen.cli import GROUPS
+from sbatchgen.quoting import ALSO, CODE, OR
 from tests.conftest import REPOSITORY
 
 UNKNOWN = "{}"  # in a text: a value that is known only when the fix is printed
@@ -27,7 +28,7 @@ _PLACE = {
     "Row": 3,
     "KeyFault": 2,
 }  # the position of a fix among the arguments of a function
-_TABLES = ("runs/failures.yaml", "slurm/reasons.yaml", "slurm/states.yaml", "slurm/refusals.yaml")
+TABLES = ("runs/failures.yaml", "slurm/reasons.yaml", "slurm/states.yaml", "slurm/refusals.yaml")
 _VERBS = "|".join(sorted(name for group in GROUPS.values() for name in group))
 _PROGRAMS = (
     rf"sbatchgen (?:{_VERBS})\b|(?:scontrol|sacctmgr) \w+|sacct -|squeue -|sinfo -|sprio|sshare|sbatch -|srun -|scancel \S|"
@@ -54,9 +55,18 @@ class Fix(NamedTuple):
     text: str
 
     @property
+    def lines(self) -> list[str]:
+        """What is printed in the line of the fix, and in each line below it that holds no code."""
+        return [line for line in self.text.split("\n") if not line.startswith(CODE[1:])]
+
+    @property
     def commands(self) -> list[str]:
         """What in it looks like something to type at a prompt."""
-        matches = [_ABOUT.sub("", match[1]).rstrip(" .") for match in _COMMAND.finditer(self.text)]
+        matches = [
+            _ABOUT.sub("", match[1]).rstrip(" .")
+            for line in self.lines
+            for match in _COMMAND.finditer(line.removeprefix(ALSO[1:]).removeprefix(OR[1:]))
+        ]
         return [text.rstrip('"') if text.count('"') % 2 else text for text in matches]
 
 
@@ -224,7 +234,7 @@ def module(name: str) -> Module | None:
 
 def of_tables() -> Iterator[Fix]:
     """Yield the fixes of the tables of texts."""
-    for name in _TABLES:
+    for name in TABLES:
         file = REPOSITORY / "sbatchgen" / name
         root = yaml.compose(file.read_text())
         nodes: list[yaml.Node] = [root] if root else []

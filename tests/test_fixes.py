@@ -25,6 +25,7 @@ from tests.jobs.jobs import site_on
 from tests.slurm import fakes
 
 TIMEOUT_S = 600
+MOST, VALUE = 100, "x" * 10  # characters of a fix, and what a value counts as
 _VALUE = r"(?:\$?'[^']*'|[^\s;,')]+)"
 _PLACEHOLDER = re.compile(r"(?<![\w$%./-])[A-Z]{2,}(?![\w=-])")
 # Words in capitals that stand for themselves; runs/remedy.py puts a value for NODE and JOB, or leaves them out.
@@ -266,6 +267,13 @@ def test_each_command_is_typed() -> None:
     assert not gone
     lacking = [test for test, words in ELSEWHERE.values() if words not in (REPOSITORY / test).read_text()]
     assert not lacking
+
+
+def test_a_fix_is_a_line_that_is_read_at_once() -> None:
+    """What else helps, and code, are in the lines below it."""
+    lines = {(fix.at, fix.lines[0].replace(UNKNOWN, VALUE)) for fix in fixes()}
+    assert {(at, line) for at, line in lines if len(line) > MOST} == set()
+    assert len(lines) > 1000
 
 
 def test_no_command_waits_for_a_word() -> None:

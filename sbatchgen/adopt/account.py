@@ -8,7 +8,7 @@ from sbatchgen.adopt.adoption import Adoption
 from sbatchgen.adopt.remarks import PLAIN, joined
 from sbatchgen.adopt.training import REST
 from sbatchgen.errors import DocumentError, SbatchgenError
-from sbatchgen.quoting import numbers_as_text
+from sbatchgen.quoting import OR, numbers_as_text
 
 _NUMBERS = 9  # columns
 
@@ -56,7 +56,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
         return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
     lines = {line for row in adoption.lost for line in row.lines}
     what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
-    fix = f"leave them out: --partly; or {as_it_is}"
+    fix = f"leave them out: --partly{OR}{as_it_is}"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 

@@ -185,8 +185,8 @@ def _resume_script(
     if problem := queued():
         raise CommandLineError([problem])
     findings = submission.review.findings
-    if forgets := submitted_scripts.forgets(last, run.folder):
-        findings = (*findings, Finding("warning", Problem(forgets, last.script)))
+    if loss := submitted_scripts.forgets(last, run.folder):
+        findings = (*findings, Finding("warning", Problem(loss.says, last.script, loss.fix())))
     review = dataclasses.replace(submission.review, findings=findings)
     again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)
     submit.submit_reviewed(again, keep_env=keep_env, **how)

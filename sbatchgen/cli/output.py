@@ -16,7 +16,7 @@ import click
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 from sbatchgen.inputs import completion
 from sbatchgen.machine.ignored import left_out
-from sbatchgen.quoting import one_line, visible
+from sbatchgen.quoting import fix_lines, one_line, visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
@@ -48,8 +48,15 @@ def say(problem: Problem, severity: str) -> None:
     note_lines(more)
     if problem.at:
         note(f"  at:  {one_line(problem.at)}")
-    if problem.fix:
-        note(f"  fix: {one_line(problem.fix)}")
+    note_fix(problem.fix)
+
+
+def note_fix(fix: str) -> None:
+    """Print a fix to stderr, with the lines that belong below it."""
+    first, *more = fix_lines(fix)
+    if first:
+        note(f"  fix: {first}")
+        note_lines(f"  {line}" for line in more)
 
 
 def note(text: str, mark: str = "") -> None:

@@ -101,7 +101,7 @@ def rehearse(
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
-    from sbatchgen.quoting import one_line
+    from sbatchgen.quoting import fix_lines, one_line
     from sbatchgen.text_table import table
 
     if form == "json":
@@ -112,7 +112,7 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
     for row, line in zip(tried, lines, strict=False):  # a line more is empty
         put(line)
         if row.fix and row.fix not in shown:
-            put(f"    fix: {one_line(row.fix)}")
+            put("    fix: " + "\n    ".join(fix_lines(row.fix)))
         shown.add(row.fix)
     if tried:
         failed = sum(row.outcome == "failed" for row in tried)

@@ -25,7 +25,7 @@ from sbatchgen.errors import (
     SlurmError,
     did_you_mean,
 )
-from sbatchgen.quoting import counted, numbers_as_text, one_line, words
+from sbatchgen.quoting import ALSO, counted, numbers_as_text, one_line, words
 from sbatchgen.quoting import word as quoted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
 def _only_read(job: PlainJob) -> SbatchgenError:
     """Return why a command that changes a job, or starts it again, can't do that with one of no run."""
     if job.owner:
-        fix = f"status, logs, diagnose and plot read it; {_continued(job)}"
+        fix = f"{_continued(job)}{ALSO}status, logs, diagnose and plot can read it"
         return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
     what = f"{job.word} is a job that was not submitted by sbatchgen"
     live = job.row is not None and not job.row.state.ended
@@ -763,7 +763,7 @@ def _histories(name: str, pattern: str) -> list[History]:
             histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
-        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}; {OF_OWN}")
+        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{OF_OWN}")
     if without:
         note(f"note: nothing was measured so far in {numbers_as_text(without)} of {len(sweep.points)} points")
     return histories

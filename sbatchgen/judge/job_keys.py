@@ -14,7 +14,7 @@ from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.judge.judged_job import JudgedJob
-from sbatchgen.quoting import counted, directive
+from sbatchgen.quoting import ALSO, counted, directive
 from sbatchgen.render.launch import meets, uses_data
 from sbatchgen.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
 from sbatchgen.rules.option_values import BAD_VALUE, refused
@@ -485,10 +485,8 @@ def _resume_args(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
     elif not resolved.resume_args:
         what = "checkpoint without resume_args: the trainer does not get it"
-        fix = (
-            "remove checkpoint, if the trainer finds its newest by itself; or name the option that takes it: "
-        )
-        yield Hit(at, what, fix + "resume_args: [--resume, '{checkpoint}']")
+        fix = "name the option that takes it: resume_args: [--resume, '{checkpoint}']"
+        yield Hit(at, what, f"{fix}{ALSO}remove checkpoint if the trainer finds its newest checkpoint itself")
 
 
 @RULES.add("SB039", "warning", "an argument that looks like a placeholder and is not")

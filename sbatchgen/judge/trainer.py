@@ -112,17 +112,17 @@ def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
         return ""
     forgets = forgets_all(str(resolved.trainer), source)
     if forgets and promises_restarts(resolved):
-        return f"{forgets}: each restart begins at the beginning{OVERWRITES * source.never_loads}"
+        return f"{forgets}: each restart begins at the first step{OVERWRITES * source.never_loads}"
     if source.saves_nothing:
         return f"{forgets}: at the time limit its work is lost"
     if source.never_asks and not promises_restarts(resolved):
         how = (
-            "--requeue-on-timeout is for a trainer that loads its checkpoint"
+            "let the trainer load its checkpoint, then add --requeue-on-timeout"
             if forgets
             else source.way_to_resume
         )
-        also = " and never loads what it saves" if forgets else ""
-        return f"{resolved.trainer} asks for none{also}: at the time limit the job ends; {how}"
+        why = "never loads what it saves" if forgets else "asks for none"
+        return f"none at the time limit, because {resolved.trainer} {why}: {how}"
     return ""
 
 

@@ -16,7 +16,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.inputs.start_settings import SETUPS
 from sbatchgen.judge.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
 from sbatchgen.machine.search_path import in_shell
-from sbatchgen.quoting import word
+from sbatchgen.quoting import ALSO, OR, word
 from sbatchgen.render.launch import needed
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.rules.rule import Hit, Rules
@@ -70,7 +70,7 @@ def _copies(job: TrainerJob) -> Iterator[Hit]:
         what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
         ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
         alone = f"sbatchgen submit single --trainer {word(trainer)}"
-        yield Hit(job.at("trainer"), what, f"start one process: {alone}; or in the trainer: {ddp}")
+        yield Hit(job.at("trainer"), what, f"start one process: {alone}{OR}in the trainer: {ddp}")
 
 
 @RULES.add("SB047", "warning", "a launcher inside a launcher")
@@ -131,8 +131,8 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
         promised = promises_restarts(resolved)
         off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
-        fix = f"save to $RUN_DIR, and at the start: {job.source.lines_that_load}"
-        fix += f"; or {off}" if promised else ""
+        fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
+        fix += f"{ALSO}{off} promises no restart" if promised else ""
         yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
 
 
@@ -142,10 +142,10 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
     if not source or not source.never_loads or not job.starts_again:
         return
     when = "it begins" if job.earlier else "each restart begins"
-    what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the beginning"
-    off = "; or --max-restarts 0" if promises_restarts(resolved) else ""
-    off = "; or leave out --chain" if resolved.chain > 1 else off
-    fix = f"at its start: {source.lines_that_load}{off}"
+    what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the first step"
+    off = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
+    off = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else off
+    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{off}"
     yield Hit(job.at("trainer"), what + OVERWRITES, fix)
 
 

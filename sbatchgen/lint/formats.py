@@ -10,7 +10,7 @@ from sbatchgen import __version__
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Edit, Finding, Severity
 from sbatchgen.frozen import frozen
-from sbatchgen.quoting import first_names, one_line, visible
+from sbatchgen.quoting import first_names, fix_lines, one_line, visible
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -45,7 +45,8 @@ def as_text(located: Iterable[Located], style: Style) -> str:
         at = f"{one_line(each.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
         lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
-        lines.append(f"    fix: {one_line(finding.problem.fix)}\n" if finding.problem.fix else "")
+        first, *more = fix_lines(finding.problem.fix)
+        lines += [f"    fix: {first}\n", *(f"    {line}\n" for line in more)] if first else []
         if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
             lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
     return "".join(lines)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.finding import Finding
-from sbatchgen.quoting import counted
+from sbatchgen.quoting import counted, fix_lines
 from sbatchgen.review import screen
 from sbatchgen.review.review import Review, lines_of
 from sbatchgen.text_table import cut
@@ -52,8 +52,10 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
     yield from cut(f"  {says}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
         yield from cut(f"    at:  {problem.at}", width, indent=9)
-    if problem.fix:
-        yield from cut(f"    fix: {problem.fix}", width, indent=6)
+    first, *more = fix_lines(problem.fix)
+    yield from cut(f"    fix: {first}" if first else "", width, indent=6)
+    for line in more:
+        yield from cut(f"    {line}", width, indent=8)
 
 
 def _more(reviews: Sequence[Review]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.search import short
-from sbatchgen.quoting import counted, one_line
+from sbatchgen.quoting import counted, fix_lines, one_line
 from sbatchgen.render import SECOND_PART
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.resolved.origins import Setting
@@ -213,7 +213,9 @@ def _number(count: float) -> str:
 def _shown(says: str, problem: Problem) -> Iterator[str]:
     """Yield what is wrong, where, and how to mend it."""
     yield f"{says}: {problem.what}"
-    yield from (f"  {name:<4} {text}" for name, text in (("at:", problem.at), ("fix:", problem.fix)) if text)
+    first, *more = fix_lines(problem.fix)
+    yield from (f"  {name:<4} {text}" for name, text in (("at:", problem.at), ("fix:", first)) if text)
+    yield from (f"  {line}" for line in more)
 
 
 def _answer(answer: Answer) -> Iterator[str]:

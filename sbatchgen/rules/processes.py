@@ -13,7 +13,7 @@ from functools import cache
 from sbatchgen.bash.chain import Tool
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Severity
-from sbatchgen.quoting import counted
+from sbatchgen.quoting import ALSO, counted
 from sbatchgen.rules import rendezvous
 from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.environment import arguments
@@ -58,7 +58,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             if not _ONE_OF_SEVERAL.search(script.text) and not rank_each:
                 cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
                 alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
-                fix = f"{alone} for one process; {fix} if each task is to be a rank of it"
+                fix = f"{alone} for one process{ALSO}{fix} if each task is to be a rank of it"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
             return
 
@@ -192,7 +192,7 @@ def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int)
     rank = launcher.option(program.role("RANK"))
     is_static = call is not None and call.is_static
     if launcher.name == "deepspeed":  # one of them on each node would train alone
-        fix = f"{ONE_ON_EACH_NODE} {rendezvous.INSTEAD_OF_DEEPSPEED}"
+        fix = rendezvous.instead_of_deepspeed(f"{ONE_ON_EACH_NODE} ")
     elif rank or (is_static and launcher.name not in rendezvous.OF_TORCH):
         option = rank.name if rank else program.role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"

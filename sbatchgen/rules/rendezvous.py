@@ -13,6 +13,7 @@ from sbatchgen.bash import Assignment
 from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.executables.program import PROGRAMS
 from sbatchgen.finding import Edit, Place
+from sbatchgen.quoting import CODE, OR
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.script.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
 from sbatchgen.script.script import JobScript
@@ -152,7 +153,7 @@ def _all_first(script: JobScript) -> Iterator[Hit]:
             continue
         at = script.at_word(launcher.words[0])
         if not call.knows_others:
-            yield Hit(at, without_hosts(nodes), INSTEAD_OF_DEEPSPEED, "warning")
+            yield Hit(at, without_hosts(nodes), instead_of_deepspeed(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
         is_own = rank and not (launcher.text_of(rank) or "$").isdecimal()
         if not call.is_static or is_own or (launch.told_nodes or 0) < 2 or _may_hold_rank(launch):
@@ -166,10 +167,15 @@ def _all_first(script: JobScript) -> Iterator[Hit]:
 
 
 OF_TORCH = ("torchrun", "ft_launcher")  # which have the rendezvous of torch
-INSTEAD_OF_DEEPSPEED = (
-    f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py: deepspeed's "
-    "initialize() reads its variables; or a --hostfile, and deepspeed without srun"
-)
+_TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py"
+
+
+def instead_of_deepspeed(before: str = "") -> str:
+    """Return the fix of deepspeed on several nodes, with what comes before torchrun in the line."""
+    return (
+        "start the program with torchrun, whose variables deepspeed's initialize() reads"
+        f"{CODE}{before}{_TORCHRUN}{OR}write a --hostfile, and start deepspeed without srun"
+    )
 
 
 def without_hosts(nodes: int) -> str:
@@ -191,7 +197,7 @@ def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
         what += "ends with a TypeError"
     else:
         what = f"without --{option} each of the {nodes} nodes has rank 0"
-        fix = f"{MEETING} in place of --master-addr and --master-port, or {fix}"
+        fix = f"replace --master-addr and --master-port by these options{CODE}{MEETING}{OR}{fix}"
     if given:
         what = f"--{given}=0 makes each of the {nodes} nodes the first"
     return f"{what}: they wait for the others until the time limit", fix

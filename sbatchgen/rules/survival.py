@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.executables.program import SHELLS
 from sbatchgen.finding import Edit
+from sbatchgen.quoting import OR
 from sbatchgen.rules.rule import Applies, Hit, Rules
 from sbatchgen.sbatch.values import read_signal
 from sbatchgen.script.launches import HELPERS, TRAINING_WORDS
@@ -137,12 +138,12 @@ def _trainer_survives(script: JobScript) -> Iterator[Hit]:
         name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
         if source and source.lacks_handlers:
             what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
-            yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}, or {to_batch}")
+            yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}{OR}{to_batch}")
         elif source and signal == "TERM" and source.loses_loaders:
             what = f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at "
             what += "its next batch, before it saves"
             fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-            yield Hit("signal", what, f"{fix}, or {to_batch}", "info")
+            yield Hit("signal", what, f"{fix}{OR}{to_batch}", "info")
 
 
 @RULES.add(

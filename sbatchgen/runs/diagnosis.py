@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.machine.trust import user_name
-from sbatchgen.quoting import one_line, word
+from sbatchgen.quoting import ALSO, OR, fix_lines, one_line, word
 from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import (
@@ -49,20 +49,19 @@ LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 _WAITS = "most often a process waits for another that has ended, or for a file or the network"
-_STILL = (
-    "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
-    "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
-)
-_STILL_PLAIN = (
-    "sbatchgen logs {run} --lines 20 shows where; sbatchgen exec {run} -- top -b -n 1 whether it computes; "
-    "if it does not continue: scancel {id}"
-)
+_WHERE = (
+    "sbatchgen logs {run} --lines 20 shows where" + ALSO
+    + "sbatchgen exec {run} -- top -b -n 1 shows whether it computes" + ALSO
+)  # fmt: skip
+_STILL = _WHERE + "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
+_STILL_PLAIN = _WHERE + "if it does not continue: scancel {id}"
 _MAY_CONTINUE = "starts it again, which continues if it loads its checkpoint"
 _AGAIN = re.compile(r"sbatchgen resume \S+((?: --[\w-]+ [^\s,;]+)*)")
 _SILENT = "let the script show each command: set -x after its directives"
 _PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
+_PARTS = re.compile(f"(; |{ALSO}|{OR})")  # of a fix
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
@@ -323,8 +322,8 @@ def _of_program(
         fix = f"sbatchgen logs {run} --program {program.name} shows what it did"
         if program.why.startswith("was not ready"):
             key = f"programs.{program.name.partition('.')[0]}.ready"
-            fix += f"; if it needs more time: within: under {key}"
-            fix += f"; if only its first node answers: hosts: first under {key}" * ("," in program.nodes)
+            fix += f"{ALSO}if it needs more time: within: under {key}"
+            fix += f"{ALSO}if only its first node answers: hosts: first under {key}" * ("," in program.nodes)
         path = next((path for path, lines in logs.items() if lines), "")
         line, says = next(iter(look_bad(logs[path])[-1:]), (0, "")) if path else (0, "")
         about = {"means": program.says, "fix": fix, "says": says, "file": path}
@@ -339,7 +338,11 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     if script := parsed(run_dir, record.job):
         fix = _with_more(fix, script)
     if record.process:  # of Slurm nothing more can be asked for
-        fix = "; ".join(part for part in fix.split("; ") if not _OF_SLURM.search(part))
+        each = _PARTS.split(fix)
+        kept = [
+            part for part in zip(each[::2], ["", *each[1::2]], strict=True) if not _OF_SLURM.search(part[0])
+        ]
+        fix = "".join(before * bool(place) + text for place, (text, before) in enumerate(kept))
     elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
     elif record.script:
@@ -350,10 +353,10 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     trainer = record.value("trainer") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
-    says = forgets(record, run_dir)
-    again = f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not says)
+    loss = forgets(record, run_dir)
+    again = f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not loss)
     fix = fix.replace("continues from the last checkpoint", again)
-    return replace(cause, fix=f"{fix}; {says}" if says else fix)
+    return replace(cause, fix=ALSO.join(filter(None, (fix, *(loss.lines() if loss else ())))))
 
 
 def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
@@ -399,7 +402,7 @@ def _not_copied(cause: Failure, record: Record) -> str:
     if not missing or not copied or not Path(record.folder, name := missing[1]).exists():
         return ""
     again = f"sbatchgen resume {record.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
-    return f"git does not know it, so the snapshot lacks it: {again}"
+    return f"{again}{ALSO}the snapshot lacks the file, because git does not know it"
 
 
 def _hung(causes: Sequence[Failure], row: SlurmJob | None, folder: Path) -> Sequence[Failure]:
@@ -426,7 +429,7 @@ def _stood_still(
     if quiet is None:
         return causes
     means = f"it stood still until its time limit: {quiet.says}"
-    fix = f"more time does not help: sbatchgen logs {record.run} --lines 20 shows where; {_WAITS}"
+    fix = f"sbatchgen logs {record.run} --lines 20 shows where{ALSO}more time does not help: {_WAITS}"
     still = Failure(cause="stood-still", rank="cause", means=means, fix=fix)
     return [still, *(cause for cause in causes if cause.rank != "limit")]
 
@@ -480,7 +483,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     run, log = diagnosis.run, diagnosis.log
     lines = [f"{run}: {diagnosis.says}"]
     if not diagnosis.failed:
-        lines += [f"  fix: {diagnosis.fix}"] if diagnosis.fix else []
+        lines += _fix(diagnosis.fix)
         return "".join(f"{one_line(line)}\n" for line in lines)
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
     if all(cause.rank == "limit" for cause in shown):  # no more is known: what follows from others too
@@ -490,14 +493,19 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
         if cause.says:
             lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}")
-        lines += [f"  fix: {cause.fix}"] if cause.fix else []
+        lines += _fix(cause.fix)
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
-        lines.append(f"  fix: {shows if diagnosis.lines or not log else diagnosis.fix or _SILENT}")
+        lines += _fix(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT)
     return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def _fix(fix: str) -> list[str]:
+    first, *more = fix_lines(fix)
+    return [f"  fix: {first}", *(f"  {line}" for line in more)] if first else []
 
 
 def _place(path: str, line: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
+from sbatchgen.quoting import ALSO
 
 EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
 MAX_BYTES = 256 << 20  # of events
@@ -20,7 +21,7 @@ MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
 PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
-OF_OWN = 'of a trainer of your own: print(json.dumps({"step": step, "loss": loss})), or set metrics'
+OF_OWN = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
 _OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 
@@ -35,7 +36,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
         missing = isinstance(error, FileNotFoundError)
-        fix = f"the bundled trainer writes it; {OF_OWN}" if missing else ""
+        fix = f"{OF_OWN}{ALSO}the bundled trainer writes this file" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"

@@ -19,6 +19,7 @@ from sbatchgen.frozen import frozen
 from sbatchgen.inputs.flags import parameters
 from sbatchgen.inputs.search import bundled
 from sbatchgen.machine import child, search_path
+from sbatchgen.quoting import OR
 from sbatchgen.render import launch
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.resolved.sweep import Sweep
@@ -151,12 +152,14 @@ def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Fi
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
-        yield error(resolved, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
+        yield error(resolved, "run_dir", what, f"train longer: -- --epochs N{OR}{OTHER_RUN}{OR}{AFRESH}")
     elif start.state == "changed":
         flags = [(name.replace("_", "-"), old, new) for name, (old, new) in start.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
-        fix = f"use the old settings; or {OTHER_RUN}; or {AFRESH}; or accept it: -- --allow-config-change"
+        fix = OR.join(
+            ("use the old settings", OTHER_RUN, AFRESH, "accept the settings: -- --allow-config-change")
+        )
         yield error(resolved, "run_dir", what, fix)
     elif start.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {start.holder}"
@@ -285,5 +288,5 @@ def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Pr
         return None
     job = max(live)
     what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
-    fix = f"{OTHER_RUN}; or wait for that job: --dependency afterany:{job}; or scancel {job}"
+    fix = f"{OTHER_RUN}{OR}wait for that job: --dependency afterany:{job}{OR}scancel {job}"
     return Problem(what, at, fix)

@@ -102,8 +102,8 @@ def page(
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (says := forgets(records[-1], state.run.folder)):
-        facts.append(("a restart", says))
+    if records and not is_done and (loss := forgets(records[-1], state.run.folder)):
+        facts.append(("a restart", loss.says))
     facts += zip(["log", "", ""], logs, strict=False)
     if records and records[-1].script:
         facts.append(("script", " ".join([records[-1].script, *records[-1].options])))

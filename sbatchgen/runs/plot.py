@@ -21,7 +21,7 @@ from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.machine.packages import to_install
 from sbatchgen.machine.search_path import libraries
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import ALSO, visible
 from sbatchgen.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
 from sbatchgen.runs.metrics import read_events
 from sbatchgen.runs.record import Record
@@ -76,7 +76,7 @@ def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] 
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
-        fix = f"wait for the first epoch, or for --log-every steps; {OF_OWN}"
+        fix = f"wait for the first epoch, or for --log-every steps{ALSO}{OF_OWN}"
         what = "nothing was measured in this run so far"
         raise DocumentError.of(what, at=str(folder / EVENTS), fix=fix)
     return history

@@ -252,8 +252,8 @@ def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
         largest = sorted(sources, key=lambda name: -sources[name].st_size)[:3]
         names = ", ".join(f"{name} ({sources[name].st_size >> 20} MiB)" for name in largest)
         what = f"{len(sources)} files of {size >> 20} MiB are known to git in {root}, the largest: {names}"
-        fix = f"a snapshot holds {MAX_FILES} files of {MAX_BYTES >> 20} MiB: keep data out of git"
-        raise DocumentError.of(what, fix=f"{fix}, or submit without --snapshot")
+        what += f"; a snapshot holds {MAX_FILES} files of {MAX_BYTES >> 20} MiB"
+        raise DocumentError.of(what, fix="keep data out of git, or submit without --snapshot")
     return size
 
 

@@ -8,6 +8,7 @@ values of variables.
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -95,8 +96,27 @@ def difference(before: Submitted, script: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def forgets(record: Record, run_dir: Path) -> str:
-    """Say that a trainer of a submission saves nothing or never loads; "" if it may resume."""
+@frozen()
+class Loss:
+    """What another start of a trainer would lose."""
+
+    says: str  # that it saves nothing, or never loads what it saves
+    lines_that_load: str = ""  # lines that would load, if it saves
+
+    def fix(self) -> str:
+        """Return what to do, with the lines below."""
+        return f"load the checkpoint at the start of the trainer{self.lines_that_load}" * bool(
+            self.lines_that_load
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield what belongs below the fix of something else."""
+        yield self.says
+        yield from filter(None, [self.fix()])
+
+
+def forgets(record: Record, run_dir: Path) -> Loss | None:
+    """Return what another start of a submission's trainer would lose; None if it may resume."""
     script = parsed(run_dir, record.job) if record.script else None
     if script:
         return script_forgets(script, Path(record.folder))
@@ -104,16 +124,16 @@ def forgets(record: Record, run_dir: Path) -> str:
     return _forgets(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
 
 
-def script_forgets(script: JobScript, folder: Path) -> str:
+def script_forgets(script: JobScript, folder: Path) -> Loss | None:
     """Say the same of the programs that a finished script starts, if it is submitted from a folder."""
     working = folder / script.option("chdir")
     each = (_forgets(launch.program.name, working) for launch in script.trainings)
-    return next(filter(None, each), "")
+    return next(filter(None, each), None)
 
 
-def _forgets(trainer: str, folder: Path) -> str:
+def _forgets(trainer: str, folder: Path) -> Loss | None:
     source = read_trainer(trainer, folder) if trainer else None
     if source is None or not (says := forgets_all(trainer, source)):
-        return ""
-    loads = f"{OVERWRITES}; let it load: {source.lines_that_load}" if source.never_loads else ""
-    return f"{says}: it begins at the beginning{loads}"
+        return None
+    loses = source.never_loads
+    return Loss(f"{says}: it begins at the first step{OVERWRITES * loses}", source.lines_that_load * loses)

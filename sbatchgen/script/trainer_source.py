@@ -14,6 +14,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.executables.word_table import rows
 from sbatchgen.frozen import cached_property, frozen
+from sbatchgen.quoting import CODE
 from sbatchgen.script.own_options import own_options
 from sbatchgen.script.rank_need import RankNeed, needs_rank
 from sbatchgen.script.saved_files import SavedFile, called, saved_files
@@ -142,27 +143,34 @@ class TrainerSource:
 
     @property
     def never_loads(self) -> bool:
-        """Whether it saves, and certainly begins at the beginning each time."""
+        """Whether it saves, and certainly begins at the first step each time."""
         return self.loads is False and not self.saves_nothing
 
     @property
     def lines_that_load(self) -> str:
-        """Lines that would load a checkpoint, for the libraries that it uses."""
+        """Lines that would load a checkpoint, for the libraries that it uses, as they are printed below a fix."""
         if "transformers" in self.packages:
-            return "trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
+            return (
+                f"{CODE}trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
+            )
         if not self.packages.isdisjoint(_LIGHTNING):
-            return 'trainer.fit(..., ckpt_path="last"), with ModelCheckpoint(FOLDER, save_last=True)'
+            return f'{CODE}trainer.fit(..., ckpt_path="last")  # and ModelCheckpoint(FOLDER, save_last=True)'
         file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
-        takes = 'model.load_state_dict(state["model"]); first = state["epoch"] + 1'
-        saved = f'torch.save({{"model": model.state_dict(), "epoch": epoch}}, {file})'
-        return f"if os.path.exists({file}): state = torch.load({file}); {takes}; of what {saved} saves"
+        lines = (
+            f"if os.path.exists({file}):",
+            f"    state = torch.load({file})",
+            '    model.load_state_dict(state["model"])',
+            '    first = state["epoch"] + 1',
+            f'# of torch.save({{"model": model.state_dict(), "epoch": epoch}}, {file})',
+        )
+        return CODE + CODE.join(lines)
 
     @property
     def way_to_resume(self) -> str:
         """What its job needs to start it again: keys for its option that takes a checkpoint, if any."""
         option = _RESUMES.search(self.words)
         keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
-        return keys or "--requeue-on-timeout, if it finds its checkpoint by itself"
+        return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
 
     @property
     def never_asks(self) -> bool:

@@ -171,7 +171,7 @@ def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
-        what = "the nodes don't meet: torchrun without --rdzv-endpoint waits at localhost, on each node alone"
+        what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
         yield Hit(done.at(step.line), what, rendezvous.MEETING)
 
 
@@ -214,7 +214,7 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
         alone = [launcher for launcher in launchers if not launcher.knows_others]
         if step.is_srun and len(_nodes(alone)) > 1:
             what = rendezvous.without_hosts(len(_nodes(alone)))
-            yield Hit(done.at(step.line), what, rendezvous.INSTEAD_OF_DEEPSPEED)
+            yield Hit(done.at(step.line), what, rendezvous.instead_of_deepspeed())
 
 
 def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:

@@ -106,5 +106,5 @@ def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
     requeues = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
     )
-    if requeues and (forgets := script_forgets(script, folder)):
-        yield Finding("warning", Problem(f"a requeue starts it again: {forgets}", script.file))
+    if requeues and (loss := script_forgets(script, folder)):
+        yield Finding("warning", Problem(f"a requeue starts it again: {loss.says}", script.file, loss.fix()))

@@ -197,7 +197,8 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
     assert (result.status, result.out) == (3, "")
     assert "4         lost " in result.err
     assert (
-        "--partly; or run the script as it is, with status and logs: sbatchgen submit old.slurm" in result.err
+        "--partly\n    or: run the script as it is, with status and logs: sbatchgen submit old.slurm"
+        in result.err
     )
     assert command("adopt", "--", "old.slurm") == result
 

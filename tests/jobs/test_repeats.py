@@ -31,7 +31,7 @@ def test_a_trainer_that_begins_at_step_0_again_has_no_second_restart(cluster: Cl
         "--requeue-on-timeout",
     )
     done = site.sbatchgen(*words, check=True)
-    assert "saves nothing: each restart begins at the beginning" in done.stderr
+    assert "saves nothing: each restart begins at the first step" in done.stderr
     job = int(done.stdout)
     for starts, step in ((1, 150), (2, 60)):  # one that trains for much longer may have saved
         wait_for_steps = partial(_trained, site, starts, step)
@@ -39,7 +39,7 @@ def test_a_trainer_that_begins_at_step_0_again_has_no_second_restart(cluster: Cl
         cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
     cluster.until(lambda: "there is no further restart" in site.log("forgets"), "the error", timeout=60)
     status = site.sbatchgen("status", "forgets", check=True).stdout
-    assert "forgets.py saves nothing: it begins at the beginning" in status
+    assert "forgets.py saves nothing: it begins at the first step" in status
     cluster.put("work/end", "")
     record = cluster.wait(job, {"COMPLETED"})
     assert record["Restarts"] == "1"

@@ -162,7 +162,8 @@ def test_the_bundled_trainer_passes_all_on_two_nodes(place: Path) -> None:
     for line in done.stdout.split("\n\n")[0].splitlines():
         assert " ok " in line, done.stdout
     assert re.search(
-        r"GPU memory +ok +about \d+ MiB of tensors, .* on the card: 8 images of 1x28x28", done.stdout
+        r"GPU memory +ok +8 images \(1x28x28, \w+\) take about \d+ MiB of tensors, .* on the card",
+        done.stdout,
     )
 
 
@@ -177,7 +178,8 @@ def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
     match = re.search(
-        r"GPU memory +failed +about (\d+) MiB of tensors, .* of 16 MiB on the card", done.stdout
+        r"GPU memory +failed +8 images .* take about (\d+) MiB of tensors, .* of 16 MiB on the card",
+        done.stdout,
     )
     assert match, done.stdout + done.stderr
     assert (done.returncode, int(match[1]) > 16) == (1, True)

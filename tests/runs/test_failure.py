@@ -251,9 +251,9 @@ def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
 @pytest.mark.parametrize(
     ("has_gpus", "says"),
     [
-        (True, "the job has GPUs, so they are hidden"),
+        (True, "the job has GPUs, so something hides them"),
         (False, "--gpus-per-node 1"),
-        (None, "does the job ask for one"),
+        (None, "ask for a GPU (--gpus-per-node)"),
     ],
 )
 def test_the_fix_of_no_gpu_is_that_of_the_job(has_gpus: bool | None, says: str) -> None:  # noqa: FBT001

@@ -37,7 +37,7 @@ def says(made: dict[str, Any]) -> list[str]:
 
 
 COPIES = "warning: 8 copies of the same training: train.py uses no torch.distributed"
-AGAIN = "warning: train.py saves nothing: each restart begins at the beginning"
+AGAIN = "warning: train.py saves nothing: each restart begins at the first step"
 LOST = "info: train.py saves nothing: at the time limit its work is lost"
 TWICE = "warning: train.py starts its own processes (mp.spawn), and torchrun starts it 8 times"
 
@@ -162,7 +162,7 @@ def test_restarts_are_counted_where_there_may_be_some(command: Command, folder: 
     asks_for_none = review(command, mode="single")
     assert asks_for_none["request"]["restarts"] == 0
     assert asks_for_none["job"]["restarts"].startswith(
-        "train.py asks for none and never loads what it saves: at the time limit the job ends"
+        "none at the time limit, because train.py never loads what it saves"
     )
     assert review(command, "--requeue-on-timeout", mode="single")["request"]["restarts"] == 10
     (folder / "train.py").write_text(f"{SAVES}import own_library\n")
@@ -173,7 +173,7 @@ def test_restarts_are_counted_where_there_may_be_some(command: Command, folder: 
     ("lines", "proposed"),
     [
         ('parser.add_argument("--resume")', 'set checkpoint, and resume_args: [--resume, "{checkpoint}"]'),
-        ("", "--requeue-on-timeout, if it finds its checkpoint by itself"),
+        ("", "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"),
     ],
 )
 def test_the_way_to_resume_follows_from_the_source(
@@ -185,7 +185,7 @@ def test_the_way_to_resume_follows_from_the_source(
         "torch.save(model.state_dict(), 'm.pt')\n"
     )
     restarts = review(command, mode="single")["job"]["restarts"]
-    assert restarts == f"train.py asks for none: at the time limit the job ends; {proposed}"
+    assert restarts == f"none at the time limit, because train.py asks for none: {proposed}"
 
 
 def test_a_trainer_that_never_asks_for_a_restart_has_no_lines_for_one(command: Command, folder: Path) -> None:
@@ -358,10 +358,7 @@ def test_what_happens_at_the_time_limit_is_said_once(command: Command, folder: P
         lines = command("review", "single", "--profile", "msu", "--trainer", "train.py").out.splitlines()
         assert len([line for line in lines if line.startswith("restarts ")]) == row
         assert (
-            len(
-                [line for line in lines if "at the time limit the job ends" in line or "work is lost" in line]
-            )
-            == 1
+            len([line for line in lines if "none at the time limit" in line or "work is lost" in line]) == 1
         )
 
 
@@ -375,7 +372,7 @@ model = torch.nn.Linear(8, 1)
 for epoch in range(90):
     torch.save(model.state_dict(), "model.pt")
 """
-EATS = "warning: train.py never loads what it saves: {} begins at the beginning, and may overwrite what it has saved"
+EATS = "warning: train.py never loads what it saves: {} begins at the first step, and may overwrite what it has saved"
 
 
 @pytest.mark.parametrize(
@@ -452,7 +449,7 @@ def test_nothing_that_starts_a_run_again_hides_that_its_trainer_never_loads(
     (job,) = Index(place(os.environ)).jobs()
     fakes.squeue(programs, [row | {"Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}])
     says = (
-        "train.py never loads what it saves: it begins at the beginning, and may overwrite what it has saved"
+        "train.py never loads what it saves: it begins at the first step, and may overwrite what it has saved"
     )
     assert f"a restart  {says}" in command("status", "old").out
     shown = command("diagnose", "old").out

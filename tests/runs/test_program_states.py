@@ -45,7 +45,7 @@ def test_the_program_that_failed_first_is_told_and_not_who_complains(
     assert lines[0] == "ddp: job 4711 failed: server on n1 ended with 137"
     assert lines[1] == "most likely: server on n1 ended with 137: there is not enough memory on the GPU"
     assert lines[2].startswith(f"  at:  {place}/server.0.log:2: torch.OutOfMemoryError")
-    assert lines[3].startswith("  fix: a smaller batch")
+    assert lines[3].startswith("  fix: use a smaller batch")
     row = command("status").out.splitlines()[1]
     assert row.split(maxsplit=2)[2] == "failed: server on n1 ended with 137"
 
@@ -64,7 +64,8 @@ def test_a_program_that_was_never_ready_is_told_with_the_last_it_said(
     assert command("diagnose", "ddp").out.splitlines()[1:] == [
         "most likely: server on n1 was not ready after 600 s",
         f"  at:  {place}/server.0.log:1: loading shard 3 of 9",
-        f"  fix: {LOOK}; if it needs more time: within: under programs.server.ready",
+        f"  fix: {LOOK}",
+        "    also: if it needs more time: within: under programs.server.ready",
     ]
 
 

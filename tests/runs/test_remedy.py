@@ -71,7 +71,7 @@ def test_a_package_of_an_unknown_name_is_not_named(folder: Path, programs: Path,
 
 def test_without_an_environment_the_question_stays(folder: Path, programs: Path, command: Command) -> None:
     failed(folder, programs, command, "ModuleNotFoundError: No module named 'yaml'", "--runtime", "host")
-    assert fixes(command)["package-missing"].startswith("is it the right environment?")
+    assert fixes(command)["package-missing"].startswith("start an environment that has the package")
 
 
 # --- conda and modules
@@ -88,7 +88,7 @@ def test_the_folder_of_conda_is_that_of_this_shell(
     (root / "bin").mkdir(parents=True)
     program(root / "bin", "conda", "#!/bin/sh\n")
     monkeypatch.setenv("CONDA_EXE", f"{root}/bin/conda")
-    fix = fixes(command)["conda-not-set-up"].partition("; train.py saves nothing")[0]
+    fix = fixes(command)["conda-not-set-up"].partition("\n")[0]
     assert fix == f"sbatchgen resume job --set runtimes.conda.root='{root}'"
     again = command(*shlex.split(fix)[1:], "--dry-run")
     assert again.status == 0, again.err
@@ -130,7 +130,7 @@ def test_the_file_that_defines_module_is_that_of_this_machine(
     (folder / "lmod/init").mkdir(parents=True)
     (folder / "lmod/init/bash").write_text("module() { echo loaded; }\n")
     monkeypatch.setenv("MODULESHOME", f"{folder}/lmod")
-    fix = fixes(command)["no-modules"].partition("; train.py saves nothing")[0]
+    fix = fixes(command)["no-modules"].partition("\n")[0]
     if kind == "own":
         again = command(*shlex.split(fix)[1:], "--dry-run")
         assert again.status == 0, again.err

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sbatchgen.quoting import ALSO
 from sbatchgen.runs.failure import OWN, failures
 
 _OURS = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")  # not the trainer's
@@ -37,7 +38,7 @@ def cause_of(status: int, log: str) -> Cause:
     if known and (not error or known.says.strip() == error.strip()):
         fix = "" if "sbatchgen" in known.fix else known.fix
         if known.cause == "package-missing":
-            fix += "; if it is in a folder that the job does not see here: --see FOLDER"
+            fix += f"{ALSO}if it is in a folder that the job does not see here: --see FOLDER"
         return Cause(f"{known.means}{at}"[:_MOST], fix, bool(_NEEDS_GPU.search(known.says)))
     last = next((line for line in reversed(lines) if "rror" in line or "No such file" in line), None)
     text = error or last or (lines[-1] if lines else "it printed nothing")

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 from sbatchgen.extras.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.extras.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 from sbatchgen.frozen import frozen
-from sbatchgen.quoting import counted
+from sbatchgen.quoting import OR, counted
 from sbatchgen.resolved.resolved_job import ResolvedJob
 from sbatchgen.units import in_bytes, in_seconds
 
@@ -61,12 +61,12 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
 
 def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
     if rehearsed.limit != "disk":
-        return Row(what, "failed", f"it reached its limit of {rehearsed.limit}")
+        return Row(what, "failed", f"the job has reached its limit of {rehearsed.limit}")
     most = in_bytes(rehearsed.disk)
-    why = f"its run folder may have {most}, half of what is free on the disk, or four times the memory"
-    return Row(
-        what, "failed", f"it reached its limit of disk: {why}", "set TMPDIR to a folder on a larger disk"
+    detail = (
+        f"the run folder has reached its limit of {most}: half of the free disk, or four times the memory"
     )
+    return Row(what, "failed", detail, "set TMPDIR to a folder on a larger disk")
 
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
@@ -226,14 +226,12 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
     tensors, workspace, card = figures(needs)
     room = f" of {in_bytes(max(limits))}" if limits else ""
     tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    what = (
-        f"about {in_bytes(tensors)} of tensors{tried}, {in_bytes(card)}{room} on the card: "
-        f"{needs['images']} images of {shape} at once in {needs['precision']}"
-    )
+    batch = f"{needs['images']} images ({shape}, {needs['precision']})"
+    what = f"{batch} take about {in_bytes(tensors)} of tensors{tried}, and {in_bytes(card)}{room} on the card"
     if limits and needs["peak_bytes"] > max(limits):
         yield Row("GPU memory", "failed", what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and card > min(limits):
-        yield Row("GPU memory", "unknown", f"{what}; by measurements on one GPU it may not fit")
+        yield Row("GPU memory", "unknown", f"{what}, so the model may not fit")
     else:
         yield Row("GPU memory", "ok", what)
 
@@ -276,7 +274,7 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
-        fix = f"{elsewhere}; or let the trainer use CPUs if it finds no GPU"
+        fix = f"{elsewhere}{OR}let the trainer use CPUs if it finds no GPU"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
     return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 
