@@ -111,11 +111,16 @@ def sentences(text: str) -> Iterator[Sentence]:
         if token.type == "inline" and not heading:
             after_code = before in {"fence", "code_block"}
             line = token.map[0] + 1 if token.map else 1
-            for place, words in enumerate(_END.split(words_of(token))):
+            for place, words in enumerate(split(words_of(token))):
                 if len(words.split()) >= LEAST_WORDS:
                     yield Sentence(line, words, cell, after_code and place == 0)
         if not token.type.endswith("_open") and token.type != "html_block":
             before = token.type
+
+
+def split(paragraph: str) -> list[str]:
+    """Return the sentences of a paragraph."""
+    return _END.split(paragraph)
 
 
 def words_of(inline: Token) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import messages
 from tests.sentences import (
     CEILINGS,
     CODE,
@@ -22,7 +23,8 @@ HEAD = """\
 # The share of sentences of each page that break two rules of docs/design/prose.md, in percent: a ceiling that may only
 # fall. `pytest --update-golden tests/test_sentences.py` lowers it. A page that is not here has the limit of its kind.
 """
-SHARES = {name: reading.share for name, reading in pages()}
+KINDS_OF_TEXT = {f"printed:{kind}": messages.reading(kind) for kind in messages.KINDS}
+SHARES = {name: reading.share for name, reading in (*pages(), *KINDS_OF_TEXT.items())}
 BROKEN = [
     ("more than 25 words", "The " + "very " * 24 + "long sentence ends."),
     ("two colons or semicolons", "The job waits: it has no node; Slurm looks for a node."),
@@ -90,9 +92,19 @@ def test_no_page_passes_its_ceiling(request: pytest.FixtureRequest) -> None:
         CEILINGS.write_text(HEAD + "".join(f"{name} {share}\n" for name, share in sorted(now.items())))
     assert {*old} <= {*SHARES}, "pytest --update-golden tests/test_sentences.py"
     over = {name: share for name, share in SHARES.items() if share > old.get(name, limit(name))}
-    assert over == {}, "python tests/words.py names the sentences"
+    assert over == {}, "python tests/words.py, or python -m tests.messages, names the sentences"
 
 
 def test_no_page_is_above_the_limit_of_its_kind() -> None:
     assert {name for name, share in SHARES.items() if share > limit(name)} == set()
     assert {LIMITS[""], LIMITS["docs/about/"], LIMITS["sbatchgen/rules/pages/"]} == {3.0, 4.0}
+
+
+def test_what_is_printed_is_read_from_the_code() -> None:
+    """So the ceilings are those of all messages, causes, fixes and comments."""
+    counts = {kind.partition(":")[2]: reading.sentences for kind, reading in KINDS_OF_TEXT.items()}
+    least = {"messages": 700, "causes": 200, "fixes": 900, "comments": 80}
+    assert {kind for kind, count in counts.items() if count < least[kind]} == set()
+    said = {text for kind in messages.KINDS.values() for _, text in kind()}
+    assert "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost" in said
+    assert "a process was killed by SIGKILL, most often because the node had too little memory" in said

@@ -53,10 +53,10 @@ def _text(path: Path) -> str:
         return data.decode()  # `compose` removes the byte order mark
     except UnicodeDecodeError as error:
         utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        what = "it is UTF-16" if utf16 else f"byte {data[error.start]:#04x}"
+        what = "the file is UTF-16" if utf16 else f"byte {data[error.start]:#04x} is not UTF-8"
         line = data.count(b"\n", 0, error.start) + 1
         fix = f"save it as UTF-8: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 FILE > NEW"
-        raise DocumentError.of(f"the file is not UTF-8: {what}", at=f"{path}:{line}", fix=fix) from error
+        raise DocumentError.of(what, at=f"{path}:{line}", fix=fix) from error
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:

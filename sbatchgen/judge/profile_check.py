@@ -76,7 +76,7 @@ def _date(profile: Document[Profile]) -> Iterator[Finding]:
         Moment.parse(text)
         if profile.value.age >= -1:  # it may be tomorrow where it was written
             return
-    what = f"checked: '{text}' is not a day in the past: nothing says when these facts are old"
+    what = f"checked: '{text}' is not a day in the past, so no command can say that the facts are old"
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
 
 

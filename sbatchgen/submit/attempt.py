@@ -131,9 +131,9 @@ def _search(
                 until = 0.0
         if time.monotonic() > until:
             answered = " ".join((answer.err or answer.out).split())
-            what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'it said nothing'}"
+            what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'sbatch printed no reason'}"
             fix = "the job may still appear in the queue: before you submit it again, see sbatchgen status"
-            raise LostError.of(f"{what}; no such job is in the queue", fix=fix)
+            raise LostError.of(f"{what}, and the queue has no such job", fix=fix)
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 

@@ -127,7 +127,7 @@ def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Com
     (slurm / "plan").write_text(f"{first}\naccept\n")
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert "no such job is in the queue\n  fix: the job may still appear in the queue" in result.err
+    assert "the queue has no such job\n  fix: the job may still appear in the queue" in result.err
     assert (slurm / "calls").read_text() == "1\n"
     index = Index(place(os.environ))
     (job,) = index.jobs()

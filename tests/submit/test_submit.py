@@ -282,7 +282,10 @@ def test_an_sbatch_that_does_not_answer_ends_with_5(
     monkeypatch.setattr(sbatch, "TEST_TIMEOUT_S", 1)
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert "sbatch did not end within 1 s: it said nothing; no such job is in the queue\n" in result.err
+    assert (
+        "sbatch did not end within 1 s: sbatch printed no reason, and the queue has no such job\n"
+        in result.err
+    )
     assert "before you submit it again, see sbatchgen status" in result.err
     asked = command("review", "single", "--profile", "troila", "--test-only")
     assert asked.status == 5

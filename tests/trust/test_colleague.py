@@ -105,7 +105,7 @@ while True:
     setup = f"mount -t tmpfs none /mnt; mkdir {disk}; mount -t tmpfs -o size=48M,mode=1777 none {disk}"
     line = f"TMPDIR={disk} {REHEARSE}; ls {disk}; df --output=avail {disk}"
     what = watched(victim, "bash", "-c", line, setup=setup)
-    assert "it reached its limit of disk: its run folder may have 24 MiB" in what["said"]
+    assert "the run folder has reached its limit of 24 MiB" in what["said"]
     assert "fix: set TMPDIR to a folder on a larger disk" in what["said"]
     assert what["reached"] == []
     assert "sbatchgen-" not in what["said"].rpartition("Not shown")[2]
