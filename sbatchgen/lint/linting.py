@@ -82,7 +82,13 @@ class RulesOutput(TypedDict):
 def explanation(names: Sequence[str]) -> str:
     """Return the pages of rules, in Markdown; raises CommandLineError if there is no such rule."""
     known = pages()
-    return "\n".join(known[rule].text for rule in _named(names))
+    return "\n".join(known[rule].short(_source(rule)) for rule in _named(names))
+
+
+def _source(rule: str) -> str:
+    """Return where a rule follows from, if that is not a page of ours."""
+    source = rules()[rule].source or rules()[rule].report
+    return "" if source.startswith("docs/") else source
 
 
 def _named(names: Sequence[str]) -> list[str]:
@@ -104,7 +110,8 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return rules with their pages: those that --explain names, or all."""
     wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
     return [
-        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].text) for each in wanted
+        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].short(_source(each.id)))
+        for each in wanted
     ]
 
 
@@ -233,7 +240,7 @@ def _report(
         return formats.as_github(located)
     if form == "sarif":
         titles = {rule.id: rule.title for rule in rules().values()}
-        texts = {page.rule: page.text for page in pages().values()}
+        texts = {page.rule: page.short(_source(page.rule)) for page in pages().values()}
         return formats.as_sarif(located, problems, titles, texts)
     return formats.as_text(located, style)
 

@@ -12,7 +12,7 @@ their train.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen.frozen import frozen
@@ -23,6 +23,9 @@ _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
 _BLOCK = re.compile(
     r"^```(\w+) (bad|good|profile|trainer)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_SHOWN = ("trainer", "bad", "good")
+PAGE_LINES = 30  # of a page, as it is read at once
 
 
 @frozen()
@@ -45,6 +48,30 @@ class Page:
     examples: tuple[Example, ...]  # at least a bad and a good one
     profile: str | None  # the YAML of the cluster of the examples; None for that of example.yaml
     trainer: str  # the text of train.py; "" if the part does not show it
+
+    def short(self, source: str = "") -> str:
+        """Return what is read at once: the prose, a bad example, a good example, and the source.
+
+        Of several examples these are the first; the shortest, if the first would make the page too long.
+        """
+        blocks = [(kind, match[0]) for match in _BLOCK.finditer(self.text) if (kind := match[2]) in _SHOWN]
+        prose = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
+        is_lead = [
+            part.endswith(":") and not after.startswith("- ")
+            for part, after in zip(prose, [*prose[1:], ""], strict=True)
+        ]
+        said = [part for part, leads in zip(prose, is_lead, strict=True) if part and not leads]
+        said_source = [f"Source: {source}."] if source and "Source:" not in self.text else []
+
+        def page(choose: Callable[[list[str]], str]) -> str:
+            chosen = [
+                choose(each) for kind in _SHOWN if (each := [text for its, text in blocks if its == kind])
+            ]
+            return "\n\n".join([*said, *said_source, *chosen]) + "\n"
+
+        whole = page(lambda each: each[0])
+        shortest = page(lambda each: min(each, key=lambda text: text.count("\n")))
+        return whole if whole.count("\n") <= PAGE_LINES else shortest
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:

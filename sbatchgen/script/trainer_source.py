@@ -148,7 +148,7 @@ class TrainerSource:
 
     @property
     def lines_that_load(self) -> str:
-        """Lines that would load a checkpoint, for the libraries that it uses, as they are printed below a fix."""
+        """Lines that would load a checkpoint, for its libraries, as they are printed below a fix."""
         if "transformers" in self.packages:
             return (
                 f"{CODE}trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"

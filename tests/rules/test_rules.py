@@ -23,7 +23,7 @@ from sbatchgen.plan.planning import plan_of
 from sbatchgen.resolved.programs import resolve_programs
 from sbatchgen.resolved.resolve import resolve
 from sbatchgen.rules import comments, judge
-from sbatchgen.rules.rule_page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.rules.rule_page import FOLDER, PAGE_LINES, PROFILE, Example, Page, pages
 from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.script.script import JobScript
 from sbatchgen.started.judge_started import check_started
@@ -231,3 +231,25 @@ def test_where_a_rule_is_true_is_said_by_the_rule() -> None:
                 node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
             ]
             assert [text for text in texts if re.fullmatch(r"SB\d{3}", text)] == [], file
+
+
+# What a sentence that says what to do begins with, after what it may depend on.
+_DO = re.compile(
+    r"(?:^|(?<=[.!?:)] ))(?:(?:If|To|For|With|On|In|Before|Then|At|Without|Where|Since)\b[^,.]*, )?"
+    r"(?:Add|Allow|Ask|Correct|Download|Limit|Store|Begin|Build|Call|Change|Check|Choose|Close|Compare|Convert|End|Print|Count|Declare|Divide|Export|Fill|Give|Install|Keep"
+    r"|Leave|Let|Load|Lower|Make|Mount|Move|Name|Omit|Open|Pass|Put|Quote|Read|Remove|Rename|Repeat|Replace|Run|Save|Set"
+    r"|Split|Start|Submit|Take|Type|Unset|Update|Use|Wait|Write|add|ask|give|keep|leave|make|remove|set|use|write)\b"
+)
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.rule)
+def test_a_page_is_read_at_once_and_says_what_to_do(page: Page) -> None:
+    """`--explain` shows the prose first, then an example of each kind."""
+    shown = page.short("sbatch(1)")
+    prose, *blocks = shown.split("\n```")
+    assert shown.count("\n") <= PAGE_LINES
+    assert [block for block in blocks if not block.startswith(("python", "bash", "yaml", "\n", "text"))] == []
+    assert shown.count("\n```bash good") + shown.count("\n```yaml good") == 1
+    assert shown.count("\n```bash bad") + shown.count("\n```yaml bad") == 1
+    assert _DO.search(" ".join(prose.split("\n", 2)[2].split())), prose
+    assert "Source:" in prose
