@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,6 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES
+from tests.page.conftest import PACKAGES, need
 
 
 class Links(HTMLParser):
@@ -106,6 +110,25 @@ def test_an_address_of_an_earlier_release_still_leads_to_a_page(site: Path, page
         assert moved[2] in Links(site / "docs/how-to" / moved[1]).places
     else:
         assert "<h1>" in text
+
+
+@pytest.mark.slow
+def test_five_tasks_of_a_newcomer_are_found_in_a_browser(site: Path) -> None:
+    """From the first page, by links at the side; tasks.mjs has them."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    need("the site in a browser", "node", *([] if chromium else ["chromium"]))
+    call = [
+        "node",
+        str(Path(__file__).with_name("tasks.mjs")),
+        str(site),
+        str(PACKAGES / "tests/node_modules"),
+    ]
+    environment = os.environ | {"CHROMIUM": chromium or ""}
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
+    tasks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {task["name"]: task["error"] for task in tasks if task["error"]} == {}
+    assert len(tasks) == 5, done.stderr
+    assert all(len(task["seen"]) <= 2 for task in tasks)
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
