@@ -45,7 +45,8 @@ FILES = {
     "setup/sbatchgen.yaml": "options: {time: 02:00:00}\n",
     "venv/pyvenv.cfg": "",
     "data/readme": "",
-    "torch.sif": "",
+    "torch.sif": "an image",
+    "empty.sif": "",
 }
 # What is typed; what the answer must name; the command that works instead.
 MISTAKES = """
@@ -105,6 +106,7 @@ review single --mem 1T | --mem 240G | review single --mem 240G
 review single --nodes -1 | set nodes to 1 or more | review single --nodes 1
 review ddp --nodes two | not a whole number | review ddp --nodes 2
 review single --nodes 2 | use mode ddp | review ddp --nodes 2
+review cpu --nodes 2 | use mode ddp with --gpu-request none --nproc-per-node 1 | review ddp --nodes 2 --gpu-request none --nproc-per-node 1
 review single --gpus-per-node 2 | use mode ddp | review ddp --gpus-per-node 2
 review ddp --gpus-per-node 8 | --gpus-per-node 4 and --nodes 4 | review ddp --gpus-per-node 4 --nodes 4
 review ddp --nproc-per-node 8 | --nproc-per-node 4 | review ddp --nproc-per-node 4
@@ -122,6 +124,7 @@ review single --runtime venv | --venv PATH | review single --runtime venv --venv
 review single --venv gone | there is no virtual environment | review single --venv venv
 review single --image gone/away.sif | there is no image | review single --image torch.sif
 review single --image gone.sif | there is no image | review single --image torch.sif
+review single --image empty.sif | empty.sif is empty | review single --image torch.sif
 review single --conda-env ./gone | there is no conda environment | review single --conda-env torch
 review single --uv-project ./gone | there is no uv project | review single --venv venv
 review single --image docker://a/b | --runtime apptainer | review single --image docker://a/b --runtime apptainer

@@ -12,7 +12,7 @@ import click
 
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import snapshot_of
-from sbatchgen.cli.output import YES, completed_runs, here
+from sbatchgen.cli.output import YES, completed_runs, here, note
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
@@ -20,11 +20,20 @@ from sbatchgen.quoting import word
 
 if TYPE_CHECKING:
     from sbatchgen.resolved.sweep import Sweep
-    from sbatchgen.runs.index import Run
+    from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
 
 _NOT_OF_JOBS = ("yes", "dry_run", "reviewed", "follow", "after", "keep_sbatch_env")  # of a submission
 _TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+def _note_completed(index: Index, run: Run) -> None:
+    """Say that a run which is started again has completed."""
+    from sbatchgen.runs.status import run_states
+
+    (state,), _ = run_states(index, os.environ, [run])
+    if state.last and state.last.state == "COMPLETED":
+        note(f"note: job {state.last.id} of run {run.name} has completed; resume starts the run again")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -47,6 +56,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     if last.command[1:2] == ("sweep",):
         submit_points(args, resumed, (*options, *agreed), only=element)
         return
+    _note_completed(index, resumed)
     array = ["--array", element] if element else []
     if last.command:
         words, old_args = _recorded(submit.submit, resumed, last)

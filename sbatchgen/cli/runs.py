@@ -544,7 +544,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and what to do about it.
 
     Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
-    also be a log or a script of the run.
+    also be a log or a script of the run. Ends with status 0, also if the run has failed.
     """
     from sbatchgen.runs import diagnosis
     from sbatchgen.runs.status import plain_state, run_states

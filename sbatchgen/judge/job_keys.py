@@ -63,7 +63,9 @@ def _nodes_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if not resolved.mode.several_nodes and (nodes := resolved.main.nodes) > 1:
         what = f"mode '{resolved.mode.name}' runs on one node, but {nodes} were asked for"
-        yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
+        cpus = "mode ddp with --gpu-request none --nproc-per-node 1"
+        ddp = "mode ddp" if resolved.mode.uses_gpus else cpus
+        yield Hit(job.at("options.nodes"), what, f"use {ddp}, or --nodes 1")
 
 
 @RULES.add("SB012", "error", "a number of tasks that does not fit the launcher")

@@ -287,10 +287,14 @@ class ContainerRuntime(Runtime):
         return not self.names_images and "://" not in image
 
     def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
-        """Yield an image that is a file and does not exist."""
+        """Yield an image that is a file and does not exist, or is empty as after a pull that failed."""
         image = job.software.get("image")
         if image and self.is_file(image):
             yield from lacking("image", image, here, "image", "prepare it (sbatchgen image), or name another")
+            file = here(image)
+            if file and file.is_file() and not file.stat().st_size:
+                what = f"the image {file} is empty"
+                yield KeyFault("image", what, "remove the file, and prepare the image")
 
 
 def lacking(key: str, path: ShellPath, here: Here, noun: str, fix: str) -> Iterator[KeyFault]:

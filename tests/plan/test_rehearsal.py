@@ -223,6 +223,40 @@ def test_folders_that_an_environment_adds_are_known(tmp_path: Path) -> None:
 
 
 @needs_sandbox
+def test_a_job_in_the_home_folder_is_told_that_it_does_not_see_it(place: Path) -> None:
+    (place / "home").mkdir(exist_ok=True)
+    (place / "home/train.py").write_text("print(1)\n")
+    (place / "home/venv").symlink_to("environment")
+    (place / "home/environment/bin").mkdir(parents=True)
+    (place / "home/environment/bin/python3").symlink_to(sys.executable)
+    (place / "home/environment/pyvenv.cfg").touch()
+    words = [SBATCHGEN, "rehearse", "single", "--profile", place / "testing.yaml", "--trainer", "train.py"]
+    options = ["--venv", "venv", "--seconds", "20", "--stop-after", "1"]
+    environment = os.environ | {"HOME": str(place / "home")}
+
+    def printed(*more: str) -> str:
+        return subprocess.run(
+            [str(word) for word in (*words, *options, *more)],
+            cwd=place / "home",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+
+    hidden = printed()
+    assert (
+        f"the job does not see your home folder {place}/home, where it starts: exit status 1: no virtual"
+        in hidden
+    )
+    assert "fix: show the folder to the job: --see .\n" in hidden
+    assert "home folder  the job starts in it" in hidden
+    shown = printed("--see", ".")
+    assert "does not see" not in shown
+    assert "start        ok" in shown, shown
+
+
+@needs_sandbox
 def test_a_module_that_is_hidden_is_shown_by_an_option(place: Path) -> None:
     """A folder of /tmp is not shown for a .pth file, which others may have made: the fix is typed."""
     hidden = place.parent / f"{place.name}-hidden"

@@ -537,3 +537,18 @@ def test_states_are_words(folder: Path) -> None:
     assert status.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
     assert status.words(job._replace(state="SOMETHING_NEW")) == "something new"
     assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("state", "said"), [("COMPLETED", True), ("TIMEOUT", False)])
+def test_resume_says_that_a_run_has_completed(
+    folder: Path, programs: Path, command: Command, state: str, *, said: bool
+) -> None:
+    (folder / "train.py").write_text("print(1)\n")
+    fakes.saying(programs, "sbatch", "4711")
+    words = ("--profile", "public_cluster", "--job-name", "job", "--trainer", "train.py", "--yes")
+    assert command("submit", "single", *words).status == 0
+    (job,) = Index(place(os.environ)).jobs()
+    row = {"JobArrayID": "4711", "State": state, "Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}
+    fakes.squeue(programs, [row])
+    says = "note: job 4711 of run job has completed; resume starts the run again\n"
+    assert (says in command("resume", "job", "--dry-run").err) is said

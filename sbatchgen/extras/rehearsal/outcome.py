@@ -1,6 +1,7 @@
 """What a rehearsal proved: a row for each thing that was tried."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypedDict
 
 from sbatchgen.extras.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
@@ -41,7 +42,16 @@ class RehearseOutput(_RowsOutput, total=False):
 
 
 def rows(rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield what a rehearsal tried, in its order."""
+    """Yield what a rehearsal tried, in its order, with the cause of a failure in a hidden folder."""
+    for row in _rows(rehearsed):
+        if rehearsed.hidden and row.outcome == "failed":
+            hidden = f"the job does not see your home folder {rehearsed.hidden}, where it starts"
+            yield replace(row, detail=f"{hidden}: {row.detail}", fix="show the folder to the job: --see .")
+        else:
+            yield row
+
+
+def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
     if not rehearsed.starts:
         if rehearsed.limit:
             yield _at_limit("start", rehearsed)

@@ -71,6 +71,7 @@ class Rehearsal:
     limit: str  # the limit at which the sandbox ended it: "time", "memory" or "disk"; "" if it ended itself
     disk: int  # how many bytes its run folder may have
     failure: str  # what the controller printed if it failed
+    hidden: str = ""  # the folder where it starts, if the sandbox hides it as the user's home
 
 
 def rehearse(
@@ -140,6 +141,10 @@ def rehearse(
             return run(argv, batch, shown.in_box(box)), shown.left_out
 
         ended, left_out = sight.run(start)
+    is_hidden = os.path.realpath(folder) in sight.homes and not any(
+        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
+    )
+    unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
     unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
     starts = []
     for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
@@ -155,6 +160,7 @@ def rehearse(
         limit=ended.limit,
         disk=room,
         failure=ended.files.get("err", "").strip(),
+        hidden=str(folder) * is_hidden,
     )
 
 
