@@ -57,9 +57,9 @@ def part_busy(bench: Bench) -> list[Figure]:
         for number in range(bench.rounds):
             for busy, figure in figures.items():
                 with busy_processes(busy), ThreadPoolExecutor(2) as both:
-                    one = both.submit(_timed, bench, _theirs(bench, jpegs), last, "theirs")
-                    two = both.submit(_timed, bench, _ours(bench, jpegs, number), last, "ours")
-                    theirs, mine = one.result(), two.result()
+                    running = both.submit(_timed, bench, _theirs(bench, jpegs), last, "theirs")
+                    beside = both.submit(_timed, bench, _ours(bench, jpegs, number), last, "ours")
+                    theirs, mine = running.result(), beside.result()
                 begin = max(run.steps_s[skip - 1] for run in (theirs, mine))
                 end = min(run.steps_s[-1] for run in (theirs, mine))
                 if end <= begin:
