@@ -3,7 +3,7 @@
 
     python benchmarks/plan.py FOLDER          # whether each script reaches a program, or what it needs
     python benchmarks/plan.py FOLDER --show   # also each finding
-    python benchmarks/plan.py FOLDER --again 10 --load 4  # whether plans of a script are all the same
+    python benchmarks/plan.py FOLDER --flips 10  # whether plans of a script are all the same, quiet and busy
     unshare --net python benchmarks/plan.py FOLDER --watch  # also files changed outside, and packets; as root
     python benchmarks/plan.py --healthy       # warnings of rendered jobs that are right: there must be none
     python benchmarks/plan.py --tasks         # CPU seconds of steps of 16, 32 and 64 tasks beside one of 8
@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sbatchgen.modes import MODES
 from sbatchgen.plan import listing
+from sbatchgen.plan.dry_run import DryRun
 from sbatchgen.plan.planning import is_planned, plan_of, script_of
 from sbatchgen.quoting import counted
 from sbatchgen.started.judge_started import check_started
@@ -46,6 +47,7 @@ from tests.scripts import resolved, script
 
 ENVIRONMENT = {"HOME": "/home/somebody"}
 SHOWN = 20  # findings of each kind with --show
+LOOPS, BUSY_S = 8, 600  # busy loops beside half of the plans of --flips, and how long at most
 
 
 def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
@@ -96,8 +98,11 @@ def _at(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
 
 
-def again(folder: Path, *, times: int, most: int, seed: int, load: int) -> int:
-    """Plan scripts with background steps again and again; return how many have several answers."""
+def flips(folder: Path, *, times: int, most: int, seed: int) -> int:
+    """Plan scripts with background steps again and again; return how many have several answers.
+
+    Half of the plans of each script run beside busy loops.
+    """
     texts = {
         path.name: path.read_bytes().decode("utf-8", "surrogateescape")
         for path in sorted(folder.rglob("*"))
@@ -109,27 +114,38 @@ def again(folder: Path, *, times: int, most: int, seed: int, load: int) -> int:
         if is_planned(of) and any(each.background or each.name == "wait" for each in of.body.commands)
     ]
     drawn = random.Random(seed).sample(having, min(most or len(having), len(having)))  # noqa: S311
-    print(f"{len(drawn)} scripts with background steps, {times} plans of each, beside {load} busy loops")
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
-    different = 0
-    try:
-        with tempfile.TemporaryDirectory() as empty:
-            for of in drawn:
-                answers: Counter[str] = Counter()
-                for _ in range(times):
-                    done = plan_of(of, ENVIRONMENT, Path(empty))
-                    findings = [repr(each) for each in check_started(done)]
-                    answers["\n".join((listing.as_text(done), *findings))] += 1
-                different += len(answers) > 1
-                if len(answers) > 1:
-                    first, second, *_ = (answer.splitlines() for answer in answers)
-                    lines = [*difflib.unified_diff(first, second, lineterm="", n=0)][2:]
-                    print(of.file, sorted(answers.values()), *lines[:8], sep="\n    ")
-    finally:
-        for process in busy:
-            process.kill()
-    print(f"{different} of {len(drawn)} scripts have several answers; load {os.getloadavg()[0]:.1f}")
-    return different
+    print(
+        f"{len(drawn)} scripts with background steps, {times} plans of each, half beside {LOOPS} busy loops"
+    )
+    answers: dict[str, Counter[str]] = {of.file: Counter() for of in drawn}
+    with tempfile.TemporaryDirectory() as empty:
+        for load, count in ((0, times - times // 2), (LOOPS, times // 2)):
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+            end = time.monotonic() + BUSY_S
+            try:
+                for of in drawn:
+                    late = load and time.monotonic() > end
+                    for _ in range(0 if late else count):
+                        answers[of.file][_answer(plan_of(of, ENVIRONMENT, Path(empty)))] += 1
+            finally:
+                for process in busy:
+                    process.kill()
+                    process.wait()
+            plans = sum(sum(each.values()) for each in answers.values())
+            print(f"{plans} plans; beside {load} loops the load was {os.getloadavg()[0]:.1f}", flush=True)
+    several = {file: each for file, each in answers.items() if len(each) > 1}
+    for file, each in several.items():
+        first, second, *_ = (answer.splitlines() for answer in each)
+        lines = [*difflib.unified_diff(first, second, lineterm="", n=0)][2:]
+        print(file, sorted(each.values()), *lines[:8], sep="\n    ")
+    print(f"{len(several)} of {len(drawn)} scripts have several answers")
+    return len(several)
+
+
+def _answer(done: DryRun) -> str:
+    """Return all that a plan says."""
+    findings = [repr(each) for each in check_started(done)]
+    return "\n".join((listing.as_text(done), str(done.ended.status), done.ended.limit, *findings))
 
 
 def watch(work: Callable[[], None]) -> int:
@@ -283,8 +299,7 @@ def main() -> int:
         help="compare so many scripts of FOLDER with their jobs",
     )
     parser.add_argument("--tasks", action="store_true", help="measure steps of many tasks")
-    parser.add_argument("--again", type=int, metavar="TIMES", help="compare so many plans of each script")
-    parser.add_argument("--load", type=int, default=0, help="busy loops beside --again")
+    parser.add_argument("--flips", type=int, metavar="TIMES", help="compare so many plans of each script")
     given = parser.parse_args()
     if given.healthy:
         return healthy()
@@ -292,9 +307,8 @@ def main() -> int:
         tasks()
     if given.truth_public:
         return compare_public(given.folder, given.truth_public, given.seed)
-    if given.again:
-        many = again(given.folder, times=given.again, most=given.most, seed=given.seed, load=given.load)
-        return int(many > 0)
+    if given.flips:
+        return int(flips(given.folder, times=given.flips, most=given.most, seed=given.seed) > 0)
     if given.folder:
         planning = partial(reach, given.folder, most=given.most, seed=given.seed, show=given.show)
         if given.watch:

@@ -12,7 +12,6 @@ __plan_settle() { # until nothing in the background computes
     local -A parent signs groups times states
     set +efux
     # Nothing is ever read from it; a process substitution would change $!.
-    [[ -p /run/plan/never ]] || /bin/mkfifo /run/plan/never 2>/dev/null
     exec {never}<>/run/plan/never
     while ((looks++ < 4000)); do
         busy='' found='' seen='' parent=() signs=() groups=() times=() states=()
@@ -99,7 +98,6 @@ __plan_sleep() { # the words of a command of sleep
         case ${BASH_REMATCH[4]} in m) ((part *= 60)) ;; h) ((part *= 3600)) ;; d) ((part *= 86400)) ;; esac
         ((sum += part))
     done
-    [[ -d /run/plan/clock ]] || /bin/mkdir -p /run/plan/clock
     __plan_now
     if __plan_is_aside; then
         printf -v word '/run/plan/clock/%015d.%09d.sleeper' $((now + sum)) $$

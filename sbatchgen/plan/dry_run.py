@@ -47,9 +47,13 @@ from sbatchgen.units import EnvName
 
 ROUNDS = 12
 MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
-SECONDS = 4.0  # of processors, for all runs together
-WAITING = 60.0  # seconds that all runs may take: on a busy machine a plan says the same, later
-_EACH = 2.5  # seconds of processors that a run may use, so that another one can follow
+# How far the runs of a script come is counted in processes and commands, and not in time: a slow machine says
+# the same, later.
+PROCESSES = 1000  # that all runs together may start
+_EACH = 400  # that a run may start, so that another one can follow
+COMMANDS = 20_000  # of bash, one after the other
+WAITING = 300.0  # seconds that all runs may take
+_STILL = 2.5  # seconds of processors in which nothing new starts, after which a run is ended
 _IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
 _SPOOL = "/var/spool/slurmd/job1000001/"
 SCRIPT = f"{_SPOOL}slurm_script"
@@ -64,6 +68,7 @@ _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
 _CALLED = frozenset(("date", "openssl", "shuf", "sleep"))  # by their stand-ins
 _COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
 _COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
+_FEW_LEFT = 50  # processes, with which no run comes far
 _FEW = 3  # files over those of a folder that are mounted one by one
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
@@ -80,23 +85,24 @@ _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
 
 class Left(NamedTuple):
-    """The time that is left for the runs of a script."""
+    """What is left for the runs of a script."""
 
-    cpu: float = SECONDS  # of processors
+    processes: int = PROCESSES  # to be started
     seconds: float = WAITING
 
     @property
     def is_used_up(self) -> bool:
         """Whether no other run may start."""
-        return self.cpu < 0.1 or self.seconds < 0.1
+        return self.processes < _FEW_LEFT or self.seconds < 0.1
 
     def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
-        return BoxLimits(cpu=min(self.cpu, _EACH), seconds=self.seconds, idle=_IDLE)
+        most = min(self.processes, _EACH)
+        return BoxLimits(cpu=_STILL, left=self.seconds, seconds=self.seconds, idle=_IDLE, started=most)
 
     def after(self, ended: Ended) -> Left:
         """Return what is left after a run."""
-        return Left(self.cpu - ended.cpu, self.seconds - ended.seconds)
+        return Left(self.processes - ended.started, self.seconds - ended.seconds)
 
 
 class Given(NamedTuple):
@@ -126,7 +132,7 @@ class DryRun:
     not_shown: Mapping[str, str] = field(default_factory=dict)
     steps_not_shown: int = 0  # how many steps there are at least beside `steps`, if it reached its limit
     runs: int = 1  # how often the script ran until it had what it needs
-    left: Left = field(default_factory=Left)  # the time that is left for other runs
+    left: Left = field(default_factory=Left)  # for other runs
     failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
 
     @property
@@ -327,7 +333,8 @@ def _once(  # noqa: PLR0917 - of one caller
         batch["__plan_ready"] = "1"
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
-    box = box._replace(files={**files, **box.files})
+    most = f"{box.limits.started} {COMMANDS}\n".encode()
+    box = box._replace(files={**files, **box.files, f"{PLACE}/most": (most, 0o644), f"{PLACE}/clock": None})
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *given.arguments]
     ended, left_out = sight.run(lambda shown: (run(argv, batch, shown.in_box(box)), shown.left_out))
     starts = tuple(

@@ -57,7 +57,7 @@ def plan_of(
     home = environment.get("HOME") or f"/home/{user}"
     run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
     done = run(given or Given())
-    if done.ended.limit == "time":  # how far it came depends on the machine
+    if done.ended.limit in ("time", "machine", "records"):
         shown = done.steps[:MANY]
         more = least_steps(script.body, (step.line for step in shown)) - len(shown)
         done = replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)

@@ -86,12 +86,21 @@ __plan_looks_at() { # PROCESS: sets __plan_most
     }
     readonly -f ready done_with
 }
+__plan_look() { # between two commands of the batch script
+    . /run/plan/clock.sh
+    __plan_settle
+    ((BASHPID <= __plan_most && __plan_count <= __plan_commands)) || builtin kill -XFSZ "$__plan_main"
+}
 if [[ ! -v __plan_line ]]; then # the batch script's own
     export __plan_line=0 __plan_waits=0 __plan_count=0 # of the commands before: numbers of processes begin again
     export __plan_main=$$
     __plan_by=1
+    /bin/mkfifo /run/plan/never # of clock.sh
+    __plan_commands=0 __plan_is_same=([1]='') __plan_last=0
+    read -r __plan_most __plan_commands </run/plan/most
     exec {BASH_XTRACEFD}>/run/plan/trace
     # The line of the batch script; where another file runs, that of the call, by the length of its name.
-    PS4=$'+$((__plan_count += __plan_by, __plan_line = ${#BASH_SOURCE} == ${#BASH_SOURCE[-1]} ? LINENO : 10#0${BASH_LINENO[@]: -2:1}))\x1f$BASH_SOURCE\x1f$PWD\x1f'
+    # Before the command: what has started in the background comes first, and a loop without end has an end.
+    PS4=$'+${__plan_is_same[(__plan_count % 500 || !__plan_count) && __plan_last == ${!:-0}]-$(__plan_look)}$((__plan_last = ${!:-0}, __plan_count += __plan_by, __plan_line = ${#BASH_SOURCE} == ${#BASH_SOURCE[-1]} ? LINENO : 10#0${BASH_LINENO[@]: -2:1}))\x1f$BASH_SOURCE\x1f$PWD\x1f'
     set -x
 fi

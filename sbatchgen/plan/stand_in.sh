@@ -110,10 +110,19 @@ is_script_of() { # a program whose start calls a module of Python that is known,
     read -r known </run/plan/modules
     [[ $text =~ ^'#!' && $text =~ from\ ([a-z_][a-z0-9_.]*)\ import && $known == *"|${BASH_REMATCH[1]}|"* ]] && module=${BASH_REMATCH[1]}
 } 2>/dev/null
+__plan_end_at_limit() { # processes are counted by their numbers
+    local most
+    read -r most _ </run/plan/most || most=$$
+    (($$ > most)) || return 0
+    . /run/plan/clock.sh
+    ! __plan_is_aside || read -r _ <>/run/plan/never # the script ends at a command of its own, and never in between
+    kill -XFSZ "${__plan_main:-$$}" # as what writes too much
+}
 one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
 # What is in the background started before; of a task, before its step: with all tasks at once each would wait for all.
 [[ $name == sleep || ${__plan_starter-} == "$PPID" ]] || { . /run/plan/clock.sh; __plan_settle; }
+__plan_end_at_limit
 case $name in
     srun) start "$@" ;;
     conda|mamba|micromamba|uv)
@@ -157,7 +166,9 @@ case $name in
     python*|pypy*)
         if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
             [[ ${1-} != -c || ${2-} != *@(random|socket)* ]] || set -- -c "$(same_numbers)"$'\n'"$2" "${@:3}"
-            timeout 1 "$(</run/plan/python)" -S "$@" 2>/dev/null || echo UNKNOWN
+            # Without end it uses up its seconds of processors: those of a clock are fewer on a busy machine.
+            [[ ${1-} != -c || ${2-} != *sleep* || ${2-} == *__future__* ]] || set -- -c $'import time; time.sleep = lambda _: None\n'"$2" "${@:3}"
+            (ulimit -t 2; exec "$(</run/plan/python)" -S "$@" 2>/dev/null) || echo UNKNOWN
         elif [[ ${1-} == --version || ${1-} == -V ]]; then
             echo "Python 3.11.0"
         else

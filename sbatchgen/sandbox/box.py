@@ -40,12 +40,14 @@ class BoxLimits(NamedTuple):
     """How much all programs in a sandbox get together; 0 or infinity for no limit."""
 
     seconds: float = 10.0  # until they are ended
-    cpu: float = 5.0  # seconds of processors
+    cpu: float = 5.0  # seconds of processors, of a program that starts no other one meanwhile
+    left: float = 2.0  # seconds for what it leaves in the background
     idle: float = 2.0  # seconds in which none of them computes
     memory: int = 1 << 30  # bytes, with the bytes of files in memory
     each: int = 1 << 30  # bytes of the addresses of each program
     file: int = 16 << 20  # bytes of each file
-    processes: int = 512
+    processes: int = 512  # at once
+    started: int = 0  # processes one after the other: a measure that is the same on each machine
     disk: int = 0  # bytes of each folder of the machine that can be written
 
 
@@ -86,13 +88,14 @@ class Ended(NamedTuple):
     """How a program has ended."""
 
     status: int  # as in bash: 128 and the number of the signal that ended it
-    limit: (
-        str  # "time", "memory", "processes" or "disk", at which it was ended; "damage" of its report; or ""
-    )
+    # At which it was ended: "time", "memory", "processes", "disk", "machine" if that was too slow,
+    # "records" that are too many to be read, or "damage" of its report; or "".
+    limit: str
     files: Mapping[str, str]  # below PLACE, by their names: what it printed, and records
     seconds: float
     memory: int = 0  # the most bytes that all processes together had
     cpu: float = 0.0  # seconds of processors
+    started: int = 0  # processes
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
@@ -173,15 +176,16 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
     head, _, rest = report[1:].partition(b"\n\n")
     files, at = {}, 0
     try:
-        (status, memory, limit), *rows = (line.split(" ", 2) for line in head.decode().split("\n"))
-        for size, name in rows:
+        (about, *rows) = head.decode().split("\n")
+        status, memory, started, limit = about.split(" ")
+        for size, _, name in (row.partition(" ") for row in rows):
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        ("", "time", "memory", "processes", "disk").index(limit)  # else it is not true
+        ("", "time", "machine", "memory", "processes", "disk", "records").index(limit)  # else it is not true
         files.pop("", None)
-        return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu)
+        return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
-        limit = "time" if report == _OVERDUE else "damage"
+        limit = "machine" if report == _OVERDUE else "damage"
         return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-_SHOWN, _RECORDS, _ALL = 1 << 20, 4000, 64 << 20  # bytes of a file, files, and bytes of all that are reported
-_POLL_S, _LEFT_S = 0.02, 2.0  # between two looks, and for what the program has left
+MOST_SHOWN, MOST_RECORDS = 4 << 20, 4000  # bytes of a file that are reported, and files
+_ALL = 64 << 20  # bytes of all
+_POLL_S = 0.02  # between two looks
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 _INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
@@ -55,8 +56,9 @@ def main(task: dict[str, Any]) -> None:
                 pass
         except OSError:
             break
-    files = contents(task["place"])
-    head = [f"{status if status >= 0 else 128 - status} {memory} {limit}"]
+    files, is_whole = contents(task["place"])
+    limit = limit if limit or is_whole else "records"
+    head = [f"{status if status >= 0 else 128 - status} {memory} {last_started()} {limit}"]
     head += [f"{len(data)} {name}" for name, data in files.items()]
     with open(1, "wb") as report:
         report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
@@ -168,13 +170,14 @@ class Disk:
         return size
 
 
-def watch(
+def watch(  # noqa: C901 (a limit after the other)
     program: int, limits: dict[str, Any], places: Sequence[str], disks: Sequence[Disk]
 ) -> tuple[int, str, int]:
     """Wait for the program and what it left; return its status, the limit that it reached, and memory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
     status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
+    last, before = 0, 0.0  # the process that started last, and what had been computed before
     looks = 0  # in which nothing computed: on a busy machine fewer of them fit into a second
     while True:
         try:
@@ -183,7 +186,7 @@ def watch(
             return status or 0, "", peak
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
-            status, end = os.waitstatus_to_exitcode(ended), min(end, now + _LEFT_S)
+            status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["left"])
             if status == -signal.SIGXFSZ:  # it wrote without end, as its trace: its time would have ended it
                 return -signal.SIGKILL, "time", peak
         if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
@@ -194,10 +197,13 @@ def watch(
         if runs or seconds > computed:
             computed, computed_at, looks = seconds, now, 0
         is_idle = now > computed_at + limits["idle"] and looks > limits["idle"] / _POLL_S
-        late = now > end or seconds > limits["cpu"] or is_idle
+        if (newest := last_started()) != last:
+            last, before = newest, seconds
+        has_ended = is_idle or seconds > before + limits["cpu"] or newest > 2 * (limits["started"] or newest)
+        late = "time" if has_ended else "machine" if now > end else ""
         if late and status is not None:
             return status, "", peak
-        limit = "time" if late else "memory" if memory > limits["memory"] else ""
+        limit = late or ("memory" if memory > limits["memory"] else "")
         if limit or any(disk.is_used_up() for disk in disks):
             return -signal.SIGKILL, limit or "disk", peak
         if not child:
@@ -222,6 +228,11 @@ def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[fl
     return ticks / _TICKS, runs, sum(sizes.values()) + size
 
 
+def last_started() -> int:
+    """Return the number of the process in the sandbox that started last: they are counted."""
+    return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
+
+
 def read(name: str) -> str:
     """Return what a file of the kernel says, "" of a process that has ended."""
     try:
@@ -231,18 +242,21 @@ def read(name: str) -> str:
         return ""
 
 
-def contents(place: str) -> dict[str, bytes]:
-    """Return the regular files that the program could write, the first bytes of each."""
+def contents(place: str) -> tuple[dict[str, bytes], bool]:
+    """Return the first bytes of the files that the program could write, and whether all records are whole."""
     texts, left = {}, _ALL
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())
-    for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:_RECORDS])]:
+    is_whole = len(records) <= MOST_RECORDS
+    for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:MOST_RECORDS])]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         with os.fdopen(number, "rb") as file:
-            data = file.read(min(_SHOWN, left)) if stat.S_ISREG(os.fstat(number).st_mode) else b""
+            is_file = stat.S_ISREG(os.fstat(number).st_mode)
+            data = file.read(min(MOST_SHOWN, left)) if is_file else b""
+            is_whole = is_whole and (name in ("out", "err") or not is_file or not file.read(1))
         left -= len(data)
         texts[name.removeprefix("starts/")] = data
-    return texts
+    return texts, is_whole

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sbatchgen.executables.program import SHELLS, programs
-from sbatchgen.plan.dry_run import MANY, SCRIPT, DryRun
+from sbatchgen.plan.dry_run import MANY, SCRIPT, WAITING, DryRun
 from sbatchgen.plan.meetings import may_follow
 from sbatchgen.plan.missing import functions_of, last_line
 from sbatchgen.plan.step import number_of
@@ -38,6 +38,7 @@ _UNREAD_BY_TASKS = re.compile(
 _NOT_COMPUTED = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _AT_LIMITS = {
+    "records": "runs more commands, or starts more programs, than a plan reads",
     "memory": "needs more than 1 GiB of memory here",
     "processes": f"needs more than {BoxLimits().processes} processes here",
 }
@@ -72,6 +73,11 @@ def _limited(done: DryRun) -> Iterator[Hit]:
         what = "the script was still running after some seconds, although programs end at once in a dry run"
         fix = "see the loop there: it waits for something that did not happen"
         yield Hit(done.at(_loop_line(done) or _line(done)), what, fix)
+    elif limit == "machine":
+        what = (
+            f"this machine was too slow for a plan: it ended after {WAITING:g} s: what follows is not shown"
+        )
+        yield Hit(done.at(_line(done)), what, "plan on a machine that is less busy", "warning")
     elif limit:
         after = f"after {counted(count, 'step')}" if count else "before any program"
         what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(limit, _AT_DAMAGE)}"

@@ -125,9 +125,22 @@ def test_every_variable_is_explained() -> None:
     assert [name for name in used if f"`{name}`" not in text] == []
 
 
-_CONSTANT = re.compile(r"^(_?(?:[A-Z]+_)*(?:MAX|MOST|LONGEST|SECONDS)(?:_[A-Z]+)*)(?::.*)? = ", re.MULTILINE)
-_LISTED = ("bash", "inputs", "lint", "plan", "rules", "sbatch")  # the folders whose limits must be listed
-_NO_LIMIT = {"inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY"}  # names of keys; of Slurm
+_CONSTANT = re.compile(
+    r"^(_?(?:[A-Z]+_)*(?:MAX|MOST|LONGEST|SECONDS|TIMEOUT|WAITING|PROCESSES|COMMANDS)(?:_[A-Z]+)*)(?::.*)? = ",
+    re.MULTILINE,
+)
+_LISTED = (
+    "bash",
+    "inputs",
+    "lint",
+    "plan",
+    "rules",
+    "sandbox",
+    "sbatch",
+)  # the folders whose limits must be listed
+_NO_LIMIT = {  # names of keys; of Slurm; texts
+    "inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY", "rules.steps:_WAITING", "lint.formats:GITHUB_COMMANDS",
+}  # fmt: skip
 
 
 def test_each_limit_is_listed_with_its_test() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.plan import dry_run
 from sbatchgen.plan.listing import as_text
 from sbatchgen.plan.missing import Traced, by_line, missing
+from sbatchgen.sandbox.box import BoxLimits
 from tests.plan.plans import needs_sandbox, planned
 
 pytestmark = needs_sandbox
@@ -84,6 +86,26 @@ wait
         ["late.py"],
         0,
     ),
+    "many steps at once": (
+        "for n in $(seq 1 9); do srun python $n.py & done\nwait\n",
+        [f"{n}.py" for n in range(1, 10)],
+        0,
+    ),
+    "a program of Python that sleeps": (
+        "size=$(python -c 'import time; time.sleep(9); print(8)')\npython $size.py\n",
+        ["8.py"],
+        0,
+    ),
+    "a status that a look between two commands leaves": (
+        "python a.py &\n(exit 3)\necho $? >status\nfalse | true\n[[ ${PIPESTATUS[0]} == 1 && $(<status) == 3 ]] && python b.py\nwait\n",
+        ["a.py", "b.py"],
+        0,
+    ),
+    "what is left in the background at the end": (
+        "(for ((i = 0; i < 5000; i++)); do :; done; python late.py) &\n",
+        ["late.py"],
+        0,
+    ),
     "steps of tasks that sleep": ("srun bash -c 'sleep 5; python a.py' & wait\n", ["a.py"], 0),
 }
 # Each process's first child computes before bash tells it that it is in the background, as on a machine that is busy.
@@ -115,6 +137,34 @@ def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
         started = [process.argv[-1] for step in done.steps for process in step.processes]
         assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
     assert len({as_text(done) for done in plans}) == 1
+
+
+# Scripts without end, and the processes that they start until the end that a plan makes: on each machine the same.
+WITHOUT_END = {
+    "a loop of steps": "while :; do srun python a.py; done\n",
+    "a loop of commands": "python a.py\nwhile :; do :; done\n",
+    "a loop of programs of the system": "while :; do /bin/true; [[ -e a ]] || { python a.py; touch a; }; done\n",
+    "a loop in the background": "while :; do python a.py; done &\nsleep 5\npython b.py\nwait\n",
+    "loops in the background that sleep": (
+        "for n in 1 2; do while :; do sleep 1; python $n.py; done & done\nfor ((;;)); do sleep 10; done\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_END)
+def test_a_script_without_end_has_the_same_end_each_time(name: str, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as several:
+        plans = [*several.map(lambda _: planned(HEAD + WITHOUT_END[name], tmp_path)[0], range(3))]
+    assert {done.ended.limit for done in plans} == {"time"}
+    assert len({(as_text(done), len(done.starts)) for done in plans}) == 1
+
+
+def test_a_machine_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run.Left, "limits", lambda _: BoxLimits(seconds=0.2, started=400))
+    done, findings = planned(HEAD + "for n in {1..50}; do srun python $n.py; done\n", tmp_path)
+    assert done.ended.limit == "machine"
+    (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
+    assert what.startswith("this machine was too slow for a plan")
 
 
 def test_messages_of_the_background_are_read_in_any_order() -> None:

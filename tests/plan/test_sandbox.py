@@ -292,14 +292,23 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
 
 
 def test_all_runs_of_a_plan_together_have_a_limit(tmp_path: Path) -> None:
-    loop = "for ((n = 0; n < 30000; n++)); do :; done; cat missing$RANDOM$RANDOM\nexit 1\n"
+    loop = "for ((n = 0; n < 300; n++)); do /bin/true; done; cat missing$RANDOM$RANDOM\nexit 1\n"
     done, _ = planned(HEAD + loop, tmp_path)
-    assert done.left.cpu > -1.0
+    assert done.left.processes > -100
+    assert done.runs < 5
     waits, _ = planned(
         HEAD + "sleep() { /bin/sleep 1; }; sleep; cat missing$RANDOM$RANDOM\nexit 1\n", tmp_path
     )
     assert waits.left.seconds > -1.0
     assert waits.runs < 12
+
+
+def test_records_that_are_not_read_are_told(tmp_path: Path) -> None:
+    text = "x=$(printf '%09999d' 0)\nfor n in {1..500}; do : $x; done\npython train.py\n"
+    done, findings = planned(HEAD + text, tmp_path)
+    assert (done.ended.status, done.ended.limit) == (0, "records")
+    (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
+    assert what.endswith("runs more commands, or starts more programs, than a plan reads")
 
 
 def test_a_report_that_is_damaged_is_a_finding(tmp_path: Path) -> None:

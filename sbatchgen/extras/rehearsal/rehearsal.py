@@ -157,7 +157,7 @@ def rehearse(
         unproven=(*unproven, *_of_machine(resolved, network=network)),
         seconds=ended.seconds,
         memory=ended.memory,
-        limit=ended.limit,
+        limit="time" if ended.limit == "machine" else ended.limit,  # its seconds are its own
         disk=room,
         failure=ended.files.get("err", "").strip(),
         hidden=str(folder) * is_hidden,
