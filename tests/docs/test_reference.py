@@ -13,7 +13,7 @@ from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job_file import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import rules
-from sbatchgen.plan.dry_run import SECONDS, WAITING
+from sbatchgen.plan.dry_run import COMMANDS, PROCESSES, WAITING
 from sbatchgen.rules import judge
 from sbatchgen.rules.rule_page import FOLDER
 from tests.conftest import REPOSITORY, Command
@@ -129,15 +129,8 @@ _CONSTANT = re.compile(
     r"^(_?(?:[A-Z]+_)*(?:MAX|MOST|LONGEST|SECONDS|TIMEOUT|WAITING|PROCESSES|COMMANDS)(?:_[A-Z]+)*)(?::.*)? = ",
     re.MULTILINE,
 )
-_LISTED = (
-    "bash",
-    "inputs",
-    "lint",
-    "plan",
-    "rules",
-    "sandbox",
-    "sbatch",
-)  # the folders whose limits must be listed
+# The folders whose limits must be listed.
+_LISTED = tuple("bash inputs judge lint machine plan rules sandbox sbatch script started".split())
 _NO_LIMIT = {  # names of keys; of Slurm; texts
     "inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY", "rules.steps:_WAITING", "lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
@@ -165,7 +158,8 @@ def test_each_limit_is_listed_with_its_test() -> None:
 
 def test_the_limits_that_the_page_on_plans_names_are_those_of_the_code() -> None:
     page = " ".join((REPOSITORY / "docs/how-to/plan.md").read_text().split())
-    assert f"may use {SECONDS:g} seconds of CPU time and take {WAITING:g} seconds." in page
+    assert f"may start {PROCESSES:,} processes and take {WAITING:g} seconds." in page
+    assert f"may follow {COMMANDS:,} commands" in page
 
 
 def test_no_page_for_users_counts_the_bundled_profiles_by_hand() -> None:
