@@ -1,6 +1,5 @@
 """Classes of values that do not change, as dataclasses and properties that cost little."""
 
-import sys
 from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
@@ -52,13 +51,16 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
-# functools takes a lock for each property before Python 3.12.
-if TYPE_CHECKING or sys.version_info >= (3, 12):
+if TYPE_CHECKING:
     from functools import cached_property as cached_property  # noqa: PLC0414 - to be imported from here
 else:
 
     class cached_property:  # noqa: N801 - as in functools
-        """A property that is computed when it is read first, and an attribute from then on."""
+        """A property that is computed when it is read first, and an attribute from then on.
+
+        Two threads may compute it, and get the same value: that of functools takes a lock for each in
+        Python 3.11, and gives each thread its own from 3.12 on.
+        """
 
         def __init__(self, function: Any) -> None:
             self.function, self.__doc__ = function, function.__doc__
@@ -68,5 +70,4 @@ else:
             """Return the value, which hides this property in its instance."""
             if instance is None:
                 return self
-            value = instance.__dict__[self.name] = self.function(instance)
-            return value
+            return instance.__dict__.setdefault(self.name, self.function(instance))

@@ -81,14 +81,15 @@ def _long_pipeline(text: str) -> int:
 
 def _parsed(text: str) -> Tree | None:
     """Return the syntax tree of a whole text; None if it takes too much time."""
+    from tree_sitter import Parser
+
     end = _seconds() + SECONDS_MAX
-    data, parser = _prepared(text), _parser()
+    data, parser = _prepared(text), Parser(_language())  # of this text alone: two threads break one
     try:
         tree = parser.parse(
             lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > end
         )
     except ValueError:  # stopped by the callback
-        parser.reset()
         return None
     return _plain(tree, text)
 
@@ -145,17 +146,17 @@ def _is_escaped(text: str, at: int) -> bool:
 
 
 @cache
-def _parser() -> tree_sitter.Parser:
+def _language() -> tree_sitter.Language:
     import tree_sitter_bash
-    from tree_sitter import Language, Parser
+    from tree_sitter import Language
 
-    return Parser(Language(tree_sitter_bash.language()))
+    return Language(tree_sitter_bash.language())
 
 
 @cache
 def _kinds() -> dict[int, str]:
     """The names of the nodes, by the grammar's numbers; a number can change with the grammar."""
-    language: tree_sitter.Language = _parser().language  # type: ignore[assignment] # it was given one
+    language = _language()
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
     return {0xFFFF: "ERROR"} | {
         number: name

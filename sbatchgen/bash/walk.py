@@ -98,7 +98,7 @@ class _Walker:
                 context = context._replace(background=True)
             if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
                 context = context._replace(subshell=True)
-            rest = self.cut(node) if kind == "command" else None
+            node, rest = self.cut(node) if kind == "command" else (node, None)
             inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
         changes = _CHANGES.get(kind)
         inner_context = inner.context._replace(**changes) if changes else inner.context
@@ -150,8 +150,11 @@ class _Walker:
         if command.pipe:
             command.pipe.add(command)
 
-    def cut(self, node: Node) -> Node | None:
-        """Cut off what the grammar takes for the command of assignments, but is on the next line."""
+    def cut(self, node: Node) -> tuple[Node, Node | None]:
+        """Cut off what the grammar takes for the command of assignments, but is on the next line.
+
+        The tree stays as it is, for other passes over it.
+        """
         source = self.walk.source
         for index, (left, right) in enumerate(pairwise(node.children), start=1):
             gap = source.text[left.end : right.start]
@@ -159,10 +162,12 @@ class _Walker:
                 parts = node.children[index:]
                 if source.text[right.start : right.end] in DECLARATIONS:
                     parts = [self.as_assignment(part) for part in parts]
+                first = Node(node.kind, node.start, left.end, node.children[:index])
                 rest = Node("command", right.start, node.end, parts)
-                node.end, node.children = left.end, node.children[:index]
-                return rest
-        return None
+                if node in self.redirections:
+                    self.redirections[rest] = self.redirections.pop(node)
+                return first, rest
+        return node, None
 
     def as_assignment(self, part: Node) -> Node:
         """Return a word of export or the like as the assignment that it is, which the grammar has missed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.bash import Body, Command, read_body
+from sbatchgen.bash.body import TOP
 from sbatchgen.bash.chain import Tool, chain
 from sbatchgen.bash.grammar import SECONDS_MAX
+from sbatchgen.bash.walk import walk
 from tests.conftest import GOLDEN
 
 SCRIPTS = sorted(GOLDEN.glob("*.sh"))
@@ -570,3 +573,29 @@ def test_what_is_declared_after_a_line_of_several_assignments_is_set(word: str) 
 def test_a_redirection_sets_the_number_of_its_file() -> None:
     (assignment,) = read_body("exec {lock}>>file\necho {lock}").sets
     assert (assignment.name, assignment.value) == ("lock", None)
+
+
+@pytest.mark.parametrize("after", ["srun train > log.txt", "export C=1"])
+def test_a_body_is_read_alike_each_time(after: str) -> None:
+    text = f"a[1]=x b[2]=y\n{after}\n"  # to the grammar the second line is the command of the first
+    source = read_body(text).source
+    for _ in range(2):
+        (command,) = walk(source, TOP).commands
+        assert (command.line, command.source.text[command.at : command.end]) == (2, after)
+        assert len(command.redirects) == text.count(">")
+
+
+def test_threads_read_bodies_at_once() -> None:
+    """The parser of another thread ends the process: it runs in one of its own."""
+    code = """if 1:
+        from concurrent.futures import ThreadPoolExecutor
+        from sbatchgen.bash import read_body
+        text = "if a; then b | c; fi\\n" * 300
+        with ThreadPoolExecutor(3) as threads:
+            for number in range(40):
+                body = read_body(text)
+                alike = [*threads.map(lambda _: (len(read_body(text).commands), id(body.commands)), range(3))]
+                assert {*alike} == {(900, id(body.commands))}, alike
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
