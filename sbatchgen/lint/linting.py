@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from sbatchgen import text_table as tables
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.errors import LIMIT_STATUS, CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.frozen import frozen
@@ -157,8 +157,14 @@ def run(
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
         summary=tuple(notes),
-        status=FOUND if problems or failing else 0,
+        status=FOUND if problems or failing else _status_of_plans(located, fail_on),
     )
+
+
+def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
+    """Return the status of a plan that does not show all, unless no finding shall give one; else 0."""
+    has_more = any(each.finding.rule == "SB336" for each in located)
+    return LIMIT_STATUS if has_more and fail_on != "never" else 0
 
 
 def refuse_change(names: Sequence[str], mend: str, form: str) -> None:

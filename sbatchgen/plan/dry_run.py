@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import marshal
 import os
+import random
 import re
 import sys
 from collections import Counter
@@ -50,7 +51,7 @@ MANY = 30  # steps of a script that does not loop; of one that reached its limit
 # How far the runs of a script come is counted in processes and commands, and not in time: a slow machine says
 # the same, later.
 PROCESSES = 1000  # that all runs together may start
-_EACH = 400  # that a run may start, so that another one can follow
+EACH = 400  # that a run may start, so that another one can follow
 COMMANDS = 20_000  # of bash, one after the other
 WAITING = 300.0  # seconds that all runs may take
 _STILL = 2.5  # seconds of processors in which nothing new starts, after which a run is ended
@@ -65,10 +66,11 @@ _STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "con
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
-_CALLED = frozenset(("date", "openssl", "shuf", "sleep"))  # by their stand-ins
+_CALLED = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # by their stand-ins
 _COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
 _COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
 _FEW_LEFT = 50  # processes, with which no run comes far
+_RANDOM_BYTES = 1 << 16
 _FEW = 3  # files over those of a folder that are mounted one by one
 # What step.py loads of this package; the reader of host lists with `units` only where it needs that.
 _OF_PACKAGE = ("sbatchgen/executables/command_options", "sbatchgen/sbatch/hostlist", "sbatchgen/units")
@@ -97,7 +99,7 @@ class Left(NamedTuple):
 
     def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
-        most = min(self.processes, _EACH)
+        most = min(self.processes, EACH)
         return BoxLimits(cpu=_STILL, left=self.seconds, seconds=self.seconds, idle=_IDLE, started=most)
 
     def after(self, ended: Ended) -> Left:
@@ -267,8 +269,18 @@ def _box(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
         hostname=grant.nodes[0],
         folder=workdir,
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]),
+        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _of_chance(),
     )
+
+
+def _of_chance() -> dict[str, tuple[bytes, int]]:
+    """Return files in place of those that give random bytes: they are the same in each plan."""
+    some = random.Random(1)  # noqa: S311 - no secret
+    return {
+        "/dev/urandom": (some.randbytes(_RANDOM_BYTES), 0o444),
+        "/dev/random": (some.randbytes(_RANDOM_BYTES), 0o444),
+        "/proc/sys/kernel/random/uuid": (b"00000000-0000-4000-8000-000000000001\n", 0o444),
+    }
 
 
 def _covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
@@ -331,6 +343,8 @@ def _once(  # noqa: PLR0917 - of one caller
         batch["__plan_status"] = str(given.status)
     if _WAITS in script.text:
         batch["__plan_ready"] = "1"
+    elif ")T" in script.text:
+        batch["__plan_tells_time"] = "1"
     given_files = {_absolute(name.replace("*", "1"), box.folder): data for name, data in given.files.items()}
     files = {name: None if name[-1:] == "/" else (data, 0o755) for name, data in given_files.items()}
     most = f"{box.limits.started} {COMMANDS}\n".encode()

@@ -59,7 +59,10 @@ def plan_of(
     done = run(given or Given())
     if done.ended.limit in ("time", "machine", "records"):
         shown = done.steps[:MANY]
-        more = least_steps(script.body, (step.line for step in shown)) - len(shown)
+        last = shown[-1].line if shown else 0
+        later = (each.command.line for each in script.launches if each.command.context.top)
+        lines = [*(step.line for step in shown), *(line for line in later if line > last)]
+        more = least_steps(script.body, lines) - len(shown)
         done = replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
     if may_be_lost(done) and not done.left.is_used_up:
         failing = run(done.given._replace(status=1), rounds=1, left=done.left)

@@ -1,6 +1,17 @@
 # Read by each bash in the sandbox at its start (BASH_ENV).
 [[ ${HOSTNAME@a} == *x* ]] || HOSTNAME=${SLURMD_NODENAME-$HOSTNAME} # which bash sets itself if it inherits none
 RANDOM=$((1 + ${SLURM_PROCID:-0})) # the same in each plan, and another in each task
+unset SRANDOM EPOCHSECONDS EPOCHREALTIME SECONDS # they become variables as others are
+SRANDOM=$((1000003 * (1 + ${SLURM_PROCID:-0}) & 0x7FFFFFFF)) EPOCHSECONDS=1767225600 EPOCHREALTIME=1767225600.000000 SECONDS=0
+[[ ! -v __plan_tells_time ]] || printf() { # with %(...)T, of which -1 is the time now
+    local __plan_word __plan_words=()
+    for __plan_word in "$@"; do
+        [[ $__plan_word != -[12] || $* != *"%("*")T"* ]] || __plan_word=1767225600
+        __plan_words+=("$__plan_word")
+    done
+    [[ $# != 1 || $1 != *"%("*")T"* ]] || __plan_words+=(1767225600)
+    builtin printf "${__plan_words[@]}"
+}
 command_not_found_handle() { # in a process of its own, whose number keeps the order of a pipeline
     local __plan_by=0
     __plan_at=${BASH_LINENO[0]} exec /run/plan/bin/unknown "$@"

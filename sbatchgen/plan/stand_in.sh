@@ -91,12 +91,28 @@ is_free() { # a port of a node: at first nobody listens, then the server that a 
         *) return 1 ;; # a server elsewhere
     esac
 }
+same_name() { # of a new file or folder, with a number in place of its X: the arguments of mktemp
+    local path word template=tmp.XXXXXXXXXX digits end number
+    path=$(/usr/bin/mktemp "$@") || exit
+    for word in "$@"; do [[ ${word##*/} != *XXX* || $word == -* ]] || template=$word; done
+    template=${template##*/} digits=${template%"${template##*X}"}
+    end=${#digits} digits=${digits##*[!X]} template=${path##*/}
+    for ((number = ${__plan_count:-0} * 1000 + ${SLURM_PROCID:-0}; ; number++)); do
+        printf -v word '%0*d' "${#digits}" "$number"
+        word=${path%"$template"}${template:0:end - ${#digits}}${word: -${#digits}}${template:end}
+        [[ -e $word ]] || break
+    done
+    [[ ! -e $path ]] || /bin/mv -n -- "$path" "$word"
+    echo "$word"
+}
 same_bytes() { # in place of random ones, others in each call
     local byte
     RANDOM=$((1 + ${__plan_count:-0}))
     while printf -v byte '\\x%02x' $((RANDOM >> 4 & 255)) && printf '%b' "$byte" 2>/dev/null; do :; done
 }
-same_numbers() { # for Python: random numbers, and ports that are free
+same_numbers() { # for Python: the time, random numbers, and ports that are free
+    echo "import os, time; time.time = lambda: 1767225600.0; number = iter(range(${__plan_count:-0} * 1000, 10 ** 12))"
+    echo "os.urandom = lambda size: (next(number) * 0x9E3779B97F4A7C15).to_bytes(size + 16, 'little')[:size]"
     echo "import random, socket; random.seed(${__plan_count:-0})"
     echo "random._ports, random._bind = iter(range($((20000 + ${__plan_count:-0})), 60000)), socket.socket.bind"
     echo "socket.socket.bind = lambda at, to: random._bind(at, (to[0], next(random._ports)) if type(to) is tuple and not to[1] else to)"
@@ -131,6 +147,7 @@ case $name in
         [[ "$*" != "info --base" ]] || echo "$HOME/conda" ;;
     # The same in each plan: a fixed day, where no option names another, and numbers in place of random ones.
     date) [[ " $*" =~ " "-(d|r|f|-date|-reference|-file) ]] || set -- -d @1767225600 "$@"; exec /bin/date "$@" ;;
+    mktemp) same_name "$@" ;;
     uuidgen) printf '00000000-0000-4000-8000-%012d\n' "${__plan_count:-0}" ;;
     shuf) [[ " $*" == *" --random-source"* ]] || set -- --random-source=<(same_bytes) "$@"; exec /usr/bin/shuf "$@" ;;
     openssl)
@@ -165,7 +182,7 @@ case $name in
         fi ;;
     python*|pypy*)
         if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
-            [[ ${1-} != -c || ${2-} != *@(random|socket)* ]] || set -- -c "$(same_numbers)"$'\n'"$2" "${@:3}"
+            [[ ${1-} != -c || ${2-} != *@(random|socket|uuid|secrets|time)* ]] || set -- -c "$(same_numbers)"$'\n'"$2" "${@:3}"
             # Without end it uses up its seconds of processors: those of a clock are fewer on a busy machine.
             [[ ${1-} != -c || ${2-} != *sleep* || ${2-} == *__future__* ]] || set -- -c $'import time; time.sleep = lambda _: None\n'"$2" "${@:3}"
             (ulimit -t 2; exec "$(</run/plan/python)" -S "$@" 2>/dev/null) || echo UNKNOWN

@@ -36,10 +36,7 @@ _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 )
 def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
-        if not message:
-            what = f"bash takes more than {SECONDS_MAX:.0f} s to read this script: its syntax was not checked"
-            yield Hit(script.at(line), what, "bash -n FILE, on a machine with less to do", "warning")
-        elif "here-document" not in message and not unfilled_commands(script):  # SB812
+        if message and "here-document" not in message and not unfilled_commands(script):  # SB812
             what = f"bash can't parse this, and runs nothing from here on: {message}"
             yield Hit(script.at(line), what, _mend(message))
 
@@ -47,9 +44,12 @@ def _syntax(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB820", "error", "a body that is not checked", applies=Applies.AS_TEXT, source="slurm.conf(5)")
 def _unread(script: JobScript) -> Iterator[Hit]:
     if line := script.body.source.unread:
-        what = f"the body was not checked from line {line} on: it is too long, or one pipeline has too many "
-        what += "programs"
+        why = "it is too long or too tangled, or one pipeline has too many programs"
+        what = f"the body was not checked from line {line} on: {why}"
         yield Hit(script.at(line), what, "move what is generated into a file, and read it in a loop")
+    if (1, "") in _faults(script):
+        what = f"bash takes more than {SECONDS_MAX:.0f} s to read this script: its syntax was not checked"
+        yield Hit(script.at(1), what, "bash -n FILE, on a machine with less to do")
 
 
 def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
@@ -77,7 +77,7 @@ def _heredoc(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
 
 
-@lru_cache(maxsize=1)  # for both rules
+@lru_cache(maxsize=1)  # for all these rules
 def _faults(script: JobScript) -> list[tuple[int, str]]:
     """What bash says of the script up to an unconditional exit, with line numbers."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sbatchgen.executables.program import SHELLS, programs
-from sbatchgen.plan.dry_run import MANY, SCRIPT, WAITING, DryRun
+from sbatchgen.plan.dry_run import EACH, MANY, SCRIPT, WAITING, DryRun
 from sbatchgen.plan.meetings import may_follow
 from sbatchgen.plan.missing import functions_of, last_line
 from sbatchgen.plan.step import number_of
@@ -67,12 +67,14 @@ def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= MANY:
         others = f"at least {done.steps_not_shown} others" if done.steps_not_shown else "the others"
-        what = f"the plan shows the first {MANY} steps and ends at its time limit: {others} were not checked"
+        what = f"the plan shows the first {MANY} steps and ends at its limit: {others} were not checked"
         yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
     elif limit == "time":
-        what = "the script was still running after some seconds, although programs end at once in a dry run"
+        what = "the script did not end in a dry run: what follows is not shown"
+        loop = _loop_line(done)
         fix = "see the loop there: it waits for something that did not happen"
-        yield Hit(done.at(_loop_line(done) or _line(done)), what, fix)
+        fix = fix if loop else f"start fewer than {EACH} programs up to there, or see what it waits for"
+        yield Hit(done.at(loop or _line(done)), what, fix)
     elif limit == "machine":
         what = (
             f"this machine was too slow for a plan: it ended after {WAITING:g} s: what follows is not shown"

@@ -16,11 +16,14 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
+from sbatchgen.bash import grammar
+from sbatchgen.errors import LIMIT_STATUS
 from sbatchgen.lint import linting, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
 from sbatchgen.rules.comments import RETIRED
 from tests.conftest import REPOSITORY, Command
+from tests.plan.plans import needs_sandbox
 
 GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"
 BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostname\n"
@@ -50,6 +53,36 @@ def ids(command: Command, *args: str) -> set[str]:
 
 
 # --- What it prints ---
+
+
+_PIPE = "cat a | cat | cat | cat\nhostname\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "body", "line"),
+    [
+        ("SIZE_MAX", 60, _PIPE, 4),
+        ("PIPES_MAX", 2, _PIPE, 4),
+        ("SECONDS_MAX", -1, "if a; then b; fi\n" * 4000, 1),
+    ],
+)
+def test_a_body_that_is_not_read_whole_is_an_error(
+    command: Command, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, body: str, line: int
+) -> None:
+    put("job.slurm", GOOD.replace("hostname\n", body))
+    monkeypatch.setattr(grammar, limit, value)
+    result = command("lint", "job.slurm")
+    assert re.search(r"error SB820: the body was not checked from line \d+ on: ", result.out)
+    assert (result.status, result.out.partition(":")[2].partition(":")[0]) == (3, str(line))
+
+
+@needs_sandbox
+def test_a_plan_that_does_not_show_all_has_a_status_of_its_own(command: Command) -> None:
+    put("job.slurm", GOOD + "for n in {1..1000}; do srun python $n.py; done\n")
+    result = command("lint", "--plan", "job.slurm")
+    assert "at least 970 others were not checked" in result.out
+    assert result.status == command("plan", "job.slurm").status == LIMIT_STATUS
+    assert command("lint", "--plan", "--fail-on", "never", "job.slurm").status == 0
 
 
 def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:

@@ -195,3 +195,25 @@ def test_a_process_of_the_background_that_starts_late_is_waited_for(name: str, t
     started = [process.argv[-1] for step in done.steps for process in step.processes]
     assert "preload" not in done.ended.files["err"]  # the library was there
     assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
+
+
+CHANCE = """
+a=$(mktemp) b=$(mktemp -d /tmp/x.XXXXXX)
+c=$(mktemp --suffix=.json -p $b conf.XXXX)
+[[ -f $a && -d $b && -f $c ]] || exit 9
+srun -n 1 bash -c 'python a.py $(mktemp) $SRANDOM'
+python b.py $a $b $c $(mktemp -u x-XXX) $EPOCHSECONDS $SRANDOM $SECONDS ${EPOCHREALTIME%.*}
+python c.py $(printf '%(%Y%m%d_%H%M%S)T' -1) $(printf '%(%s)T')
+python d.py $(tr -dc a-z0-9 </dev/urandom | head -c 8) $(</proc/sys/kernel/random/uuid)
+python e.py $(python -c 'import uuid; print(uuid.uuid4())') $(python -c 'import time; print(int(time.time()))')
+python f.py $(python -c 'import secrets; print(secrets.token_hex(4))')
+"""
+
+
+def test_what_chance_and_the_clock_decide_is_the_same_in_each_plan(tmp_path: Path) -> None:
+    first, second = (planned(HEAD + CHANCE, tmp_path)[0] for _ in range(2))
+    assert (len(first.steps), first.ended.status) == (6, 0)
+    assert as_text(first) == as_text(second)
+    words = [process.argv for step in first.steps for process in step.processes]
+    assert len({argv[2] for argv in words}) == len(words) == 6
+    assert ("20260101_000000", "1767225600") in [argv[2:] for argv in words]

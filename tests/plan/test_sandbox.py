@@ -304,11 +304,13 @@ def test_all_runs_of_a_plan_together_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_records_that_are_not_read_are_told(tmp_path: Path) -> None:
-    text = "x=$(printf '%09999d' 0)\nfor n in {1..500}; do : $x; done\npython train.py\n"
-    done, findings = planned(HEAD + text, tmp_path)
-    assert (done.ended.status, done.ended.limit) == (0, "records")
-    (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
-    assert what.endswith("runs more commands, or starts more programs, than a plan reads")
+    commands = "x=$(printf '%09999d' 0)\nfor n in {1..500}; do : $x; done\npython train.py\n"
+    starts = "srun -n 512 python train.py\n" * 8
+    for text in (f"{HEAD}{commands}", f"{HEAD}#SBATCH --ntasks=512\n{starts}"):
+        done, findings = planned(text, tmp_path)
+        assert (done.ended.status, done.ended.limit) == (0, "records")
+        (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
+        assert what.endswith("runs more commands, or starts more programs, than a plan reads")
 
 
 def test_a_report_that_is_damaged_is_a_finding(tmp_path: Path) -> None:

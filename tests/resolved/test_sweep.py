@@ -14,6 +14,7 @@ from sbatchgen.errors import SbatchgenError
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.resolved.sweep import (
     MOST_OPTION,
+    MOST_POINTS,
     Sweep,
     SweepArray,
     grid,
@@ -89,6 +90,9 @@ def test_a_file_with_too_many_points_is_not_read_in_part(tmp_path: Path) -> None
     with pytest.raises(SbatchgenError, match="larger than 16 MiB") as raised:
         read_points(file)
     assert raised.value.problems[0].fix == "divide the points among several files, each with a sweep"
+    file.write_text("lr\n" + "0.1\n" * (MOST_POINTS + 1))
+    with pytest.raises(SbatchgenError, match="50,001 points are more than a script can hold, 50,000"):
+        read_points(file)
 
 
 @given(
