@@ -116,7 +116,7 @@ def lint(
 
     FILE is a script, a page with scripts in it (Markdown, reStructuredText, HTML), a folder of these, or -
     for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
-    6 if --plan does not show all of a script, else 0.
+    6 if --plan leaves steps of a script out, else 0.
     """
     from sbatchgen.inputs.search import Places
     from sbatchgen.judge.read_settings import settings_of

@@ -10,6 +10,7 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 from sbatchgen.frozen import frozen
 
+CUT_SHORT = "SB336"  # the rule that says what a dry run does not show
 J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comments of a script
 
 

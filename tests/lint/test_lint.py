@@ -84,6 +84,10 @@ def test_a_plan_that_does_not_show_all_has_a_status_of_its_own(command: Command)
     assert result.status == command("plan", "job.slurm").status == LIMIT_STATUS
     assert command("lint", "--plan", "--fail-on", "never", "job.slurm").status == 0
 
+    put("job.slurm", GOOD + "while :; do sleep 60; done\n")  # as one that watches others
+    result = command("lint", "--plan", "job.slurm")
+    assert ("info SB336" in result.out, result.status) == (True, 0)
+
 
 def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:
     put("job.slurm")

@@ -144,7 +144,6 @@ WITHOUT_END = {
     "a loop of steps": "while :; do srun python a.py; done\n",
     "a loop of commands": "python a.py\nwhile :; do :; done\n",
     "a loop of programs of the system": "while :; do /bin/true; [[ -e a ]] || { python a.py; touch a; }; done\n",
-    "a loop in the background": "while :; do python a.py; done &\nsleep 5\npython b.py\nwait\n",
     "loops in the background that sleep": (
         "for n in 1 2; do while :; do sleep 1; python $n.py; done & done\nfor ((;;)); do sleep 10; done\n"
     ),

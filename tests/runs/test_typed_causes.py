@@ -82,6 +82,7 @@ ROWS = (
     Row("nccl-library", "pip list | grep nccl", "pip list", "pytest"),
     Row("numpy-build", 'pip install "numpy<2"', 'pip install --dry-run --no-index "numpy<2" || true'),
     Row("own-module", "mv {}.py my_{}.py", "mv torch.py my_torch.py; ls", "my_torch.py", "touch torch.py"),
+    Row("address-in-use", "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000", "SLURM_JOB_ID=14711; MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)); echo $MASTER_PORT", "24711", kind="script"),
     Row("syntax", "python3 -m py_compile", "python3 -m py_compile bad.py 2>&1 || true", "SyntaxError", "echo 'x = (' >bad.py"),
     Row("no-gpu", "nvidia-smi", shows="CUDA Version"),
     Row("gpu-driver", "nvidia-smi", shows="CUDA Version"),
