@@ -165,7 +165,7 @@ def run(
 def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
     """Return the status of a plan that left steps out, unless no finding shall give one; else 0.
 
-    A script that waits for ever in the dry run, as for a server, gives an info, and is no failure.
+    A script that waits for ever in the dry run, as for a server, gives an info, which is not a failure.
     """
     cut_short = [each.finding for each in located if each.finding.rule == CUT_SHORT]
     has_more = any(finding.severity == "warning" for finding in cut_short)
