@@ -51,7 +51,7 @@ class Row(NamedTuple):
 ELSEWHERE = {
     "nvidia-smi": '[ $# = 0 ] && echo "CUDA Version: 12.4"',
     "apptainer": '[ "$1 $2" = "registry login" ] && echo Usage',
-    "conda": '[ "$*" = "env list" ] && echo "# conda environments:"',
+    "conda": 'case "$*" in "env list") echo "# conda environments:" ;; "info --base") echo /opt/conda ;; *) exit 2 ;; esac',
     "unsquashfs": '[ "$1" = -l ] && [ -f "$2" ] && echo squashfs-root/bin/sh',
 }
 MODULE = 'module() { [[ " avail spider " == *" $1 "* ]] && echo cuda/12.4; }'
@@ -65,6 +65,7 @@ ROWS = (
     Row("exec-format", "uname -m", shows=os.uname().machine),
     Row("module-missing", "module avail", shows="cuda", before=MODULE),
     Row("module-missing", "module spider", "module spider cuda", "cuda", MODULE),
+    Row("conda-not-set-up", "conda info --base", shows="/opt/conda"),
     Row("conda-activation", "conda env list", shows="environments"),
     Row("conda-environment", "conda env list", shows="environments"),
     Row("step-binding", "unset SLURM_CPU_BIND", "unset SLURM_CPU_BIND; env | grep -c ^SLURM_CPU_BIND= || true", "0", "export SLURM_CPU_BIND=none"),
