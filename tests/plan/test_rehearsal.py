@@ -178,7 +178,7 @@ def test_a_batch_that_no_gpu_holds_is_a_failure(place: Path) -> None:
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
     match = re.search(
-        r"GPU memory +failed +8 images .* take about (\d+) MiB of tensors, .* of 16 MiB on the card",
+        r"GPU memory +failed +64 images .* take about (\d+) MiB of tensors, .* of 16 MiB on the card",
         done.stdout,
     )
     assert match, done.stdout + done.stderr

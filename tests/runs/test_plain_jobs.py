@@ -127,7 +127,7 @@ def test_a_failure_of_plain_sbatch_is_explained(plain: Plain, name: str) -> None
 @pytest.mark.slow
 def test_a_fix_of_plain_sbatch_is_typed(plain: Plain) -> None:
     """It submits the same script with twice the memory, from the folder in which it is typed."""
-    fix = plain.sbatchgen("diagnose", "oom-kill.sh").stdout.partition("as in: ")[2].partition(";")[0]
+    fix = plain.sbatchgen("diagnose", "oom-kill.sh").stdout.partition("for example: ")[2].partition("\n")[0]
     assert fix.startswith("sbatch ")
     assert fix.endswith(" --mem=1000M oom-kill.sh")
     typed = plain.cluster.run(fix.split(), cwd=plain.work, check=True)

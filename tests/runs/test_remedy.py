@@ -271,8 +271,8 @@ SIZES = "".join(
 @pytest.mark.parametrize(
     ("typed", "fix"),
     [
-        ("2000M", "--mem 4000M; fewer workers"),
-        ("9000M", "--mem 15500M; fewer workers"),
+        ("2000M", "--mem 4000M\n  or: load the data with fewer workers"),
+        ("9000M", "--mem 15500M\n  or: load the data with fewer workers"),
         (
             "15500M",
             "the job had all memory of a node, 15500M; the nodes of partition bigmem have more; a smaller",

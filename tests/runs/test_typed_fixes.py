@@ -89,8 +89,8 @@ def end(kind: str, folder: Path, programs: Path, ended: str, log: str) -> None:
 
 
 def typed(fix: str) -> list[list[str]]:
-    """The commands in a fix."""
-    return [shlex.split(match[0]) for match in TYPED.finditer(fix)]
+    """The commands in the lines of a fix."""
+    return [shlex.split(match[0]) for line in fix.splitlines() for match in TYPED.finditer(line)]
 
 
 @pytest.mark.slow

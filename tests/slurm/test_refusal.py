@@ -30,7 +30,7 @@ REFUSED = (
     ("--partition=drain", "takes no jobs at present", "partition"),
     ("--partition=vip", "can't charge a job here", "partition"),
     ("--nodes=4", "than the partition allows", "nodes"),
-    ("--time=2-00:00:00", "over that of the partition", "time"),
+    ("--time=2-00:00:00", "over the limit of the partition", "time"),
     ("--time=10 --time-min=20", "shortest time is longer", "time-min time"),
     ("--mem=220G", "more memory than a job may have", "mem"),
     ("--cpus-per-task=100", "no node of the partition has all of this", "cpus-per-task"),
