@@ -98,9 +98,10 @@ ALSO, OR, CODE = "\n  also: ", "\n  or: ", "\n  | "
 BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")
 
 
-def fix_lines(fix: str) -> list[str]:
-    """Return the line of a fix, and the lines below it, of which only ours begin a new line."""
-    return [one_line(line) for line in BELOW.split(fix)]
+def fix_lines(fix: str, *, indent: int) -> list[str]:
+    """Return a fix as it is printed, with the lines below it: of line breaks only ours begin a new line."""
+    lines = [one_line(line) for line in BELOW.split(f"fix: {fix}")] if fix else []
+    return [" " * indent + line for line in lines]
 
 
 def counted(count: int, noun: str) -> str:

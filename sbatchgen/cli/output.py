@@ -53,10 +53,7 @@ def say(problem: Problem, severity: str) -> None:
 
 def note_fix(fix: str) -> None:
     """Print a fix to stderr, with the lines that belong below it."""
-    first, *more = fix_lines(fix)
-    if first:
-        note(f"  fix: {first}")
-        note_lines(f"  {line}" for line in more)
+    note_lines(fix_lines(fix, indent=2))
 
 
 def note(text: str, mark: str = "") -> None:

@@ -112,7 +112,7 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
     for row, line in zip(tried, lines, strict=False):  # a line more is empty
         put(line)
         if row.fix and row.fix not in shown:
-            put("    fix: " + "\n    ".join(fix_lines(row.fix)))
+            put("\n".join(fix_lines(row.fix, indent=4)))
         shown.add(row.fix)
     if tried:
         failed = sum(row.outcome == "failed" for row in tried)

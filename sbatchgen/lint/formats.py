@@ -45,8 +45,7 @@ def as_text(located: Iterable[Located], style: Style) -> str:
         at = f"{one_line(each.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
         lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
-        first, *more = fix_lines(finding.problem.fix)
-        lines += [f"    fix: {first}\n", *(f"    {line}\n" for line in more)] if first else []
+        lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
         if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
             lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
     return "".join(lines)

@@ -52,10 +52,8 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
     yield from cut(f"  {says}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
         yield from cut(f"    at:  {problem.at}", width, indent=9)
-    first, *more = fix_lines(problem.fix)
-    yield from cut(f"    fix: {first}" if first else "", width, indent=6)
-    for line in more:
-        yield from cut(f"    {line}", width, indent=8)
+    for number, line in enumerate(fix_lines(problem.fix, indent=4)):
+        yield from cut(line, width, indent=8 if number else 6)
 
 
 def _more(reviews: Sequence[Review]) -> str:

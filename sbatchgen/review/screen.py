@@ -213,9 +213,9 @@ def _number(count: float) -> str:
 def _shown(says: str, problem: Problem) -> Iterator[str]:
     """Yield what is wrong, where, and how to mend it."""
     yield f"{says}: {problem.what}"
-    first, *more = fix_lines(problem.fix)
-    yield from (f"  {name:<4} {text}" for name, text in (("at:", problem.at), ("fix:", first)) if text)
-    yield from (f"  {line}" for line in more)
+    if problem.at:
+        yield f"  at:  {problem.at}"
+    yield from fix_lines(problem.fix, indent=2)
 
 
 def _answer(answer: Answer) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.frozen import frozen
 from sbatchgen.machine.trust import user_name
-from sbatchgen.quoting import ALSO, OR, fix_lines, one_line, word
+from sbatchgen.quoting import ALSO, fix_lines, one_line, word
 from sbatchgen.runs import life, process, program_states
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import (
@@ -33,7 +33,7 @@ from sbatchgen.runs.points import FAILED
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, point_numbers, records
-from sbatchgen.runs.remedy import Case, at_hand, within_nodes
+from sbatchgen.runs.remedy import Case, at_hand, within_nodes, without
 from sbatchgen.runs.status import ERRORS, RunState, before, is_local, submission
 from sbatchgen.runs.submitted_scripts import forgets, parsed
 from sbatchgen.script.script import JobScript
@@ -61,7 +61,6 @@ _SILENT = "let the script show each command: set -x after its directives"
 _PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
-_PARTS = re.compile(f"(; |{ALSO}|{OR})")  # of a fix
 SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 
 
@@ -338,11 +337,7 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     if script := parsed(run_dir, record.job):
         fix = _with_more(fix, script)
     if record.process:  # of Slurm nothing more can be asked for
-        each = _PARTS.split(fix)
-        kept = [
-            part for part in zip(each[::2], ["", *each[1::2]], strict=True) if not _OF_SLURM.search(part[0])
-        ]
-        fix = "".join(before * bool(place) + text for place, (text, before) in enumerate(kept))
+        fix = without(fix, _OF_SLURM)
     elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
     elif record.script:
@@ -483,7 +478,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     run, log = diagnosis.run, diagnosis.log
     lines = [f"{run}: {diagnosis.says}"]
     if not diagnosis.failed:
-        lines += _fix(diagnosis.fix)
+        lines += fix_lines(diagnosis.fix, indent=2)
         return "".join(f"{one_line(line)}\n" for line in lines)
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
     if all(cause.rank == "limit" for cause in shown):  # no more is known: what follows from others too
@@ -493,19 +488,14 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
         if cause.says:
             lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}")
-        lines += _fix(cause.fix)
+        lines += fix_lines(cause.fix, indent=2)
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
         lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
-        lines += _fix(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT)
+        lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT, indent=2)
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def _fix(fix: str) -> list[str]:
-    first, *more = fix_lines(fix)
-    return [f"  fix: {first}", *(f"  {line}" for line in more)] if first else []
 
 
 def _place(path: str, line: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import SlurmError
 from sbatchgen.frozen import frozen
-from sbatchgen.quoting import word
+from sbatchgen.quoting import ALSO, OR, word
 from sbatchgen.runs.failure import Failure
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.submitted_scripts import MAX_BYTES
@@ -39,6 +39,8 @@ _PACKAGES = {
 }  # fmt: skip
 _NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))  # others have their names
 _INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
+_PARTS = re.compile(f"(; |{ALSO}|{OR})")
+_COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
 _MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
 _SACCT = re.compile(r"; sacct [^;]*")
 _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|,? --exclude NODE\b")
@@ -66,6 +68,18 @@ def at_hand(cause: Failure, case: Case) -> Failure:
     return replace(cause, fix=fix) if fix else cause
 
 
+def without(fix: str, unwanted: re.Pattern[str]) -> str:
+    """Return a fix without the parts in which a pattern is found."""
+    kept = [part for part in _parts(fix) if not unwanted.search(part[1])]
+    return "".join(before * bool(place) + text for place, (before, text) in enumerate(kept))
+
+
+def _parts(fix: str) -> list[tuple[str, str]]:
+    """Return the parts of a fix, each with what separates it from the part before."""
+    each = _PARTS.split(fix)
+    return [*zip(["", *each[1::2]], each[::2], strict=True)]
+
+
 def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
     """Return a cause whose fix asks for no more memory than the largest node of the job's partition has."""
     match = _MEM.search(cause.fix)
@@ -86,13 +100,13 @@ def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[
     if had < most:
         return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most}M"))
     larger = sorted({name for node in known if sizes[node.name] > most for name in node.partitions})
-    where = f"; the nodes of partition {', '.join(larger[:MOST_NODES])} have more" if larger else ""
-    parts = (part for part in cause.fix.split("; ") if not _MEM.search(part))
-    rest = [part for part in parts if re.search(r"\bs(?:batchgen|batch|acct) ", part)]
     what = (
-        f"the job had all memory of a node, {had}M{where}; a smaller batch, or fewer workers that load data"
+        f"use a smaller batch, or fewer workers that load data{ALSO}the job had all memory of a node, {had}M"
     )
-    return replace(cause, fix="; ".join([what, *rest]))
+    if larger:
+        what += f"{ALSO}the nodes of partition {', '.join(larger[:MOST_NODES])} have more"
+    rest = (part for part in _parts(cause.fix) if not _MEM.search(part[1]) and _COMMAND.search(part[1]))
+    return replace(cause, fix=what + "".join(before + text for before, text in rest))
 
 
 def _with_nodes(cause: Failure, case: Case) -> Failure:

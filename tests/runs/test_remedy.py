@@ -266,6 +266,10 @@ SIZES = "".join(
     f"State=IDLE Partitions={partition} \n"
     for name, memory, partition in (("n1", 16000, "gpu"), ("n2", 12000, "gpu"), ("b1", 500000, "bigmem"))
 )
+ALL_MEMORY = (
+    "use a smaller batch, or fewer workers that load data\n  also: the job had all memory of a node, 15500M"
+    "\n  also: the nodes of partition bigmem have more"
+)
 
 
 @pytest.mark.parametrize(
@@ -273,11 +277,8 @@ SIZES = "".join(
     [
         ("2000M", "--mem 4000M\n  or: load the data with fewer workers"),
         ("9000M", "--mem 15500M\n  or: load the data with fewer workers"),
-        (
-            "15500M",
-            "the job had all memory of a node, 15500M; the nodes of partition bigmem have more; a smaller",
-        ),
-        ("0", "the job had all memory of a node, 15500M; the nodes of partition bigmem have more; a smaller"),
+        ("15500M", ALL_MEMORY),
+        ("0", ALL_MEMORY),
     ],
 )
 def test_no_fix_asks_for_more_memory_than_a_node_has(
@@ -288,5 +289,17 @@ def test_no_fix_asks_for_more_memory_than_a_node_has(
     failed(folder, programs, command, "MemoryError", *more)
     says = fixes(command)["host-memory"]
     assert fix in says
-    for mem in re.findall(r"sbatchgen resume \S+ --mem \S+(?=;)", says):
+    typed_again = re.findall(r"sbatchgen resume \S+ --mem \S+", says)
+    assert len(typed_again) == ("--mem" in fix)
+    for mem in typed_again:
         assert command(*shlex.split(mem)[1:], "--dry-run").status in (0, None)
+
+
+def test_what_else_helps_is_said_where_a_node_has_no_more_memory(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    fakes.saying(programs, "scontrol", SIZES)
+    failed(folder, programs, command, "Rank 1 of the training ended by SIGKILL", "--mem", "0")
+    says = fixes(command)["killed"]
+    assert says.startswith(ALL_MEMORY)
+    assert "\n  or: run it again, if memory was not the cause: sbatchgen resume job" in says
