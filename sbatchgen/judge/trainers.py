@@ -177,7 +177,7 @@ def _python(job: TrainerJob) -> Iterator[Hit]:
     if python and _system_lacks_torch(python.parent.parent, job.environment):
         what = f"the job starts {python}, and here that has no torch: "
         what += "if a node has none either, the job ends there"
-        fix = "name an environment with torch: --venv FOLDER or --conda-env NAME\n  or: --set modules=NAME"
+        fix = f"name an environment with torch: --venv FOLDER or --conda-env NAME{OR}--set modules=NAME"
         yield Hit(job.at("runtime"), what, fix, "info")
 
 

@@ -18,7 +18,7 @@ from sbatchgen.plan.missing import functions_of, last_line
 from sbatchgen.plan.step import number_of
 from sbatchgen.quoting import counted
 from sbatchgen.rules import directives, environment, safety, steps, syntax
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.sandbox.box import BoxLimits
 from sbatchgen.sbatch.header import Kind
 
@@ -62,7 +62,7 @@ def _stderr(done: DryRun) -> str:
     return done.ended.files.get("err", "")
 
 
-@RULES.add("SB336", "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
+@RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= MANY:
