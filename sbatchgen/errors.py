@@ -4,7 +4,8 @@
     |- CommandLineError   2  the command line does not make sense
     |- DocumentError      3  a profile, job, template or script is wrong
     |- FitError           4  the job does not fit the cluster
-    `- SlurmError         5  Slurm refused, or cannot be reached
+    |- SlurmError         5  Slurm refused, or cannot be reached
+    `- BudgetError        7  the job may take more than the budget leaves
 
 An OSError of a file ends with 3 as well. A traceback (exit status 1) is always a bug of sbatchgen.
 """
@@ -78,6 +79,12 @@ class SlurmError(SbatchgenError):
     """Slurm refused, or cannot be reached."""
 
     exit_status = 5
+
+
+class BudgetError(SbatchgenError):
+    """The job may take more than the budget leaves, or the budget can't be read."""
+
+    exit_status = 7
 
 
 _FIXES = {

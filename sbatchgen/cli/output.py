@@ -107,6 +107,24 @@ def here() -> Path:
         raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
 
 
+def _hold(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
+    """Add budgets to those of the variable, for this process and its jobs: all of them hold."""
+    if value:
+        from sbatchgen.budget.allowance import VARIABLE
+
+        named = (os.environ.get(VARIABLE), *(str(Path(each).absolute()) for each in value))
+        os.environ[VARIABLE] = ":".join(filter(None, named))
+
+
+BUDGET = click.option(
+    "--budget",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    expose_value=False,
+    callback=_hold,
+    help="Keep to the limits in FILE too, whatever other budgets hold.",
+)
 YES = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 SEE = click.option(
     "--see",

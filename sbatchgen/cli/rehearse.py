@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, SEE, YES, here, note, put, put_json, report
+from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, here, note, put, put_json, report
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.inputs import completion
 
@@ -48,6 +48,7 @@ SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
     help="Submit it there as a job of five minutes instead, which is stopped half way and starts again.",
 )
 @YES
+@BUDGET
 @click.option("--network", is_flag=True, help="Give the job this machine's network.")
 @SEE
 @FORMAT

@@ -12,6 +12,7 @@ import click
 
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
 from sbatchgen.cli.output import (
+    BUDGET,
     YES,
     completed_runs,
     failure_of,
@@ -50,6 +51,8 @@ _CHECKS = {
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
 @YES
 @DRY_RUN
+@BUDGET
+@click.option("--again", is_flag=True, help="Submit it although the same job waits or runs already.")
 @click.option(
     "--reviewed",
     metavar="DIGEST",
@@ -77,7 +80,7 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     Exactly the bytes that were shown are submitted, and nothing of the job runs here. Several jobs get the
     same options, and none is submitted if one has errors.
     """
-    how = {name: given.pop(name) for name in ("yes", "dry_run", "reviewed", "follow", "after")}
+    how = {name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after")}
     snapshot = snapshot_of(given)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
     submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
@@ -87,6 +90,7 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
 @click.command(cls=JobCommand, usage="[OPTIONS]")
 @YES
 @DRY_RUN
+@BUDGET
 @FOLLOW
 @click.pass_obj
 def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: bool, **given: Any) -> None:
@@ -118,23 +122,29 @@ def submit_reviewed(
     follow: bool = False,
     after: tuple[str, ...] = (),
     keep_env: bool = False,
+    again: bool = True,
 ) -> None:
     """Show the reviews of submissions, ask once, and submit them in this order."""
     from sbatchgen.review.screen import in_short
     from sbatchgen.submit import sbatch
 
-    if len(submissions) > 1:
-        _refuse_several(submissions, follow=follow)
-    if dry_run and after:
-        _find_all(after)
+    _refuse_several(submissions, follow=follow)
+    _find_all(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes:  # else they are not read
         from sbatchgen.submit.reviewed import with_digest
 
         reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
+        _refuse_past_budget(submissions)
         return
     index = sbatch.open_index(os.environ, note)
+    for submission in () if again or after or not index else submissions:
+        if job := sbatch.twin(submission, index, os.environ):
+            what = f"job {job} is the same script with the same options, and has not ended"
+            raise CommandLineError.of(
+                what, fix="look at it: sbatchgen status; to submit it once more: --again"
+            )
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
         from sbatchgen.submit import local
@@ -215,6 +225,8 @@ def _report_all(names: Sequence[str], failed: int) -> None:
 
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     """Refuse several jobs that can't be submitted together."""
+    if len(submissions) == 1:
+        return
     if follow:
         raise CommandLineError.of(
             "--follow is for one job",
@@ -228,6 +240,26 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
         if jobs > 1:
             what = f"two of the jobs have the run folder {folder}"
             raise CommandLineError.of(what, fix="name them differently")
+
+
+def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
+    """Raise BudgetError if what a dry run shows would be refused."""
+    from sbatchgen.submit import sbatch
+
+    for submission in submissions:
+        sbatch.refuse_past_budget(submission, os.environ)
+
+
+def _refuse_twins(submissions: Sequence[Submission], index: Index | None) -> None:
+    """Refuse a job that waits or runs already: who has lost an answer submits it once more."""
+    from sbatchgen.submit import sbatch
+
+    for submission in submissions:
+        if job := sbatch.twin(submission, index, os.environ):
+            what = f"job {job} is the same script with the same options, and has not ended"
+            raise CommandLineError.of(
+                what, fix="see sbatchgen status; to submit the job once more, add --again"
+            )
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ import click
 
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
-from sbatchgen.cli.output import YES, here, note
+from sbatchgen.cli.output import BUDGET, YES, here, note
 from sbatchgen.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
 @SNAPSHOT_FILE
 @YES
 @submit.DRY_RUN
+@BUDGET
 @click.pass_obj
 def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
     """Train a job with many values of its arguments.
@@ -93,6 +94,7 @@ def run_sweep(
     words += ["--file", file] if file else []
     words += ["--random", str(most), "--seed", str(options["seed"])] if most else []
     words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
+    options["throttle"] = _throttle(options["throttle"], len(chosen), len(arrays))
     request = with_sweep(request, points, arrays[0].text(options["throttle"]), words)
     _submit(request, points, arrays, options, new=choice is None)
 
@@ -108,6 +110,18 @@ def _most_tasks(resolved: ResolvedJob) -> int:
     limits = resolved.profile.limits
     known = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
     return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
+
+
+def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
+    """Return how many points may run at once: as many as wanted, or as the budgets leave for its arrays."""
+    from sbatchgen.budget.ledger import standings
+
+    for left in (each for each in standings(os.environ) if each.jobs is not None):
+        most = max(int(left.jobs or 0) // arrays, 1)  # where none is left, the submission is refused
+        if most < min(wanted or points, points):
+            note(f"note: at most {most} points run at a time: the budget {left.file} leaves {left.jobs} jobs")
+            wanted = most
+    return wanted
 
 
 def _submit(

@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
+from sbatchgen.budget.allowance import allowances
+from sbatchgen.budget.ledger import Debit
+from sbatchgen.errors import BudgetError, DocumentError, SbatchgenError, SlurmError
 from sbatchgen.frozen import frozen
+from sbatchgen.machine import search_path
 from sbatchgen.machine.temporary import temporary_folder
 from sbatchgen.quoting import word
 from sbatchgen.runs import index as run_index
@@ -24,7 +27,7 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.runs.snapshot import Snapshot, describe
 from sbatchgen.slurm import client
-from sbatchgen.slurm.queue import find_job, folder_name, new_key
+from sbatchgen.slurm.queue import find_job, folder_name, key_of, new_key, queue
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
@@ -55,6 +58,40 @@ class SubmittedRun:
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
 
 
+def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -> None:
+    """Raise BudgetError if all jobs of a submission may take more than is left; nothing is charged yet.
+
+    Here no budget can be charged: Slurm does not count a training on a login node.
+    """
+    if submission.local:
+        if search_path.find("sbatch", environment) and allowances(environment):
+            what = "--profile local trains on this machine, and a budget counts jobs of Slurm alone"
+            raise BudgetError.of(what, fix="name the profile of the cluster: --profile NAME")
+        return
+    asked = submission.review.request
+    env, _ = client.submit_environment(environment)
+    Debit("", submission.script, submission.options, env, asked.jobs if asked else 0).enter(keep=False)
+
+
+def twin(submission: Submission, index: Index | None, environment: Mapping[str, str]) -> str:
+    """Return the id of a job that waits or runs with the same bytes and options, from the same folder."""
+    folders = {run.name: run.folder for run in index.runs()} if index else {}
+    alike = set()
+    for job in index.jobs() if index else ():
+        record = None if job.ended or not job.id else records.read_record(folders[job.run], job.id)
+        about = submission.about
+        if record and (record.folder, record.options) == (about.folder, about.options):
+            with contextlib.suppress(OSError):
+                script = submitted_scripts.path(folders[job.run], job.id)
+                if files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script:
+                    alike.add(job.key)
+    with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
+        for row in queue(environment) if alike else ():
+            if key_of(row.command) in alike and not row.state.ended:
+                return str(row.job)
+    return ""
+
+
 @contextlib.contextmanager
 def reserved(
     submission: Submission, environment: Mapping[str, str], note: Note
@@ -68,8 +105,10 @@ def reserved(
 
     Raises:
         SlurmError: Slurm can't be asked for the jobs of the run folder.
+        BudgetError: Its jobs may take more than is left.
         DocumentError: A folder can't be made, somebody else can write it, or a job uses it since the review.
     """
+    refuse_past_budget(submission, environment)
     run_dir = submission.run_dir
     if not run_dir:  # a finished script names none
         name = f"{run_name(submission.about.name)}-{new_key()}"
@@ -125,6 +164,7 @@ def submit(
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     about = replace(submission.about, key=key or new_key(), submitted=time.time())
+    debit = Debit(about.key, submission.script, (*submission.options, *options), env)
     given = submission.asked.get("clusters")
     clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
@@ -134,13 +174,15 @@ def submit(
     entry = IndexEntry(index, about, run_dir, note)
     about = replace(about, run=entry.name)
     with (
-        _taken_back(entry, run_dir, copied, note),
+        _taken_back(entry, debit, run_dir, copied, note),
         _private(submission.script, submission.name, about.key) as script,
     ):
+        debit.enter()
         records.begin(run_dir, replace(about, cluster=clusters))
         asked = ("sbatch", "--parsable", *submission.options, *options, str(script))
         refused = partial(refusal, submission.asked)
         accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
+    debit.change(job=accepted.job)
     entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
     try:
@@ -154,8 +196,10 @@ def submit(
 
 
 @contextlib.contextmanager
-def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note: Note) -> Iterator[None]:
-    """Take back what a submission has left if no job comes of it: record, index entry and snapshot."""
+def _taken_back(
+    entry: IndexEntry, debit: Debit, run_dir: Path, copied: Snapshot | None, note: Note
+) -> Iterator[None]:
+    """Take back what a submission has left if no job comes of it: charge, record, index entry, snapshot."""
     try:
         yield
     except (LostError, KeyboardInterrupt) as error:  # there may be a job
@@ -164,6 +208,7 @@ def _taken_back(entry: IndexEntry, run_dir: Path, copied: Snapshot | None, note:
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
     except BaseException:
+        debit.change()
         records.drop(run_dir)
         entry.change(Index.refused)
         if copied:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError
 from sbatchgen.quoting import numbers_as_text
 from sbatchgen.resolved.sweep import Sweep, SweepArray
 from sbatchgen.runs.points import POINTS
@@ -49,7 +49,7 @@ def submit(
             rest = [left.first + index for left in waiting for index in left.indices]
             what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
             fix = f"later: sbatchgen resubmit {runs[0].record.run}"
-            raise SlurmError([*error.problems, Problem(what, fix=fix)]) from error
+            raise type(error)([*error.problems, Problem(what, fix=fix)]) from error
         del waiting[0]
 
 

@@ -16,6 +16,7 @@ import click
 import pytest
 import yaml
 
+from sbatchgen.budget.allowance import Allowance
 from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.errors import DocumentError
@@ -160,6 +161,9 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
             continue
         if block.file == "site.yaml":
             assert decode(block.text, Site, name=block.file)
+            continue
+        if block.file == "budget.yaml":
+            assert decode(block.text, Allowance, name=block.file)
             continue
         head = "" if "\nurl:" in block.text else HEAD
         try:

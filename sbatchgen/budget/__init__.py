@@ -1,0 +1,1 @@
+"""What jobs may take: limits that a user sets, and what their jobs have taken."""
