@@ -1,0 +1,64 @@
+"""Jobs are submitted in one place, which asks the budgets."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "sbatchgen"
+STARTERS = {"sbatch", "srun", "salloc"}
+# Where a command line of these is made, by function, and why.
+ALLOWED = {
+    "submit/sbatch.py submit": "the one door: it charges the budgets first",
+    "submit/sbatch.py ask_slurm": "sbatch --test-only, which submits nothing",
+    "cli/runs.py exec_": "srun --overlap in a job that runs already",
+    "discover/slurm_answers.py": "sbatch --help",
+    "plan/step.py": "a stand-in in the sandbox reads the options of srun",
+    "render/launch.py": "srun as a line of the script",
+    "runs/plain_job.py again": "a command to type, as a text",
+    "script/launches.py": "what a script starts",
+    "rules/": "what a script starts",
+}
+
+
+def starts(path: Path) -> set[str]:
+    """The functions that make a command line which starts with one of these programs."""
+    tree = ast.parse(path.read_text())
+    functions = set()
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for node in (each for statement in function.body for each in ast.walk(statement)):
+            first = node.elts[0] if isinstance(node, (ast.List, ast.Tuple)) and node.elts else None
+            if isinstance(first, ast.Constant) and first.value in STARTERS:
+                functions.add(function.name)
+    return functions
+
+
+def test_one_function_submits() -> None:
+    used = {
+        f"{path.relative_to(PACKAGE).as_posix()} {name}"
+        for path in PACKAGE.rglob("*.py")
+        for name in starts(path)
+    }
+    allowed = {each for each in used if each.startswith(tuple(ALLOWED))}
+    assert used - allowed == set()
+    assert {"submit/sbatch.py submit", "submit/sbatch.py ask_slurm", "cli/runs.py exec_"} <= used
+
+
+def test_it_charges_before_it_asks_sbatch() -> None:
+    tree = ast.parse((PACKAGE / "submit/sbatch.py").read_text())
+    body = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "submit"
+    )
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+    lines = {ast.unparse(call.func): call.lineno for call in calls}
+    assert lines["Debit"] < lines["debit.enter"] < lines["ask"] < lines["debit.change"]
+    askers = {
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "sbatchgen.submit.attempt"
+        if "ask" in {alias.name for alias in node.names}
+    }
+    assert askers == {"sbatch.py"}
