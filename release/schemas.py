@@ -19,7 +19,7 @@ from sbatchgen.extras.rehearsal import outcome
 from sbatchgen.finding import Finding
 from sbatchgen.lint import linting
 from sbatchgen.lint.formats import FindingOutput
-from sbatchgen.outputs import explained, gpus, profiles, runs
+from sbatchgen.outputs import explained, gpus, profiles, runs, submitted
 from sbatchgen.outputs.json_document import fields_of
 from sbatchgen.plan.plan_output import PlanOutput
 from sbatchgen.review.review import Review
@@ -46,8 +46,14 @@ OUTPUTS = {
     "report sum": Bill,
     "review": Review,
     "status": runs.StatusOutput,
+    "submit": submitted.SubmitOutput,
 }
 Schema = dict[str, Any]
+_RUN: Schema = {
+    "description": "The fix as a command line that can be run; empty where a person must decide.",
+    "type": "array",
+    "items": {"type": "string"},
+}
 _PRIMITIVES = {
     str: "string",
     Path: "string",
@@ -114,6 +120,9 @@ def _object(record: Any, records: dict[str, Schema]) -> Schema:
         value = _schema(hints[name], records)
         said = {"description": texts[name]} if name in texts else {}
         keys[name] = said | ({"allOf": [value]} if said and "$ref" in value else value)
+    if "fix" in keys:  # as `outputs.json_document` adds it
+        keys["run"] = _RUN
+        names = [*names, *["run"] * ("run" not in names)]
     required = [name for name in names if name in getattr(record, "__required_keys__", names)]
     return {"type": "object", "properties": keys, "required": required, "additionalProperties": False}
 

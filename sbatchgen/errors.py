@@ -66,6 +66,12 @@ class NoSandboxError(DocumentError):
     """This machine allows no sandbox for a script."""
 
 
+class NestedSandboxError(NoSandboxError):
+    """This process is in a sandbox, in which no other one can start."""
+
+    exit_status = 8
+
+
 class FitError(SbatchgenError):
     """The job does not fit the cluster."""
 

@@ -245,6 +245,11 @@ def fit_the_schema(args: Sequence[str | Path], out: str) -> None:
     words += ["sum"] * bool({"--month", "--below"} & {*args})
     words += ["rules"] * bool({"--rules", "--explain"} & {*args})
     documents = {"output/" + "-".join(words): json.loads(out)}
+    error = next(iter(documents.values()))
+    if "error" in error:
+        assert {*error["error"]} == {"status", "problems"}
+        assert all({*each} == {"what", "at", "fix", "run"} for each in error["error"]["problems"])
+        return
     if words == ["profile", "show"]:
         documents["profile"] = documents["output/profile-show"]["profile"]
     for name, document in documents.items():

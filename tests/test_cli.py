@@ -97,7 +97,7 @@ def test_exit_statuses_and_messages(
         ("render ddp --gpu 1", ("no such option --gpu", "did you mean '--gpus'? Arguments of the trainer come after --")),
         ("render ddp --walltime 1", ("no such option --walltime", "did you mean '--time'? Arguments of the trainer come after --")),
         ("render ddp --epochs 1", ("no such option --epochs", "see sbatchgen render --help. Arguments of the trainer come after --")),
-        ("submit ddp --json", ("no such option --json", "see sbatchgen submit --help. Arguments of the trainer come after --")),
+        ("submit ddp --json", ("no such option --json", "write --format json. Arguments of the trainer come after --")),
         ("status --json", ("no such option --json", "write --format json")),
         ("lint --formt json", ("no such option --formt", "did you mean '--format'?")),
         ("lint --xxxxx", ("no such option --xxxxx", "see sbatchgen lint --help")),

@@ -12,8 +12,8 @@ from typing import NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.cli.output import note_lines, put, say, show_markdown, warn_of_left_out
-from sbatchgen.errors import DocumentError, SbatchgenError, of_file
+from sbatchgen.cli.output import TYPED, note_lines, put, say, show_markdown, warn_of_left_out
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -70,7 +70,7 @@ class Commands(click.Group):
         """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
         name = next((arg for arg in args if not arg.startswith("-")), "")
         cut = args.index("--") if "--" in args and name not in OF_SCRIPTS else len(args)
-        ctx.obj = tuple(args[cut + 1 :])
+        ctx.obj, ctx.meta[TYPED] = tuple(args[cut + 1 :]), tuple(args)
         return super().parse_args(ctx, args[:cut])
 
 
@@ -89,12 +89,9 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     except click.ClickException as error:
         from sbatchgen.cli.usage_error import problem_of
 
-        say(problem_of(error), "error")
-        status = error.exit_code
+        status = _report([problem_of(error)], error.exit_code, argv)
     except SbatchgenError as error:
-        for problem in error.problems:
-            say(problem, "error")
-        status = error.exit_status
+        status = _report(error.problems, error.exit_status, argv)
     except OSError as error:
         status = _report_os_error(error)
     except RuntimeError as error:
@@ -103,6 +100,24 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
         status = INTERRUPTED  # Python 3.11 gives this error for a Ctrl-C in the `__set_name__` of a class
     _flush()
     sys.exit(status)
+
+
+def _report(problems: Sequence[Problem], status: int, argv: Sequence[str] | None) -> int:
+    """Print errors to stderr, and to stdout too if that is for a program; return the exit status."""
+    for problem in problems:
+        say(problem, "error")
+    typed = list(sys.argv[1:] if argv is None else argv)
+    own = " ".join(typed[: typed.index("--")] if "--" in typed else typed).replace("=", " ")
+    if " --format json" in own and typed[0] != "explain":  # which has printed its document
+        from sbatchgen.cli.typed_fix import arguments, options_of
+        from sbatchgen.outputs.json_document import document
+
+        context = click.Context(cli)
+        command = cli.get_command(context, typed[0])
+        options = options_of(command, click.Context(command, parent=context)) if command else {}
+        error = {"status": status, "problems": [problem._asdict() for problem in problems]}
+        put(document({"error": error}, lambda problem: arguments(problem, typed, options)), nl=False)
+    return status
 
 
 def _flush() -> None:

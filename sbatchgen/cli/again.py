@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
 
-_NOT_OF_JOBS = ("yes", "dry_run", "again", "budget", "reviewed", "follow", "after", "keep_sbatch_env")
+_NOT_OF_JOBS = ("yes", "dry_run", "again", "budget", "reviewed", "follow", "after", "keep_sbatch_env", "form")
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
@@ -67,7 +67,10 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         return
     with submit.submit.make_context("submit", [last.script, *array, *options, *agreed], obj=args) as context:
         given = context.params
-        how = {name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after")}
+        how = {
+            name: given.pop(name)
+            for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
+        }
         keep_env = given.pop("keep_sbatch_env")
         if snapshot_of(given) is not None:
             raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")

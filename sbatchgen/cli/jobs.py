@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, SEE, failure_of, here, note, put, put_json, report, show_review
+from sbatchgen.cli.output import (
+    BRIEF,
+    FORMAT,
+    SEE,
+    failure_of,
+    here,
+    note,
+    put,
+    put_json,
+    report,
+    show_review,
+)
 from sbatchgen.errors import LIMIT_STATUS, CommandLineError, SlurmError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible, word
@@ -193,10 +204,9 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 @SNAPSHOT
 @SNAPSHOT_FILE
 @FORMAT
+@BRIEF
 @click.pass_obj
-def review(
-    args: tuple[str, ...], /, job: str, *, test_only: bool, whole: bool, form: str, **job_options: Any
-) -> None:
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script.
 
     What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
@@ -205,6 +215,7 @@ def review(
     from sbatchgen.submit.reviewed import with_digest
     from sbatchgen.submit.sbatch import ask_slurm
 
+    whole, brief = job_options.pop("whole"), job_options.pop("brief")
     snapshot = snapshot_of(job_options)
     submission = submission_of(job, args, job_options, snapshot=snapshot, review_only=True)
     shown = submission.review if os.environ.get(ELSEWHERE) else with_digest(submission, os.environ)
@@ -213,6 +224,8 @@ def review(
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
         shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
+    if brief:
+        shown = dataclasses.replace(shown, script=None, parts=(), own_lines=None)
     show_review(shown, sys.stdout, form, whole=whole)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
@@ -268,6 +281,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 @click.option("--diff", is_flag=True, help="Show how the plans of two jobs differ.")
 @SEE
 @FORMAT
+@BRIEF
 @click.pass_obj
 def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
     """Run a script in a sandbox, and show every process that it would start.
@@ -283,7 +297,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     from sbatchgen.rules.refusals import misfits, refusal
     from sbatchgen.started.judge_started import lint_started
 
-    how = {name: given.pop(name) for name in ("variables", "files", "process", "see")}
+    how = {name: given.pop(name) for name in ("variables", "files", "process", "see", "brief")}
     if len(job) != 1 + diff:
         wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
         is_two = len(job) == 2  # who forgot --diff
@@ -308,7 +322,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     if form == "json":
         from sbatchgen.plan.plan_output import plan_output
 
-        put_json(plan_output(done, findings, refused))
+        put_json(plan_output(done, findings, refused, brief=how["brief"]))
         failure = failure_of(findings)
         sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(done.ended.limit))
     put(visible(listing.as_text(done, refused, process=how["process"])))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.review.review import Review
 
+TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the command line
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
 LEAST = (40, 16)  # columns and lines for which a review is made to fit
@@ -133,6 +134,7 @@ SEE = click.option(
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="A folder that the job may read too, in the sandbox.",
 )
+BRIEF = click.option("--brief", is_flag=True, help="With --format json: only what decides, in few words.")
 FORMAT = click.option(
     "--format",
     "form",
@@ -145,9 +147,12 @@ FORMAT = click.option(
 
 def put_json(output: object, stream: TextIO | None = None) -> None:
     """Print an output of `sbatchgen.outputs`, or a record."""
+    from sbatchgen.cli.typed_fix import arguments, options_of
     from sbatchgen.outputs.json_document import document
 
-    put(document(output), stream, nl=False)
+    context = click.get_current_context()
+    options, typed = options_of(context.command, context), context.find_root().meta.get(TYPED, ())
+    put(document(output, lambda problem: arguments(problem, typed, options)), stream, nl=False)
 
 
 def put_in_form(form: str, output: object, text: str) -> None:

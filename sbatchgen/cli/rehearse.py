@@ -144,7 +144,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
         return []
     index = sbatch.open_index(os.environ, note)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
-        done = submit_to_slurm(submission, index, "", keep_env=False)
+        done = submit_to_slurm(submission, index, "", keep_env=False)[-1]
         if index is None or submission.run_dir is None:
             raise CommandLineError.of("the run can't be followed", fix=f"sbatchgen status {done.record.run}")
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sbatchgen.cli import output
-from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
+from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
 from sbatchgen.errors import (
     CommandLineError,
     DocumentError,
@@ -207,8 +207,9 @@ def check_folder(run: Run) -> None:
 )
 @click.option("--reverse", is_flag=True, help="With --sort: the other way round.")
 @FORMAT
+@BRIEF
 def status(
-    names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, sort: str, reverse: bool, form: str
+    names: tuple[str, ...], *, watch: bool, scan: str | None, sort: str, reverse: bool, form: str, **how: bool
 ) -> None:
     """Show the state of runs, why they wait, and their progress.
 
@@ -223,7 +224,7 @@ def status(
         _scan(index, Path(scan))
 
     folder = Path(scan) if scan is not None and not names else None
-    show = partial(_show_status, index, names, folder, every=every, form=form, sort=sort, reverse=reverse)
+    show = partial(_show_status, index, names, folder, form=form, sort=sort, reverse=reverse, **how)
     output.redraw(show, POLL_S) if watch else show()
 
 
@@ -261,6 +262,7 @@ def _show_status(
     form: str,
     sort: str,
     reverse: bool,
+    brief: bool,
 ) -> None:
     """Show these runs, or all of them and the logs of other jobs in a folder."""
     from sbatchgen.runs import job_log, overview
@@ -275,7 +277,7 @@ def _show_status(
     if form == "json":
         from sbatchgen.outputs.runs import status_output
 
-        output.put_json(status_output(states, problems))
+        output.put_json(status_output(states, problems, brief=brief))
     elif len(names) == 1:
         known = submissions(states[0])
         last = next((each for each in known if states[0].last and each.job == states[0].last.id), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -13,12 +14,14 @@ import click
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
 from sbatchgen.cli.output import (
     BUDGET,
+    FORMAT,
     YES,
     completed_runs,
     failure_of,
     note,
     note_lines,
     put,
+    put_json,
     put_log,
     show_brief,
     show_review,
@@ -52,6 +55,7 @@ _CHECKS = {
 @YES
 @DRY_RUN
 @BUDGET
+@FORMAT
 @click.option("--again", is_flag=True, help="Submit it although the same job waits or runs already.")
 @click.option(
     "--reviewed",
@@ -80,7 +84,9 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     Exactly the bytes that were shown are submitted, and nothing of the job runs here. Several jobs get the
     same options, and none is submitted if one has errors.
     """
-    how = {name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after")}
+    how = {
+        name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
+    }
     snapshot = snapshot_of(given)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
     submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
@@ -123,6 +129,7 @@ def submit_reviewed(
     after: tuple[str, ...] = (),
     keep_env: bool = False,
     again: bool = True,
+    form: str = "text",
 ) -> None:
     """Show the reviews of submissions, ask once, and submit them in this order."""
     from sbatchgen.review.screen import in_short
@@ -131,12 +138,14 @@ def submit_reviewed(
     _refuse_several(submissions, follow=follow)
     _find_all(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
-    if reviewed or not yes:  # else they are not read
+    if reviewed or not yes or form == "json":  # else they are not read
         from sbatchgen.submit.reviewed import with_digest
 
         reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
+    _end_for_program(form, reviews)
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         _refuse_past_budget(submissions)
+        _put_submitted(form, [], reviews)
         return
     index = sbatch.open_index(os.environ, note)
     for submission in () if again or after or not index else submissions:
@@ -151,17 +160,20 @@ def submit_reviewed(
 
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
+    done: list[SubmittedRun] = []
     for number, submission in enumerate(submissions):
         try:
-            done = submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+            with contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout):
+                done += submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
         except BaseException:
             if len(submissions) > 1:
                 _report_all([each.about.name for each in submissions], number)
             raise
+    _put_submitted(form, done, reviews)
     if follow and index:
         from sbatchgen.cli.runs import follow_run
 
-        sys.exit(follow_run(index, done.record.run, since=min(began, done.record.submitted)))
+        sys.exit(follow_run(index, done[-1].record.run, since=min(began, done[-1].record.submitted)))
 
 
 def agreed(
@@ -242,6 +254,21 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
             raise CommandLineError.of(what, fix="name them differently")
 
 
+def _end_for_program(form: str, reviews: Sequence[Review]) -> None:
+    """Exit with a document if a review has errors and a program reads the answer."""
+    failure = failure_of([finding for review in reviews for finding in review.findings])
+    if failure and form == "json":
+        _put_submitted(form, [], reviews)
+        sys.exit(failure.exit_status)
+
+
+def _put_submitted(form: str, done: Sequence[SubmittedRun], reviews: Sequence[Review]) -> None:
+    if form == "json":
+        from sbatchgen.outputs.submitted import submit_output
+
+        put_json(submit_output(done, reviews, os.environ))
+
+
 def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
     """Raise BudgetError if what a dry run shows would be refused."""
     from sbatchgen.submit import sbatch
@@ -289,7 +316,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 
 def submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
-) -> SubmittedRun:
+) -> list[SubmittedRun]:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
     from sbatchgen.slurm.queue import new_key
     from sbatchgen.submit import sbatch
@@ -315,7 +342,7 @@ def submit_to_slurm(
             fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
             note(f"warning: {what}, and continue the training")
             note(f"  fix: {fix}")
-    return done[-1]
+    return done
 
 
 def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:

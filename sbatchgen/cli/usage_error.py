@@ -139,7 +139,7 @@ def _near(option: str, context: click.Context) -> str:
 
     flags = _flags(context)
     if INSTEAD.get(option, "").partition(" ")[0] in flags:
-        return f"write {INSTEAD[option]}"
+        return f"write {INSTEAD[option]}."
     if not option.startswith("--"):
         from sbatchgen.sbatch.option_table import specs
         from sbatchgen.units import NEWEST

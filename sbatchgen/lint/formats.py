@@ -87,6 +87,7 @@ class FindingOutput(TypedDict):
     message: str
     fix: str
     edits: Sequence[EditOutput]
+    run: Sequence[str]
 
 
 def as_json(located: Iterable[Located]) -> str:
@@ -108,6 +109,7 @@ def _object(file: str, finding: Finding) -> FindingOutput:
             {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _sound(edit.text)}
             for edit in finding.edits
         ],
+        "run": ["sbatchgen", "lint", "--fix", file] if finding.edits else [],
     }
 
 

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from sbatchgen.errors import Problem
 from sbatchgen.runs.index import RunJob
-from sbatchgen.runs.points import Point, SweepState
+from sbatchgen.runs.points import FAILED, STOPPED, Point, SweepState
 from sbatchgen.runs.program_states import ProgramState
 from sbatchgen.runs.progress import Progress
 from sbatchgen.runs.status import RunState
@@ -57,18 +57,26 @@ class StatusOutput(TypedDict):
     runs: Sequence[_Run]
 
 
-def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:
-    """Return runs as they are now."""
+def status_output(
+    states: Sequence[RunState], problems: Sequence[Problem], *, brief: bool = False
+) -> StatusOutput:
+    """Return runs as they are now, in `brief` with their last jobs, and the points that have failed."""
     runs: list[_Run] = [
         {
             "name": state.run.name,
             "folder": state.folder if state.plain else str(state.run.folder),
-            "jobs": state.jobs,
+            "jobs": state.jobs[-1:] if brief else state.jobs,
             "queue": [_queued(row) for row in state.now],
             "training": state.progress,
             "quiet": state.quiet,
             "programs": state.programs,
-            "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+            "points": [
+                _point(state.sweep, point)
+                for point in state.sweep.points
+                if not brief or point.state in (FAILED, STOPPED)
+            ]
+            if state.sweep
+            else None,
         }
         for state in states
     ]

@@ -1,6 +1,7 @@
 """What `plan` prints for programs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypedDict
 
 from sbatchgen.finding import Finding
@@ -27,8 +28,11 @@ class PlanOutput(TypedDict):
     limit: str
 
 
-def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None) -> PlanOutput:
-    """Return a plan; `refusal`: why sbatch refuses the script."""
+def plan_output(
+    done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None, *, brief: bool = False
+) -> PlanOutput:
+    """Return a plan; in `brief` of each step its first process. `refusal`: why sbatch refuses the script."""
+    steps = [replace(step, processes=step.processes[:1]) if brief else step for step in done.steps]
     return {
         "script": done.script.file,
         "refusal": refusal.problem.what if refusal else "",
@@ -36,7 +40,7 @@ def plan_output(done: DryRun, findings: Sequence[Finding], refusal: Finding | No
         "gpus_per_node": max(done.grant.gpus),
         "gpus_on_nodes": done.grant.gpus,
         "cpus_per_node": done.grant.cpus,
-        "steps": done.steps,
+        "steps": steps,
         "needed": done.needed,
         "not_shown": done.not_shown,
         "steps_not_shown": done.steps_not_shown,

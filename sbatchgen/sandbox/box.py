@@ -16,7 +16,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, cast
 
-from sbatchgen.errors import NoSandboxError
+from sbatchgen.errors import NestedSandboxError, NoSandboxError
 from sbatchgen.machine import child, search_path
 from sbatchgen.machine.mounts import below, mounts
 from sbatchgen.machine.packages import to_install
@@ -32,6 +32,8 @@ alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.
 lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl profile profile.d protocols
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
+# What bubblewrap says where another one has taken the right to make users, or to make them in users
+_NESTED = re.compile(r"setting up uid map: Operation not permitted|nesting depth or ")
 _DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
@@ -103,6 +105,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
 
     Raises:
         LayersRefusedError: Some folders can't have their layer, or were moved: the others can.
+        NestedSandboxError: This process is in a sandbox.
         NoSandboxError: This machine allows no sandbox.
     """
     began, python = time.monotonic(), os.path.realpath(sys.executable)
@@ -121,6 +124,10 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
             says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
         if report:
             return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
+        if _NESTED.search(says):  # an attempt with fewer folders would hang
+            what = "no sandbox can start inside another one: sbatchgen runs in a sandbox already"
+            fix = "use sbatchgen review and sbatchgen lint, which run nothing of the job"
+            raise NestedSandboxError.of(what, fix=fix)
         _raise_where_folders_refuse(box, says)  # what a script can bring about takes no other layer away
     what, fix = _refusal(says or f"it ended with {process.returncode}")
     raise NoSandboxError.of(what, fix=fix)

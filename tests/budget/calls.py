@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tests.cluster.job import TERMINAL
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY
 from tests.jobs.jobs import PROFILE
@@ -246,12 +247,13 @@ def run(cluster: Cluster, chosen: list[Call]) -> list[Answer]:
 
 
 def gpu_hours(cluster: Cluster) -> float:
-    """What all jobs that Slurm knows may take, by Slurm's own record of each."""
+    """What all jobs that Slurm knows may take, or took if they ended, by Slurm's own record of each."""
     total = 0.0
     shown = cluster.run(["scontrol", "-o", "show", "job"]).stdout
     for line in (each for each in shown.splitlines() if each.startswith("JobId=")):
         value = dict(re.findall(r"(\w+)=(\S*)", line))
-        days, _, clock = value["TimeLimit"].rpartition("-")
+        waits_or_runs = value["JobState"] not in TERMINAL
+        days, _, clock = value["TimeLimit" if waits_or_runs else "RunTime"].rpartition("-")
         hours, minutes, seconds = map(int, clock.split(":"))
         per_node = sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerNode", ""))))
         nodes = int(value["NumNodes"].partition("-")[2] or value["NumNodes"].partition("-")[0])

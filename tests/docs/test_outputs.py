@@ -104,7 +104,9 @@ def test_what_is_printed_fits_its_schema(folder: Path, command: Command, words: 
     (folder / "broken.yaml").write_text("name: broken\nx: 1\n")
     result = command(*words.split(), "--format", "json")
     assert result.status == status, result.err
-    assert "broken" not in words or not result.out or json.loads(result.out)["profiles"][1]["findings"]
+    document = json.loads(result.out)
+    assert words != "profile show ./broken.yaml" or document["error"]["problems"]
+    assert "check msu" not in words or document["profiles"][1]["findings"]
 
 
 def test_every_profile_is_shown_as_its_schema_says(command: Command) -> None:

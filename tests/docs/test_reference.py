@@ -95,7 +95,8 @@ def test_every_exit_status_is_explained() -> None:
     kinds: list[type[errors.SbatchgenError]] = [errors.SbatchgenError]
     kinds += errors.SbatchgenError.__subclasses__()
     of_kinds = [kind.exit_status for kind in kinds]
-    statuses = [0, *of_kinds, errors.LIMIT_STATUS, cli.INTERRUPTED, cli.READER_GONE]
+    statuses = [0, *of_kinds, errors.LIMIT_STATUS, errors.NestedSandboxError.exit_status]
+    statuses = [*sorted(statuses), cli.INTERRUPTED, cli.READER_GONE]
     assert [int(status) for status in re.findall(r"^\| (\d+) \|", own, re.MULTILINE)] == statuses
     text = (REPOSITORY / "training/errors.py").read_text()
     of_training = {int(number) for number in re.findall(r"^[A-Z_]+ = (\d+)", text, re.MULTILINE)}

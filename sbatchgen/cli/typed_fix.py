@@ -1,0 +1,74 @@
+"""A fix as a command line that can be run: the command in its text, or the typed one with an option more."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+_COMMAND = re.compile(
+    r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen|chmod|mkdir|scancel|ls|scontrol) [^;,()]+?)"
+    r"(?= (?:shows|lists|says|makes)\b|[;,()]|\. |$)"
+)
+_OPTION = re.compile(r"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]([^\s;,()]+)|, one of: (\w+))?")
+_NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
+_MEANT = re.compile(r"did you mean '([^']+)'")
+_ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
+_OPEN = re.compile(r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|\.\.\.")  # what a person has to fill in
+
+
+def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """Return the words to run; none where a person must decide.
+
+    `options` are those of the command that was `typed`, each with whether it takes a value.
+    """
+    fix = problem["fix"] or ""
+    for match in _COMMAND.finditer(fix):
+        with contextlib.suppress(ValueError):
+            words = shlex.split(match[1])
+            if not any(_OPEN.fullmatch(word) for word in words):
+                return words
+    changed = [*typed]
+    for name, value in _changes(problem, fix):
+        if name in options and (value is None or not options[name] or (value and not _OPEN.fullmatch(value))):
+            changed = _with(
+                changed, name, [] if value is None else [name, value][: 1 + options[name]], options
+            )
+    meant = _MEANT.search(fix)
+    if meant and changed == [*typed]:  # a mistyped word
+        near = [word for word in typed if f"'{word}'" in problem["what"] or f" {word}" in problem["what"]]
+        changed = [meant[1] if word in near[:1] else word for word in typed]
+    return ["sbatchgen", *changed] if changed != [*typed] else []
+
+
+def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the options that a fix sets, with their values; None for one to leave out."""
+    if meant := _MEANT.search(fix):
+        about = _ABOUT.search(f"{problem.get('at', '')} {problem.get('what', '')}")
+        if about and not meant[1].startswith("-"):
+            yield f"--{(about[1] or about[2]).replace('feature', 'constraint')}", meant[1]
+        return
+    for noun, value in _NAMED.findall(fix):
+        yield f"--{noun}", value
+    for leave, name, value, only in _OPTION.findall(re.split(r",? or |; ", fix)[0]):
+        yield name, None if leave else value or only
+
+
+def _with(typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """Return words with an option in place of what they have of it, before what is the trainer's."""
+    cut = typed.index("--") if "--" in typed else len(typed)
+    kept, skips = [], False
+    for word in typed[:cut]:
+        if not skips and word.partition("=")[0] != name:
+            kept.append(word)
+        skips = word == name and options[name]
+    return [*kept, *new, *typed[cut:]]
+
+
+def options_of(command: click.Command, context: click.Context) -> dict[str, bool]:
+    """Return the options of a command, each with whether it takes a value."""
+    known = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    return {name: not each.is_flag for each in known for name in (*each.opts, *each.secondary_opts)}
