@@ -11,14 +11,8 @@ import pytest
 from sbatchgen.cli.typed_fix import arguments
 from tests.conftest import Command
 
-SUBMIT = {
-    "--time": True,
-    "--partition": True,
-    "--nodes": True,
-    "--gpus-per-node": True,
-    "--yes": False,
-    "--again": False,
-}
+SUBMIT = dict.fromkeys(("--time", "--partition", "--nodes", "--gpus-per-node"), True)
+SUBMIT |= dict.fromkeys(("--yes", "--again", "--dry-run"), False)
 SCRIPT = (
     "#!/bin/bash\n#SBATCH --time=01:00:00\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=1\npython train.py\n"
 )
@@ -32,12 +26,13 @@ TOKENS = 1500  # counted as characters / 4
         ("set --time 1 or less", "", "submit j --time=9 -- --time 3", "sbatchgen submit j --time 1 -- --time 3"),
         ("see sbatchgen status; to submit it, add --again", "", "submit j", "sbatchgen status"),
         ("chmod go-w /a/b.yaml", "", "submit j", "chmod go-w /a/b.yaml"),
-        ("add --yes to submit, or --dry-run", "", "submit j", "sbatchgen submit j --yes"),
+        ("add --yes to submit, or --dry-run", "", "submit j", "sbatchgen submit j --dry-run"),
         ("did you mean 'gpu'?", "there is no partition 'gp'", "submit j", "sbatchgen submit j --partition gpu"),
         ("did you mean '--time'?", "no such option --tme", "submit j --tme 5", "sbatchgen submit j --time 5"),
         ("set --gpus-per-node 4 and --nodes 2", "", "submit j", "sbatchgen submit j --gpus-per-node 4 --nodes 2"),
         ("add --time HH:MM:SS", "", "submit j", ""),
         ("edit the script", "", "submit j", ""),
+        ("read the review, and if it is right: --reviewed 5a", "", "submit j", ""),
     ],
 )  # fmt: skip
 def test_a_fix_is_words_to_run(fix: str, what: str, typed: str, runs: str) -> None:
@@ -50,7 +45,7 @@ def test_an_error_is_a_document_with_what_to_run(command: Command, folder: Path)
     done = command("submit", "job.sh", "--format", "json")
     error = json.loads(done.out)["error"]
     assert (done.status, error["status"]) == (2, 2)
-    assert error["problems"][0]["run"] == ["sbatchgen", "submit", "job.sh", "--format", "json", "--yes"]
+    assert error["problems"][0]["run"] == ["sbatchgen", "submit", "job.sh", "--format", "json", "--dry-run"]
     assert "error: no terminal to ask" in done.err
     wrong = json.loads(command("review", "job.sh", "--format", "json", "--tme", "5").out)["error"]
     assert wrong["problems"][0]["run"] == ["sbatchgen", "review", "job.sh", "--format", "json", "--time", "5"]

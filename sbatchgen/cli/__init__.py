@@ -227,8 +227,9 @@ def _completed_names(context: click.Context, _: click.Parameter, incomplete: str
 
 @cli.command("help")
 @click.argument("names", metavar="[COMMAND|PAGE]...", nargs=-1, shell_complete=_completed_names)
+@click.option("--skill", is_flag=True, help="Print the page from which an assistant uses the command.")
 @click.pass_context
-def help_(context: click.Context, names: tuple[str, ...]) -> None:
+def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> None:
     """Show the help of a command, as in: sbatchgen help profile check.
 
     `sbatchgen help guide` lists the pages of the documentation, and `sbatchgen help guide plan` shows one of
@@ -236,7 +237,11 @@ def help_(context: click.Context, names: tuple[str, ...]) -> None:
     """
     from sbatchgen.inputs.search import bundled
 
-    if names == ("script",):
+    if skill:
+        from sbatchgen.cli.guide import without_comments
+
+        put(without_comments(bundled("templates").joinpath("SKILL.md").read_text(encoding="utf-8")), nl=False)
+    elif names == ("script",):
         put(bundled("templates").joinpath("script.txt").read_text(), nl=False)
     elif names[:1] == ("guide",) and len(names) < 3:
         _show_guide(*names[1:], others=())

@@ -33,4 +33,9 @@ def page(name: str, commands: Iterable[str]) -> str:
         near = nearest(name, [*commands, *known], 0.66)
         fix = f"did you mean '{near}'?" if near else "sbatchgen help guide lists the pages"
         raise CommandLineError.of(f"no such command or page '{name}'", fix=fix)
-    return _COMMENT.sub("", known[name].read_text(encoding="utf-8"))
+    return without_comments(known[name].read_text(encoding="utf-8"))
+
+
+def without_comments(text: str) -> str:
+    """Return a page as people read it."""
+    return _COMMENT.sub("", text)

@@ -17,6 +17,7 @@ _OPTION = re.compile(r"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]([^\s;,()]+)|, 
 _NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
+_DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
 _OPEN = re.compile(r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|\.\.\.")  # what a person has to fill in
 
 
@@ -53,8 +54,11 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         return
     for noun, value in _NAMED.findall(fix):
         yield f"--{noun}", value
-    for leave, name, value, only in _OPTION.findall(re.split(r",? or |; ", fix)[0]):
-        yield name, None if leave else value or only
+    for part in re.split(r",? or |; ", fix):  # the first way that does not decide for the user
+        matches = [each for each in _OPTION.findall(part) if each[1] not in _DECIDES]
+        yield from ((name, None if leave else value or only) for leave, name, value, only in matches)
+        if matches:
+            return
 
 
 def _with(typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool]) -> list[str]:

@@ -13,6 +13,7 @@ from tests.conftest import REPOSITORY
 PAGES = [
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "templates/SKILL.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
 _FENCED = re.compile(
