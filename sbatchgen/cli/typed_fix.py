@@ -15,6 +15,9 @@ _COMMAND = re.compile(
 )
 _OPTION = re.compile(r"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]([^\s;,()]+)|, one of: (\w+))?")
 _NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
+_MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
+_COUNTED = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
+_WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of an option
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
@@ -52,6 +55,10 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         if about and not meant[1].startswith("-"):
             yield f"--{(about[1] or about[2]).replace('feature', 'constraint')}", meant[1]
         return
+    if written := _WRITTEN.search(problem.get("what", "")):
+        yield problem.get("at", ""), written[1]
+    for value, noun in _MOST.findall(fix):
+        yield _COUNTED[noun], value
     for noun, value in _NAMED.findall(fix):
         yield f"--{noun}", value
     for part in re.split(r",? or |; ", fix):  # the first way that does not decide for the user
