@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # In the wheel `training` has a folder of its own, so that putting that folder on PYTHONPATH
-# exposes nothing else. sbatchgen/inputs/search.py knows both layouts.
+# exposes nothing else. sbatchgen/jobs/inputs/search.py knows both layouts.
 PLACES = {
     "templates": "sbatchgen/templates",
     "profiles": "sbatchgen/profiles",

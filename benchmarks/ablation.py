@@ -6,7 +6,7 @@
     python benchmarks/ablation.py FOLDER --unused          # the parts that change no script and no request
 
 Each part is switched off in turn: a rule about scripts, the check of a kind of value (see
-sbatchgen/sbatch/options.txt), and the checks of options together. A line of the table says in how many
+sbatchgen/check/sbatch/options.txt), and the checks of options together. A line of the table says in how many
 scripts the findings change without it, in how many of the recorded requests of people, one half of them with
 a slip of the keyboard (benchmarks/values.py), and how many of these lint then judges otherwise than
 slurmctld did.
@@ -26,15 +26,15 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge.read_settings import settings_of
-from sbatchgen.lint.lint_settings import Settings, findings_of
-from sbatchgen.lint.linter import rules
-from sbatchgen.lint.source import Source, whole
-from sbatchgen.rules import judge
-from sbatchgen.sbatch import reader
-from sbatchgen.sbatch.option_table import value_kinds
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.check.lint.lint_settings import Settings, findings_of
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.lint.source import Source, whole
+from sbatchgen.check.rules import judge
+from sbatchgen.check.sbatch import reader
+from sbatchgen.check.sbatch.option_table import value_kinds
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
 from tests.rules.values import NOT_REFUSED, Answers
 
 RECORDED = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "controller_22.05.json.gz"

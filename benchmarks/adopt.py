@@ -29,9 +29,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.documented.examples import checkout, git_of, scripts, whole
-from sbatchgen.adopt.adoption import adopt
-from sbatchgen.adopt.training import REST
-from sbatchgen.errors import SbatchgenError
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.lab.adopt.adoption import adopt
+from sbatchgen.lab.adopt.training import REST
 
 GOAL = 0.70
 CENTRES = """

@@ -5,7 +5,7 @@
     python benchmarks/agreement.py --scripts 50000 --seed 7
     make sid && python benchmarks/agreement.py --root build/sid   # Debian unstable's, as root
 
-Hypothesis makes the scripts: sound, broken and hostile. Each is read by sbatchgen.sbatch and by sbatch
+Hypothesis makes the scripts: sound, broken and hostile. Each is read by sbatchgen.check.sbatch and by sbatch
 itself, which is ended before it can submit. Compared are which options count, the values that rules ask for,
 and that sbatch refuses what the reader refuses. Rare values are left to sbatch: these refusals are counted.
 Needs hypothesis, and Debian's slurm-client or the folder of a system that has it, 22.05 or later.
@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-from sbatchgen.units import RELEASES
+from sbatchgen.base.units import RELEASES
 from tests.cluster import oracle
 from tests.sbatch.headers import SLURM, Answer, ours, scripts, theirs
 

@@ -33,7 +33,7 @@ from benchmarks.documented.examples import Example, examples
 from benchmarks.documented.facts import KINDS, Item, items
 from benchmarks.documented.jobs import Job, job_of, profile_of, rendered, with_rest, with_start
 from benchmarks.documented.starts import Start, differences, pairs, starts
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.jobs.inputs.profile import Profile
 
 GOAL, GOAL_OF_STARTS = 0.994, 0.95
 

@@ -31,15 +31,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.discover.facts import text
-from sbatchgen.discover.slurm_answers import ask
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.judge.job_check import check
-from sbatchgen.render.render import render_request
-from sbatchgen.resolved.request import read_request
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.finding import Finding
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import read_request
+from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster import config, site
 from tests.cluster.controller import Controller
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import line_of
 from tests.cluster import oracle, site
 from tests.sbatch import directives
 

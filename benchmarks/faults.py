@@ -40,7 +40,7 @@ from benchmarks.survival.place import Place, Row
 from benchmarks.survival.processes import f7, f8, f9, f10, f13
 from benchmarks.survival.resumes import f11, f12, f17
 from benchmarks.survival.saves import f1, f2, f3
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from tests.training.trainers import Here, Trainers
 from training.errors import one_line
 

@@ -43,13 +43,13 @@ from benchmarks.attacks.place import (
     Place,
 )
 from benchmarks.attacks.runs import chains, folders, index
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import lint
-from sbatchgen.rules.rule_page import PROFILE
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.rules.rule_page import PROFILE
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
 from tests.scripts import PUBLIC, errors, resolved, script

@@ -103,7 +103,7 @@ def _write_field(folder: Path, count: int) -> int:
 
 def _write_rendered(folder: Path, count: int) -> int:
     """Write scripts as sbatchgen renders them; return the number of lines."""
-    from sbatchgen.rules.rule_page import pages
+    from sbatchgen.check.rules.rule_page import pages
 
     folder.mkdir()
     golden = [path.read_text(encoding="utf-8") for path in sorted((CHECKOUT / "tests/golden").glob("*.sh"))]

@@ -27,13 +27,13 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge.read_settings import settings_of
-from sbatchgen.lint.lint_settings import Settings, findings_of
-from sbatchgen.lint.linter import rules
-from sbatchgen.lint.source import MAX_BYTES, whole
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.lint.lint_settings import Settings, findings_of
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.lint.source import MAX_BYTES, whole
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
 
 DIRECTIVE = re.compile(rb"^[ \t]*#SBATCH", re.MULTILINE)
 SEVERITIES = ("error", "warning", "info")

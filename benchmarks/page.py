@@ -21,8 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.extras.page.site import Site  # noqa: E402
-from sbatchgen.extras.page.static_files import PageParts, write  # noqa: E402
+from sbatchgen.lab.page.site import Site  # noqa: E402
+from sbatchgen.lab.page.static_files import PageParts, write  # noqa: E402
 
 PACKAGES = ROOT / "build/page"
 MOST_BYTES, MOST_S, MOST_MS = 6_000_000, 4.0, 100.0

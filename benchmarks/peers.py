@@ -43,15 +43,15 @@ def is_script(text: str) -> bool:
 SBATCHGEN = """
 import os
 from pathlib import Path
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.layers import Level, layer
-from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.resolved.resolve import resolve
-from sbatchgen.render.render import render
-from sbatchgen.judge.job_check import check
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.options import SbatchOptions
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import Places, bundled
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.judge.job_check import check
 
 places = Places(Path.cwd(), os.environ)
 profile = read_document(places.profile("msu"), Profile)

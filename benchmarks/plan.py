@@ -33,12 +33,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sbatchgen.modes import MODES
-from sbatchgen.plan import listing
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.planning import is_planned, plan_of, script_of
-from sbatchgen.quoting import counted
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.base.quoting import counted
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.lab.plan import listing
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.planning import is_planned, plan_of, script_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.plan import public, truth

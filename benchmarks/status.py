@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.runs.index import Index, Run, RunJob, place  # noqa: E402
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, place  # noqa: E402
 from tests.slurm import fakes  # noqa: E402
 
 STATUS = [str(Path(sys.prefix, "bin", "sbatchgen")), "status"]

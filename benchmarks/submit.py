@@ -25,8 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.runs.index import LOST, Index, RunJob, place  # noqa: E402
-from sbatchgen.slurm.queue import key_of  # noqa: E402
+from sbatchgen.jobs.runs.index import LOST, Index, RunJob, place  # noqa: E402
+from sbatchgen.jobs.slurm.queue import key_of  # noqa: E402
 from tests.cluster.slurm import Cluster  # noqa: E402
 from tests.jobs.jobs import SBATCHGEN  # noqa: E402
 

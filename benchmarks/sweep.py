@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.quoting import numbers_as_text  # noqa: E402
+from sbatchgen.base.quoting import numbers_as_text  # noqa: E402
 from tests.cluster.slurm import Cluster  # noqa: E402
 from tests.jobs.jobs import PROFILE, SBATCHGEN  # noqa: E402
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import line_of
 from tests.cluster import oracle, site
 from tests.rules import public_options, values
 from tests.rules.values import Answers, Difference

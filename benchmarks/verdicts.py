@@ -28,10 +28,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.cluster import site
 from tests.cluster.controller import Controller
 

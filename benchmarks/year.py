@@ -21,8 +21,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sbatchgen.runs import record
-from sbatchgen.runs.index import Index, Run, RunJob, place
+from sbatchgen.jobs.runs import record
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, place
 
 MOST = 15.0
 LEAST_S = 0.1  # CPU seconds of n below which a ratio says nothing

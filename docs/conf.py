@@ -18,7 +18,7 @@ author = "the authors of sbatchgen"
 copyright = author
 extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "sbatchgen/rules/pages/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**.md", "sbatchgen/check/rules/pages/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [
     f"{path.name}" for path in ROOT.iterdir() if path.name not in {"docs", "sbatchgen"} and path.is_dir()
 ]
@@ -36,13 +36,18 @@ _EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTIL
 _WORDS = {"bad": "Bad", "good": "Good", "profile": "With this profile"}
 
 
+_RULES = [path.stem for path in sorted((ROOT / "sbatchgen/check/rules/pages").glob("*.md"))]
 # What a page of an earlier release has become: its address leads there.
-MOVED = {"docs/how-to/after-a-failure": "watch-a-job.html#find-out-why-it-failed"}
+MOVED = {
+    "docs/how-to/after-a-failure": "watch-a-job.html#find-out-why-it-failed",
+    **{f"sbatchgen/rules/pages/{page}": f"../../check/rules/pages/{page}.html" for page in _RULES},
+}
 MOVED_PAGE = """\
 <!doctype html>
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="0; url={to}">
 <title>sbatchgen</title>
+<script>if (location.hash) location.replace("{to}" + location.hash)</script>
 <a href="{to}">This page has moved</a>
 """
 
@@ -53,10 +58,7 @@ PARTS = {
         *(f"docs/about/{name}" for name in ("plan", "script", "values")),
     ],
     "docs/migrate/index": sorted(path.stem for path in (ROOT / "docs/migrate").glob("*.md")),
-    "docs/reference/rules": [
-        f"../../sbatchgen/rules/pages/{path.stem}"
-        for path in sorted((ROOT / "sbatchgen/rules/pages").glob("*.md"))
-    ],
+    "docs/reference/rules": [f"../../sbatchgen/check/rules/pages/{page}" for page in _RULES],
 }
 
 
@@ -78,7 +80,9 @@ def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
 def _keep_addresses(app: Sphinx, _: Exception | None) -> None:
     """Write a page at each address of an earlier release that leads to the present page."""
     for page, to in MOVED.items():
-        (Path(app.outdir) / f"{page}.html").write_text(MOVED_PAGE.format(to=to))
+        file = Path(app.outdir) / f"{page}.html"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(MOVED_PAGE.format(to=to))
 
 
 def _link_page(_: Sphinx, page: str, source: list[str]) -> None:
@@ -89,7 +93,7 @@ def _link_page(_: Sphinx, page: str, source: list[str]) -> None:
 
 def _label_examples(_: Sphinx, page: str, source: list[str]) -> None:
     """Label bad and good examples of a rule: a site does not show the word after ```bash."""
-    if page.startswith("sbatchgen/rules/pages/"):
+    if page.startswith("sbatchgen/check/rules/pages/"):
         source[0] = _EXAMPLE.sub(
             lambda match: f"**{_WORDS[match[2]]}**{_settings(match[3])}:\n\n```{match[1]}", source[0]
         )

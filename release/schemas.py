@@ -1,4 +1,4 @@
-"""The schema of what each command prints with --format json, made from the types of `sbatchgen.outputs`.
+"""The schema of what each command prints with --format json, made from the types of `sbatchgen.jobs.outputs`.
 
 The comments of a record describe its fields. `pytest --update-golden tests/docs` writes the schemas.
 """
@@ -13,19 +13,19 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from sbatchgen.adopt.adopt_output import AdoptOutput
-from sbatchgen.errors import Problem
-from sbatchgen.extras.rehearsal import outcome
-from sbatchgen.finding import Finding
-from sbatchgen.lint import linting
-from sbatchgen.lint.formats import FindingOutput
-from sbatchgen.outputs import explained, gpus, profiles, runs, submitted
-from sbatchgen.outputs.json_document import fields_of
-from sbatchgen.plan.plan_output import PlanOutput
-from sbatchgen.review.review import Review
-from sbatchgen.runs.bill import Bill
-from sbatchgen.runs.cost import Report
-from sbatchgen.runs.diagnosis import Diagnosis
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.lint import linting
+from sbatchgen.check.lint.formats import FindingOutput
+from sbatchgen.jobs.outputs import explained, gpus, profiles, runs, submitted
+from sbatchgen.jobs.outputs.json_document import fields_of
+from sbatchgen.jobs.review.review import Review
+from sbatchgen.jobs.runs.bill import Bill
+from sbatchgen.jobs.runs.cost import Report
+from sbatchgen.jobs.runs.diagnosis import Diagnosis
+from sbatchgen.lab.adopt.adopt_output import AdoptOutput
+from sbatchgen.lab.plan.plan_output import PlanOutput
+from sbatchgen.lab.rehearsal import outcome
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
 OUTPUTS = {

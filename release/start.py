@@ -90,7 +90,7 @@ def doubt_of(folder: Path) -> str:
     reason = None
     for status in (part.lstat() for part in (folder, *folder.parents)):
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
-            from sbatchgen.machine.trust import doubt  # from the archive: slower, and knows all cases
+            from sbatchgen.base.machine.trust import doubt  # from the archive: slower, and knows all cases
 
             reason = doubt(folder)
             break

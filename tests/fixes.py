@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import yaml
 
+from sbatchgen.base.quoting import ALSO, CODE, OR
 from sbatchgen.cli import GROUPS
-from sbatchgen.quoting import ALSO, CODE, OR
 from tests.conftest import REPOSITORY
 
 UNKNOWN = "{}"  # in a text: a value that is known only when the fix is printed
@@ -28,7 +28,12 @@ _PLACE = {
     "Row": 3,
     "KeyFault": 2,
 }  # the position of a fix among the arguments of a function
-TABLES = ("runs/failures.yaml", "slurm/reasons.yaml", "slurm/states.yaml", "slurm/refusals.yaml")
+TABLES = (
+    "jobs/runs/failures.yaml",
+    "jobs/slurm/reasons.yaml",
+    "jobs/slurm/states.yaml",
+    "jobs/slurm/refusals.yaml",
+)
 _VERBS = "|".join(sorted(name for group in GROUPS.values() for name in group))
 _PROGRAMS = (
     rf"sbatchgen (?:{_VERBS})\b|(?:scontrol|sacctmgr) \w+|sacct -|squeue -|sinfo -|sprio|sshare|sbatch -|srun -|scancel \S|"
@@ -163,7 +168,7 @@ class Module:
         here, its = self, name
         if name in self.imported:
             where, its = self.imported[name]
-            if where == "sbatchgen.quoting":  # a value
+            if where == "sbatchgen.base.quoting":  # a value
                 return [UNKNOWN]
             here = module(where) or self
         if its not in here.functions:

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, decode, read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.layers import Layer, Level, layer
-from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import bundled
-from sbatchgen.judge.job_check import check
-from sbatchgen.modes import MODES
-from sbatchgen.render import SECOND_PART
-from sbatchgen.render.render import render
-from sbatchgen.resolved.programs import resolve_programs
-from sbatchgen.resolved.resolve import resolve
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.units import ShellPath, Text
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.units import ShellPath, Text
+from sbatchgen.jobs.inputs.document import Document, decode, read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.layers import Layer, Level, layer
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.resolved.programs import resolve_programs
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runtimes import RUNTIMES
 
 CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")

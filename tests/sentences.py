@@ -22,12 +22,12 @@ LEAST_WORDS = 4  # fewer are a label or a cell of a table
 CODE = "\N{SYMBOL FOR SUBSTITUTE FORM TWO}"  # stands for `code`: a noun
 _END = re.compile(rf"(?<=[.!?])[\"')]* +(?=[A-Z{CODE}(\"'-])|(?<=[\"')][.!?]) +(?=[A-Z{CODE}(\"'-])")
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-PAGES = ("README.md", "docs", "sbatchgen/rules/pages", "CONTRIBUTING.md")
+PAGES = ("README.md", "docs", "sbatchgen/check/rules/pages", "CONTRIBUTING.md")
 LIMITS = {  # in percent, by how the page's name begins; the first that fits counts
     "docs/design/": 100.0,  # for who changes sbatchgen: only the ceiling of its row
     "CONTRIBUTING.md": 100.0,
     "docs/about/": 4.0,
-    "sbatchgen/rules/pages/": 4.0,
+    "sbatchgen/check/rules/pages/": 4.0,
     "": 3.0,
 }
 

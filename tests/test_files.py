@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen import files
-from sbatchgen.errors import DocumentError, near_file, of_file
-from sbatchgen.lint import fix
-from sbatchgen.review import review
-from sbatchgen.runs import record, submitted_scripts
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import Record, records
-from sbatchgen.submit import sbatch
-from sbatchgen.submit.submission import Submission
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError, near_file, of_file
+from sbatchgen.check.lint import fix
+from sbatchgen.jobs.review import review
+from sbatchgen.jobs.runs import record, submitted_scripts
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.record import Record, records
+from sbatchgen.jobs.submit import sbatch
+from sbatchgen.jobs.submit.submission import Submission
 from tests.conftest import Command
 
 BAD = b"#!/bin/bash\n#SBATCH -t=01:00:00\nhostname\n"

@@ -30,7 +30,7 @@ _VALUE = r"(?:\$?'[^']*'|[^\s;,')]+)"
 _PLACEHOLDER = re.compile(r"(?<![\w$%./-])[A-Z]{2,}(?![\w=-])")
 # Words in capitals that stand for themselves; runs/remedy.py puts a value for NODE and JOB, or leaves them out.
 _THEMSELVES = re.compile(r"\b(?:JobID,MaxRSS,ReqMem|CPUs|MB|NODE|JOB|LC_ALL|GPU)\b")
-_OF_SLURM = ("slurm/reasons.yaml", "slurm/refusals.yaml", "slurm/states.yaml")
+_OF_SLURM = ("jobs/slurm/reasons.yaml", "jobs/slurm/refusals.yaml", "jobs/slurm/states.yaml")
 _DATABASE = re.compile(r"sacctmgr|sshare|sacct -")
 
 
@@ -70,35 +70,35 @@ ROWS = (
         then="printf '#!/bin/bash\\necho 4712\\n' >bin/sbatch",
     ),
     Row(
-        "machine/search_path.py",
+        "base/machine/search_path.py",
         "export PATH={}",
         "mkdir near; cp bin/sbatch near/; rm bin/sbatch",
         f"PATH=near:$PATH {RUN}",
         "; [[ :$PATH != *:near:* ]]",
     ),
     Row(
-        "prepare/image.py",
+        "lab/prepare/image.py",
         "srun --cpus-per-task=8 --mem=16G {}",
         "rm bin/apptainer",
         "sbatchgen image pull docker://a/b --to x.sif",
         then=NODE,
     ),
     Row(
-        "prepare/image.py",
+        "lab/prepare/image.py",
         "srun --mem=16G {}",
         "printf '#!/bin/bash\\nkill -9 $$\\n' >bin/apptainer",
         "sbatchgen image pull docker://a/b --to x.sif",
         then=NODE,
     ),
     Row(
-        "adopt/account.py",
+        "lab/adopt/account.py",
         "sbatchgen submit {}",
         "printf '#!/bin/bash\\n#SBATCH --time=5\\nbash run.sh\\n' >job.sh",
         "sbatchgen adopt job.sh --to new",
         " --yes",
     ),
     Row(
-        "adopt/adoption.py",
+        "lab/adopt/adoption.py",
         "sbatchgen lint {}",
         "printf '#!/bin/bash\\n#SBATCH --nodes=two\\nsrun python train.py\\n' >job.sh",
         "sbatchgen adopt job.sh --to new",
@@ -113,17 +113,17 @@ ROWS = (
     Row("cli/runs.py", "sbatchgen status --all", "", "sbatchgen status gone"),
     Row("cli/runs.py", "sbatchgen status {}", RUN, "sbatchgen logs job"),
     Row("cli/submit.py", "sbatchgen status", LOCAL, f"{RUN}-2 --after job"),
-    Row("files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
-    Row("files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),
-    Row("wrong_file.py", "sbatchgen resume {}", RUN, "sbatchgen submit runs/job", " --yes"),
-    Row("resolved/request.py", "export SBATCHGEN_PROFILE={}", 'mkdir -p ~/.config/sbatchgen/profiles; for name in a b; do sbatchgen profile show local | sed "s/^name: .*/name: $name/" >~/.config/sbatchgen/profiles/$name.yaml; done', "sbatchgen review single"),
-    Row("runs/folder_check.py", "mkdir {}", "", "sbatchgen review single --profile public_cluster --chdir 'new folder'"),
-    Row("runs/snapshot.py", "git add {}", "git init -q .; touch a; git add a", f"{RUN} --snapshot"),
-    Row("runs/snapshot.py", "git -C {} status", "", f"{RUN} --snapshot", status=128),
-    Row("runs/status.py", "sbatchgen status {}", "sbatchgen sweep single --profile public_cluster --job-name job --trainer train.py --time 10 --param lr=1,2 --yes", "sbatchgen status job/7"),
-    Row("runtimes/venv.py", "python3 -m venv {}", "", "sbatchgen review single --profile public_cluster --venv 'my env'"),
-    Row("runtimes/apptainer.py", "sbatchgen image build {} --to {}", "printf 'Bootstrap: docker\\nFrom: x\\n' >'my image.def'", "sbatchgen image pull 'my image.def' --to x.sif"),
-    Row("slurm/client.py", "ls -lL {}", "chmod -x bin/sbatch; touch here", "PATH=$PWD/bin sbatchgen submit single --profile public_cluster --trainer train.py --time 10 --yes"),
+    Row("base/files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
+    Row("base/files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),
+    Row("base/wrong_file.py", "sbatchgen resume {}", RUN, "sbatchgen submit runs/job", " --yes"),
+    Row("jobs/resolved/request.py", "export SBATCHGEN_PROFILE={}", 'mkdir -p ~/.config/sbatchgen/profiles; for name in a b; do sbatchgen profile show local | sed "s/^name: .*/name: $name/" >~/.config/sbatchgen/profiles/$name.yaml; done', "sbatchgen review single"),
+    Row("jobs/runs/folder_check.py", "mkdir {}", "", "sbatchgen review single --profile public_cluster --chdir 'new folder'"),
+    Row("jobs/runs/snapshot.py", "git add {}", "git init -q .; touch a; git add a", f"{RUN} --snapshot"),
+    Row("jobs/runs/snapshot.py", "git -C {} status", "", f"{RUN} --snapshot", status=128),
+    Row("jobs/runs/status.py", "sbatchgen status {}", "sbatchgen sweep single --profile public_cluster --job-name job --trainer train.py --time 10 --param lr=1,2 --yes", "sbatchgen status job/7"),
+    Row("jobs/runtimes/venv.py", "python3 -m venv {}", "", "sbatchgen review single --profile public_cluster --venv 'my env'"),
+    Row("jobs/runtimes/apptainer.py", "sbatchgen image build {} --to {}", "printf 'Bootstrap: docker\\nFrom: x\\n' >'my image.def'", "sbatchgen image pull 'my image.def' --to x.sif"),
+    Row("jobs/slurm/client.py", "ls -lL {}", "chmod -x bin/sbatch; touch here", "PATH=$PWD/bin sbatchgen submit single --profile public_cluster --trainer train.py --time 10 --yes"),
 )  # fmt: skip
 
 # Typed by a test of another state: that test, and the words in it. Where the value is not known, its start.
@@ -132,37 +132,37 @@ ELSEWHERE = {
     ("cli/profiles.py", "sbatchgen profile discover --update {}"): (
         "tests/discover/test_update.py", '"profile", "discover", "--update"'
     ),
-    ("discover/comparison.py", "sbatchgen profile discover --update {}"): (
+    ("lab/discover/comparison.py", "sbatchgen profile discover --update {}"): (
         "tests/discover/test_update.py", '"profile", "discover", "--update"'
     ),
     **{
         (module, "{} -m pip install {}"): ("tests/test_fixes.py", "to_install('pygls>=2')")
-        for module in ("cli/scripts.py", "lint/shellcheck.py", "runs/plot.py", "sandbox/box.py")
+        for module in ("cli/scripts.py", "check/lint/shellcheck.py", "jobs/runs/plot.py", "lab/sandbox/box.py")
     },
-    ("machine/ignored.py", "export SBATCHGEN_TRUST={}"): ("tests/inputs/test_trust.py", "export SBATCHGEN_TRUST="),
-    ("machine/ignored.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
+    ("base/machine/ignored.py", "export SBATCHGEN_TRUST={}"): ("tests/inputs/test_trust.py", "export SBATCHGEN_TRUST="),
+    ("base/machine/ignored.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
         "tests/inputs/test_trust.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:"
     ),
-    ("machine/ignored.py", "sbatchgen trust {}"): ("tests/jobs/test_group.py", 'sbatchgen("trust"'),
-    ("machine/trusted.py", "chmod o-w {}"): ("tests/inputs/test_trusted.py", "chmod o-w"),
-    ("machine/trusted.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
-    ("machine/search_path.py", "export SBATCHGEN_TRUST={}"): (
+    ("base/machine/ignored.py", "sbatchgen trust {}"): ("tests/jobs/test_group.py", 'sbatchgen("trust"'),
+    ("base/machine/trusted.py", "chmod o-w {}"): ("tests/inputs/test_trusted.py", "chmod o-w"),
+    ("base/machine/trusted.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
+    ("base/machine/search_path.py", "export SBATCHGEN_TRUST={}"): (
         "tests/trust/test_search_path.py", "export SBATCHGEN_TRUST="
     ),
-    ("machine/search_path.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
+    ("base/machine/search_path.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{}"): (
         "tests/inputs/test_trust.py", "export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:"
     ),
-    ("machine/search_path.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
-    ("resolved/request.py", "sbatchgen profile discover --name mycluster --write {}"): (
+    ("base/machine/search_path.py", "sbatchgen trust {}"): ("tests/inputs/test_trusted.py", 'command("trust"'),
+    ("jobs/resolved/request.py", "sbatchgen profile discover --name mycluster --write {}"): (
         "tests/resolved/test_profile_by_default.py", "sbatchgen profile discover --name mycluster --write"
     ),
-    ("runs/diagnosis.py", "sbatchgen resume {} --snapshot --snapshot-file {}"): (
+    ("jobs/runs/diagnosis.py", "sbatchgen resume {} --snapshot --snapshot-file {}"): (
         "tests/runs/test_snapshot.py", '"--snapshot", "--snapshot-file", "data", "--dry-run"'
     ),
     ("cli/runs.py", "sbatchgen submit {}"): ("tests/test_fixes.py", 'site.sbatchgen("submit", "plain.sh"'),
-    ("runs/plain_job.py", "sbatchgen status {}"): ("tests/test_fixes.py", 'site.sbatchgen("status", array'),
-    ("runs/run_folder.py", "rm -r {}"): ("tests/trust/test_folder.py", 'owner.bash(f"rm -r {link}")'),
-    ("runs/run_folder.py", "rm {}"): ("tests/trust/test_folder.py", "owner.bash(fix)"),
+    ("jobs/runs/plain_job.py", "sbatchgen status {}"): ("tests/test_fixes.py", 'site.sbatchgen("status", array'),
+    ("jobs/runs/run_folder.py", "rm -r {}"): ("tests/trust/test_folder.py", 'owner.bash(f"rm -r {link}")'),
+    ("jobs/runs/run_folder.py", "rm {}"): ("tests/trust/test_folder.py", "owner.bash(fix)"),
 }  # fmt: skip
 
 # No test types these, for these reasons.
@@ -171,19 +171,19 @@ NOT_HERE = {
     ("cli/rehearse.py", "sbatchgen status {}"): "the run of a rehearsal could not be entered in the index",
     ("cli/runs.py", "sbatchgen cancel {}"): "another machine",
     ("cli/runs.py", "sbatchgen exec {} -- {}"): "several clusters",
-    ("extras/page/site.py", "npm ci --ignore-scripts in a copy"): "it loads packages",
-    ("extras/rehearsal/outcome.py", 'touch "$SBATCHGEN_AGAIN_FILE"'): "a line of a trainer",
-    ("runs/diagnosis.py", "sbatchgen cancel {}"): _STANDS,
-    ("runs/diagnosis.py", "sbatchgen exec {} -- top -b -n 1"): _STANDS,
-    ("runs/diagnosis.py", "sbatchgen logs {} --lines 20"): _STANDS,
-    ("runs/diagnosis.py", "sbatchgen logs {} --program {}"): "a program that fails beside others",
-    ("runs/diagnosis.py", "sbatchgen resume {}"): _STANDS,
-    ("runs/index.py", "ls -l {}"): "a full disk",
-    ("runs/run_folder.py", "chmod o-w {}"): "a folder that everybody can reach and write",
-    ("runs/status.py", "sbatchgen resume {}"): "an answer of sbatch that was lost",
-    ("runtimes/uv.py", "uv sync --project {}"): "it loads packages",
-    ("submit/attempt.py", "sbatchgen status"): "an answer of sbatch that was lost",
-    ("submit/sweep_arrays.py", "sbatchgen resubmit {}"): "a large sweep that a limit has cut",
+    ("lab/page/site.py", "npm ci --ignore-scripts in a copy"): "it loads packages",
+    ("lab/rehearsal/outcome.py", 'touch "$SBATCHGEN_AGAIN_FILE"'): "a line of a trainer",
+    ("jobs/runs/diagnosis.py", "sbatchgen cancel {}"): _STANDS,
+    ("jobs/runs/diagnosis.py", "sbatchgen exec {} -- top -b -n 1"): _STANDS,
+    ("jobs/runs/diagnosis.py", "sbatchgen logs {} --lines 20"): _STANDS,
+    ("jobs/runs/diagnosis.py", "sbatchgen logs {} --program {}"): "a program that fails beside others",
+    ("jobs/runs/diagnosis.py", "sbatchgen resume {}"): _STANDS,
+    ("jobs/runs/index.py", "ls -l {}"): "a full disk",
+    ("jobs/runs/run_folder.py", "chmod o-w {}"): "a folder that everybody can reach and write",
+    ("jobs/runs/status.py", "sbatchgen resume {}"): "an answer of sbatch that was lost",
+    ("jobs/runtimes/uv.py", "uv sync --project {}"): "it loads packages",
+    ("jobs/submit/attempt.py", "sbatchgen status"): "an answer of sbatch that was lost",
+    ("jobs/submit/sweep_arrays.py", "sbatchgen resubmit {}"): "a large sweep that a limit has cut",
 }
 
 
@@ -239,7 +239,7 @@ def _pattern(fix: str) -> re.Pattern[str]:
     return re.compile(f"{text}(?: {_VALUE})*" if fix.startswith("srun ") else text)
 
 
-_RULES = ("rules/", "judge/", "started/")  # typed in scripts and jobs, by tests/rules
+_RULES = ("check/rules/", "jobs/judge/", "lab/started/")  # typed in scripts and jobs, by tests/rules
 
 
 def units() -> dict[tuple[str, str], str]:
@@ -256,7 +256,7 @@ def test_each_command_is_typed() -> None:
     rows = {(row.module, row.fix) for row in ROWS}
     of_slurm = {command for module, command in units() if module in _OF_SLURM}  # typed below
     typed = rows | ELSEWHERE.keys() | NOT_HERE.keys()
-    tables = (*_OF_SLURM, "runs/failures.yaml")
+    tables = (*_OF_SLURM, "jobs/runs/failures.yaml")
     untyped = {
         unit: at
         for unit, at in units().items()
@@ -350,7 +350,7 @@ def test_pip_takes_the_line_that_installs_a_package(folder: Path) -> None:
     """Nothing is downloaded: pip looks at no index, and says that it has nothing."""
     subprocess.run([sys.executable, "-m", "venv", "some where"], cwd=folder, check=True)
     python = folder / "some where/bin/python3"
-    program = "from sbatchgen.machine.packages import to_install; print(to_install('pygls>=2'))"
+    program = "from sbatchgen.base.machine.packages import to_install; print(to_install('pygls>=2'))"
     line = subprocess.run(
         [python, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout

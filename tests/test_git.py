@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.git import git
-from sbatchgen.machine.ignored import left_out
-from sbatchgen.runs.snapshot import describe, find_code
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.git import git
+from sbatchgen.base.machine.ignored import left_out
+from sbatchgen.jobs.runs.snapshot import describe, find_code
 from tests.conftest import REPOSITORY, Command
 from tests.runs.test_snapshot import git as run_git
 from tests.runs.test_snapshot import put

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.rules.rule_page import pages
+from sbatchgen.check.rules.rule_page import pages
 from tests.cluster.slurm import Cluster
 
 TRAINER = """#!/bin/bash

@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY
 
 PACKAGE, TRAINING = REPOSITORY / "sbatchgen", REPOSITORY / "training"
-# What judges any script. Who reads how a job is submitted sees one call of it.
-SCRIPTS = ("sbatch", "executables", "bash", "cluster_facts", "script", "rules", "lint")
-LAB = ("sandbox", "plan", "started", "adopt", "prepare", "discover", "extras")
+WINGS = ("base", "check", "jobs", "lab")
 SCRIPT = """
 import sys
 from sbatchgen.cli import main
@@ -67,7 +65,7 @@ def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
 
 def test_the_text_of_a_rule_needs_nothing_of_adopt() -> None:
     modules = loaded("lint", "--explain", "SB104", "--format", "json")
-    assert not [name for name in modules if name.startswith("sbatchgen.adopt")]
+    assert not [name for name in modules if name.startswith("sbatchgen.lab.adopt")]
 
 
 WALK = """
@@ -103,8 +101,8 @@ def test_a_submission_enters_few_rooms_and_modules(tmp_path: Path) -> None:
         env=env, cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     modules = {line for line in done.stderr.splitlines() if re.fullmatch(r"sbatchgen(\.\w+)+", line)}
-    others = {module for module in modules if module.split(".")[1] not in SCRIPTS}
-    rooms = {module.split(".")[1] for module in others if module.count(".") > 1}
+    others = {module for module in modules if not module.startswith("sbatchgen.check.")}
+    rooms = {module.split(".")[-2] for module in others} - {"base"}
     assert "slurm" in rooms
     assert len(rooms) <= 11, sorted(rooms)
     assert len(others) <= 68, sorted(others)
@@ -166,25 +164,40 @@ def imported(path: Path, package: Path) -> set[Path]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
             base = package.joinpath(*str(node.module).split(".")[1:])
             for alias in node.names:
-                module = base / f"{alias.name}.py"
-                files.add(module if module.is_file() else base.with_suffix(".py"))
+                named = (base / f"{alias.name}.py", base / alias.name / "__init__.py")
+                files.add(next((file for file in named if file.is_file()), base.with_suffix(".py")))
     return {file if file.is_file() else file.with_suffix("") / "__init__.py" for file in files}
 
 
 def drawn(package: Path) -> list[str]:
-    """The folders and modules of a package, in the order of its tree in CONTRIBUTING.md."""
+    """The folders and modules of a package, in the order of its tree in CONTRIBUTING.md; those of a wing with its name."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
     tree = text.partition(f"    {package.name}/\n")[2].partition("\n\n")[0]
-    words = [re.split("  +", line.strip())[0] for line in tree.splitlines()]
-    return [name.rstrip("/") for names in words for name in names.split(", ")]
+    places, wing = [], ""
+    for line in tree.splitlines():
+        names = [name.rstrip("/") for name in re.split("  +", line.strip())[0].split(", ")]
+        is_inside = line.startswith(" " * 8)
+        wing = wing if is_inside else names[0]
+        places += [f"{wing}/{name}" if is_inside else name for name in names]
+    return places
+
+
+def place(path: Path, package: Path) -> str:
+    """The folder or module of the tree that a file is of."""
+    parts = path.relative_to(package).with_suffix("").parts
+    return "/".join(parts[: 2 if parts[0] in WINGS else 1])
 
 
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
 def test_the_tree_shows_each_folder_and_module(package: Path) -> None:
+    folders = [package, *(package / wing for wing in WINGS if package == PACKAGE)]
     names = {
-        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+        path.relative_to(package).with_suffix("").as_posix()
+        for folder in folders
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert sorted(drawn(package)) == sorted(names - {"__init__", "__main__"})
+    assert sorted(drawn(package)) == sorted(name for name in names if "__" not in name)
 
 
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
@@ -192,23 +205,28 @@ def test_imports_point_up_the_tree(package: Path) -> None:
     """A folder imports only from those above it, and from itself."""
     order = ["__init__", *drawn(package), "__main__"]
     for path in package.rglob("*.py"):
-        if "files" in path.parts:
-            continue  # the start of the program in a browser
-        room = order.index(path.relative_to(package).parts[0].removesuffix(".py"))
+        if "files" in path.parts or (path.name == "__init__.py" and path.parent.name in WINGS):
+            continue  # the start of the program in a browser; what a wing is
+        room = order.index(place(path, package))
         for other in imported(path, package):
-            assert order.index(other.relative_to(package).parts[0].removesuffix(".py")) <= room, (path, other)
+            assert order.index(place(other, package)) <= room, (path, other)
 
 
 def test_only_the_commands_import_the_tools_of_a_workshop() -> None:
     """Who submits a job needs none of them: each is loaded by its command alone."""
-    lab = {PACKAGE / room for room in LAB}
     users = {
-        room
+        wing
         for path in PACKAGE.rglob("*.py")
         for file in imported(path, PACKAGE)
-        if (room := PACKAGE / path.relative_to(PACKAGE).parts[0]) not in lab and lab & {*file.parents}
+        if (wing := path.relative_to(PACKAGE).parts[0]) != "lab" and PACKAGE / "lab" in file.parents
     }
-    assert users == {PACKAGE / "cli"}
+    assert users == {"cli"}
+
+
+def test_what_judges_scripts_imports_what_everything_needs_alone() -> None:
+    for path in (PACKAGE / "check").rglob("*.py"):
+        wings = {other.relative_to(PACKAGE).parts[0] for other in imported(path, PACKAGE)}
+        assert wings <= {"base", "check", "__init__.py"}, path
 
 
 def test_no_two_modules_have_one_name() -> None:
@@ -223,10 +241,10 @@ def test_no_two_modules_have_one_name() -> None:
 
 
 def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:
-    for reader, base in (("sbatch", "units"), ("executables", ""), ("bash", "executables")):
-        for path in (PACKAGE / reader).glob("*.py"):
-            others = {other.relative_to(PACKAGE).parts[0] for other in imported(path, PACKAGE)}
-            assert {other.removesuffix(".py") for other in others} <= {reader, base, "frozen"}, path
+    for reader, base in (("sbatch", "base/units"), ("executables", ""), ("bash", "check/executables")):
+        for path in (PACKAGE / "check" / reader).glob("*.py"):
+            others = {place(other, PACKAGE) for other in imported(path, PACKAGE)}
+            assert others <= {f"check/{reader}", base, "base/frozen"}, path
 
 
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])

@@ -181,7 +181,7 @@ def newcomer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     monkeypatch.setenv("HOME", str(folder / "home"))
-    monkeypatch.setattr("sbatchgen.resolved.request.in_shell", lambda *_: "/usr/bin/sbatch")
+    monkeypatch.setattr("sbatchgen.jobs.resolved.request.in_shell", lambda *_: "/usr/bin/sbatch")
     return folder
 
 

@@ -28,16 +28,16 @@ STARTS = {
 }
 # Where another way is needed, and why.
 ALLOWED = {
-    "machine/child.py": "the one place that starts programs",
-    "machine/search_path.py": "the one place that finds programs",
-    "sandbox/inside.py": "in the sandbox: the first process there starts the script",
-    "machine/packages.py": "a fix names the Python that needs a package",
-    "sandbox/box.py": "bubblewrap binds the file of this Python",
-    "plan/step.py": "in the sandbox: a stand-in starts what the script starts",
-    "extras/rehearsal/controller.py": "in the sandbox: the played Slurm starts the script",
-    "extras/rehearsal/tasks.py": "in the sandbox: the played srun starts the tasks",
-    "extras/rehearsal/rehearsal.py": "the job's python3 in the sandbox is this Python",
-    "lint/workers.py": "forks of this process, which start no program",
+    "base/machine/child.py": "the one place that starts programs",
+    "base/machine/search_path.py": "the one place that finds programs",
+    "lab/sandbox/inside.py": "in the sandbox: the first process there starts the script",
+    "base/machine/packages.py": "a fix names the Python that needs a package",
+    "lab/sandbox/box.py": "bubblewrap binds the file of this Python",
+    "lab/plan/step.py": "in the sandbox: a stand-in starts what the script starts",
+    "lab/rehearsal/controller.py": "in the sandbox: the played Slurm starts the script",
+    "lab/rehearsal/tasks.py": "in the sandbox: the played srun starts the tasks",
+    "lab/rehearsal/rehearsal.py": "the job's python3 in the sandbox is this Python",
+    "check/lint/workers.py": "forks of this process, which start no program",
     "cli/__init__.py": "click looks for bash: among `search_path.libraries`",
 }
 
@@ -71,10 +71,10 @@ def modules() -> Iterator[tuple[str, Path]]:
 def test_programs_are_found_and_started_in_one_place() -> None:
     used = {name: names for name, path in modules() if (names := {*uses(path, STARTS)})}
     assert used.keys() == ALLOWED.keys(), used
-    assert used["sandbox/box.py"] == used["machine/packages.py"] == {"sys.executable"}
-    assert used["lint/workers.py"] == {"multiprocessing"}
+    assert used["lab/sandbox/box.py"] == used["base/machine/packages.py"] == {"sys.executable"}
+    assert used["check/lint/workers.py"] == {"multiprocessing"}
 
 
 def test_temporary_folders_are_made_in_one_place() -> None:
     used = {name for name, path in modules() if [*uses(path, {"tempfile": "*", "os": "mkdtemp"})]}
-    assert used == {"machine/temporary.py"}
+    assert used == {"base/machine/temporary.py"}

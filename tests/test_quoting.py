@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen import quoting
-from sbatchgen.runtimes import base
-from sbatchgen.units import VARIABLE, ShellPath
+from sbatchgen.base import quoting
+from sbatchgen.base.units import VARIABLE, ShellPath
+from sbatchgen.jobs.runtimes import base
 
 ANY_WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 ONE_LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=60)

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.nodes import MAX_DEPTH, MAX_SHOWN
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.workers import spread
-from sbatchgen.rules import judge
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.check.lint.workers import spread
+from sbatchgen.check.rules import judge
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.nodes import MAX_DEPTH, MAX_SHOWN
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.conftest import Command
 
 CPU_S = 20  # of processor time, which other work on the machine does not use up; a bomb took minutes

@@ -28,11 +28,11 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sbatchgen.base.errors import DocumentError
 from sbatchgen.cli import output
-from sbatchgen.errors import DocumentError
-from sbatchgen.prepare import dataset
-from sbatchgen.runs import events as events_module
-from sbatchgen.runs.plot import read_history
+from sbatchgen.jobs.runs import events as events_module
+from sbatchgen.jobs.runs.plot import read_history
+from sbatchgen.lab.prepare import dataset
 from tests.conftest import REPOSITORY, Command
 
 TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does
@@ -125,10 +125,10 @@ def serve() -> None:
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
-    import sbatchgen.lint.linting
-    import sbatchgen.review.screen
-    import sbatchgen.runs.plot
-    import sbatchgen.submit.local  # noqa: F401
+    import sbatchgen.check.lint.linting
+    import sbatchgen.jobs.review.screen
+    import sbatchgen.jobs.runs.plot
+    import sbatchgen.jobs.submit.local  # noqa: F401
 
     gc.freeze()
     for line in sys.stdin:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.sbatch.gres import requested
-from sbatchgen.units import (
+from sbatchgen.base.units import (
     Argument,
     Duration,
     EnvName,
@@ -17,6 +16,7 @@ from sbatchgen.units import (
     Text,
     meant_time,
 )
+from sbatchgen.check.sbatch.gres import requested
 
 
 @pytest.mark.parametrize(

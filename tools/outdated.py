@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import click
 
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.quoting import visible
+from sbatchgen.base.units import Citation
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put
-from sbatchgen.errors import DocumentError
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.quoting import visible
-from sbatchgen.units import Citation
+from sbatchgen.jobs.inputs.document import Document, read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import Places, bundled
 from tools.sources import SourceState, compare
 
 _CLONE = ("git", "clone", "--quiet", "--bare", "--depth=1", "--no-single-branch", "--filter=blob:limit=1m")

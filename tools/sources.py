@@ -20,17 +20,17 @@ from typing import NamedTuple
 
 import click
 
+from sbatchgen.base.errors import DocumentError, Problem
+from sbatchgen.base.finding import Finding, Severity
+from sbatchgen.base.git import git
+from sbatchgen.base.quoting import first_names, visible
+from sbatchgen.base.units import Citation
+from sbatchgen.check.cluster_facts import OLD_DAYS, FactSource
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put, report
-from sbatchgen.cluster_facts import OLD_DAYS, FactSource
-from sbatchgen.errors import DocumentError, Problem
-from sbatchgen.finding import Finding, Severity
-from sbatchgen.git import git
-from sbatchgen.inputs.document import Document, read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places
-from sbatchgen.quoting import first_names, visible
-from sbatchgen.units import Citation
+from sbatchgen.jobs.inputs.document import Document, read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import Places
 
 _SHOWN = 100  # characters of a line
 

@@ -16,28 +16,28 @@ from typing import Any, Literal
 
 import click
 
-from sbatchgen import text_table as tables
+from sbatchgen.base import text_table as tables
+from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.machine.ignored import TRUST
+from sbatchgen.base.quoting import first_names, visible
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge import profile_check
-from sbatchgen.judge.job_check import check
-from sbatchgen.judge.rendered_script import lint_rendered
-from sbatchgen.machine.ignored import TRUST
-from sbatchgen.modes import MODES
-from sbatchgen.quoting import first_names, visible
-from sbatchgen.render.render import render_request
-from sbatchgen.resolved.request import Request, read_request
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import Runtime
-from sbatchgen.slurm import client
-from sbatchgen.submit.rendered import of_job
-from sbatchgen.submit.sbatch import TEST_TIMEOUT_S, ask_slurm
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge import profile_check
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import Request, read_request
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes.base import Runtime
+from sbatchgen.jobs.slurm import client
+from sbatchgen.jobs.submit.rendered import of_job
+from sbatchgen.jobs.submit.sbatch import TEST_TIMEOUT_S, ask_slurm
 
 # ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
 # drained: --test-only refuses it while nodes are away; sbatch takes it, and it waits for them.

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.attacks.place import SBATCHGEN, Place
-from sbatchgen.adopt.adoption import adopt
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.quoting import is_plain
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.quoting import is_plain
+from sbatchgen.lab.adopt.adoption import adopt
 from tests.lint.test_scripts import PIECES, SEEDS
 from tests.training import damages
 

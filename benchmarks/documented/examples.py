@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbatchgen.git import git
-from sbatchgen.lint.source import sources
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.git import git
+from sbatchgen.check.lint.source import sources
+from sbatchgen.check.script.script import JobScript
 
 AWS, CSC = "aws-samples/awsome-distributed-training", "CSCfi/csc-user-guide"
 LUMI, OLIVIA = "Lumi-supercomputer/LUMI-AI-Guide", "UNINETTSigma2/documentation"

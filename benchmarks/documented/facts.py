@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sbatchgen.adopt.training import main
-from sbatchgen.bash import Body, Word
-from sbatchgen.bash.chain import Tool
-from sbatchgen.script.launches import Launch
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.bash import Body, Word
+from sbatchgen.check.bash.chain import Tool
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.adopt.training import main
 
 KINDS = ("directive", "step", "variable", "module", "container", "program")
 _COUNTS = """

@@ -13,19 +13,19 @@ from typing import Any
 from benchmarks.documented.examples import Example
 from benchmarks.documented.facts import Item, gpus, items
 from benchmarks.documented.starts import Start
-from sbatchgen.adopt.shape import MODULES
-from sbatchgen.adopt.training import main
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import bundled
-from sbatchgen.judge.job_check import check
-from sbatchgen.render.render import render_request
-from sbatchgen.resolved.request import read_request
-from sbatchgen.script.launches import Launch
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import Text
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.units import Text
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import read_request
+from sbatchgen.lab.adopt.shape import MODULES
+from sbatchgen.lab.adopt.training import main
 
 Job = dict[str, Any]
 _CONTAINERS = {"apptainer": "apptainer", "singularity": "apptainer", "shifter": "shifter"}

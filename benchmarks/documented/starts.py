@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.documented.facts import MEETING
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.executables.command_options import program_name, read_options
-from sbatchgen.executables.launcher import LauncherCall
-from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS, commands
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan.dry_run import Given
-from sbatchgen.plan.planning import plan_of
-from sbatchgen.plan.started import StartedProcess, Step
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.check.executables.command_options import program_name, read_options
+from sbatchgen.check.executables.launcher import LauncherCall
+from sbatchgen.check.executables.program import LAUNCHERS, MODULES, PROGRAMS, commands
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.lab.plan.dry_run import Given
+from sbatchgen.lab.plan.planning import plan_of
+from sbatchgen.lab.plan.started import StartedProcess, Step
 
 HOME = {"HOME": "/home/user", "USER": "user"}
 # Beside how processes meet: what Slurm, a shell and a runtime say, and masks of GPUs, which `gpus` counts.

@@ -122,7 +122,7 @@ def needs_shim() -> bool:
 
 def prepare(bench: Bench) -> None:
     """The sitecustomize, and MNIST where the example looks for it: ../data, seen from its own folder."""
-    from sbatchgen.prepare import digits
+    from sbatchgen.lab.prepare import digits
 
     site = bench.scratch / "site"
     site.mkdir()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.survival.place import Place, Row, one_line_failure
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from tests.training import test_lock
 from tests.training.trainers import (
     SPAWN_2,

@@ -12,8 +12,8 @@ from typing import NoReturn
 import click
 
 from sbatchgen import __version__
+from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, of_file
 from sbatchgen.cli.output import TYPED, note_lines, put, say, show_markdown, warn_of_left_out
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -110,7 +110,7 @@ def _report(problems: Sequence[Problem], status: int, argv: Sequence[str] | None
     own = " ".join(typed[: typed.index("--")] if "--" in typed else typed).replace("=", " ")
     if " --format json" in own and typed[0] != "explain":  # which has printed its document
         from sbatchgen.cli.typed_fix import arguments, options_of
-        from sbatchgen.outputs.json_document import document
+        from sbatchgen.jobs.outputs.json_document import document
 
         context = click.Context(cli)
         command = cli.get_command(context, typed[0])
@@ -207,7 +207,7 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from sbatchgen.machine.search_path import libraries
+    from sbatchgen.base.machine.search_path import libraries
 
     complete = get_completion_class(shell)
     assert complete is not None  # noqa: S101 - click knows these three
@@ -235,7 +235,7 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
     `sbatchgen help guide` lists the pages of the documentation, and `sbatchgen help guide plan` shows one of
     them. `sbatchgen help script` explains the scripts that sbatchgen renders.
     """
-    from sbatchgen.inputs.search import bundled
+    from sbatchgen.jobs.inputs.search import bundled
 
     if skill:
         from sbatchgen.cli.guide import without_comments
@@ -253,8 +253,8 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
 
 def _show_guide(*names: str, others: Sequence[str]) -> None:
     """Show a page, or list all; `others` are what a wrong name may mean too."""
+    from sbatchgen.base.text_table import table
     from sbatchgen.cli import guide
-    from sbatchgen.text_table import table
 
     if names:
         show_markdown(guide.page(names[0], others))

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, SlurmError
+from sbatchgen.base.quoting import word
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import snapshot_of
 from sbatchgen.cli.output import YES, completed_runs, here, note
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
-from sbatchgen.quoting import word
 
 if TYPE_CHECKING:
-    from sbatchgen.resolved.sweep import Sweep
-    from sbatchgen.runs.index import Index, Run
-    from sbatchgen.runs.record import Record
+    from sbatchgen.jobs.resolved.sweep import Sweep
+    from sbatchgen.jobs.runs.index import Index, Run
+    from sbatchgen.jobs.runs.record import Record
 
 _NOT_OF_JOBS = ("yes", "dry_run", "again", "budget", "reviewed", "follow", "after", "keep_sbatch_env", "form")
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -29,7 +29,7 @@ _TYPED = click.core.ParameterSource.COMMANDLINE
 
 def _note_completed(index: Index, run: Run) -> None:
     """Say that a run which is started again has completed."""
-    from sbatchgen.runs.status import run_states
+    from sbatchgen.jobs.runs.status import run_states
 
     (state,), _ = run_states(index, os.environ, [run])
     if state.last and state.last.state == "COMPLETED":
@@ -101,9 +101,9 @@ def submit_points(
     args: tuple[str, ...], run: Run, options: tuple[str, ...], *, only: str = "", failed: bool = False
 ) -> None:
     """Submit points of a sweep again: those of a list as 3,17-19, else all that are not done."""
-    from sbatchgen.runs import points
-    from sbatchgen.runs.status import run_states
-    from sbatchgen.sbatch.array import indices
+    from sbatchgen.check.sbatch.array import indices
+    from sbatchgen.jobs.runs import points
+    from sbatchgen.jobs.runs.status import run_states
 
     named = {number for numbers in indices(only) or () for number in numbers}
     if only and not named:
@@ -157,8 +157,8 @@ def last_record(run: Run) -> Record:
 
     Raises DocumentError: the run has no record, or the folder is gone.
     """
-    from sbatchgen.runs.record import records, submitting
-    from sbatchgen.runs.run_folder import refusal
+    from sbatchgen.jobs.runs.record import records, submitting
+    from sbatchgen.jobs.runs.run_folder import refusal
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
@@ -179,11 +179,11 @@ def _resume_script(
     run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
 ) -> None:
     """Submit the script of a run again, as it was, but for options of sbatch."""
-    from sbatchgen.files import read_file, read_own
-    from sbatchgen.finding import Finding
-    from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs import folder_check, submitted_scripts
-    from sbatchgen.submit.finished import of_script
+    from sbatchgen.base.files import read_file, read_own
+    from sbatchgen.base.finding import Finding
+    from sbatchgen.jobs.inputs.document import MAX_BYTES
+    from sbatchgen.jobs.runs import folder_check, submitted_scripts
+    from sbatchgen.jobs.submit.finished import of_script
 
     ran, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:

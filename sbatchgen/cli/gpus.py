@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, put_in_form, redraw, report
-from sbatchgen.errors import CommandLineError, FitError, did_you_mean
-from sbatchgen.inputs import completion
+from sbatchgen.jobs.inputs import completion
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
@@ -66,10 +66,10 @@ def gpus(
 
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:
-    from sbatchgen.outputs.gpus import gpus_output
-    from sbatchgen.review import free_gpus as screen
-    from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
-    from sbatchgen.slurm.node import nodes
+    from sbatchgen.jobs.outputs.gpus import gpus_output
+    from sbatchgen.jobs.review import free_gpus as screen
+    from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
+    from sbatchgen.jobs.slurm.node import nodes
 
     all_nodes = nodes(os.environ)
     known = {name for node in all_nodes for name in node.partitions}
@@ -83,14 +83,14 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
-    from sbatchgen.judge.job_check import check
-    from sbatchgen.outputs.gpus import RoomOutput
-    from sbatchgen.review import free_gpus as screen
-    from sbatchgen.slurm.config import config
-    from sbatchgen.slurm.gpu_nodes import gpu_nodes
-    from sbatchgen.slurm.node import nodes
-    from sbatchgen.slurm.partition import partitions
-    from sbatchgen.slurm.room import rooms
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.outputs.gpus import RoomOutput
+    from sbatchgen.jobs.review import free_gpus as screen
+    from sbatchgen.jobs.slurm.config import config
+    from sbatchgen.jobs.slurm.gpu_nodes import gpu_nodes
+    from sbatchgen.jobs.slurm.node import nodes
+    from sbatchgen.jobs.slurm.partition import partitions
+    from sbatchgen.jobs.slurm.room import rooms
 
     resolved = request_of(job, args, job_options).resolved
     if not resolved.slurm:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from sbatchgen.base.errors import CommandLineError
 from sbatchgen.cli.output import note, put
-from sbatchgen.errors import CommandLineError
 
 
 @click.command()
@@ -20,7 +20,7 @@ def trust(folder: str | None, *, remove: bool) -> None:
     sbatchgen.yaml, .sbatchgen and git's .git in it and below then count as if they were yours. Who can write
     the folder can so decide what your jobs run. Without FOLDER: the folders that you trust.
     """
-    from sbatchgen.machine import trusted
+    from sbatchgen.base.machine import trusted
 
     if folder is None:
         if remove:

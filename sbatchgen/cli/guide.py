@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sbatchgen.errors import CommandLineError, nearest
-from sbatchgen.inputs.search import bundled
+from sbatchgen.base.errors import CommandLineError, nearest
+from sbatchgen.jobs.inputs.search import bundled
 
 FIRST = ("install", "tutorial", "first-hour", "glossary")  # the others are those on how to do something
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)  # for the tests of pages

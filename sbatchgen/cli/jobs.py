@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import LIMIT_STATUS, CommandLineError, SlurmError
+from sbatchgen.base.quoting import visible, word
 from sbatchgen.cli.output import (
     BRIEF,
     FORMAT,
@@ -23,17 +25,15 @@ from sbatchgen.cli.output import (
     report,
     show_review,
 )
-from sbatchgen.errors import LIMIT_STATUS, CommandLineError, SlurmError
-from sbatchgen.inputs import completion
-from sbatchgen.quoting import visible, word
+from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
-    from sbatchgen.inputs.layers import Layer
-    from sbatchgen.plan.dry_run import Given
-    from sbatchgen.resolved.request import Request
-    from sbatchgen.resolved.resolved_job import ResolvedJob
-    from sbatchgen.script.script import JobScript
-    from sbatchgen.submit.submission import Submission
+    from sbatchgen.check.script.script import JobScript
+    from sbatchgen.jobs.inputs.layers import Layer
+    from sbatchgen.jobs.resolved.request import Request
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+    from sbatchgen.jobs.submit.submission import Submission
+    from sbatchgen.lab.plan.dry_run import Given
 
 
 ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
@@ -64,7 +64,7 @@ class JobCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
-        from sbatchgen.inputs.flags import parameters
+        from sbatchgen.jobs.inputs.flags import parameters
 
         options = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
@@ -81,7 +81,7 @@ class JobCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then the common ones of a job by group; with --help-all, all."""
-        from sbatchgen.inputs.flags import GROUPS, JobOption
+        from sbatchgen.jobs.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
@@ -103,8 +103,8 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
     """Return the request of a command line; of a job that names no partition, in one that it fits."""
-    from sbatchgen.judge.job_check import check
-    from sbatchgen.resolved.request import ONLY_PROFILE, read_request
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.resolved.request import ONLY_PROFILE, read_request
 
     refuse_mistaken(job, "job")
     request = read_request(
@@ -116,7 +116,7 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
 
 
 def _read_trainer(resolved: ResolvedJob) -> Layer | None:
-    from sbatchgen.judge.trainer import restarts_of_source
+    from sbatchgen.jobs.judge.trainer import restarts_of_source
 
     return restarts_of_source(resolved, files_here(), os.environ)
 
@@ -136,17 +136,17 @@ def submission_of(
     **how: bool,
 ) -> Submission:
     """Return the submission of a job or of a finished script; `how` is what `rendered.of_job` takes."""
-    from sbatchgen.lint.source import is_script
+    from sbatchgen.check.lint.source import is_script
 
     refuse_mistaken(name, "job")
     if not is_script(name):
-        from sbatchgen.submit.rendered import of_job
+        from sbatchgen.jobs.submit.rendered import of_job
 
         return of_job(request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how)
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")
-    from sbatchgen.submit.finished import of_script
+    from sbatchgen.jobs.submit.finished import of_script
 
     return of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
 
@@ -162,10 +162,10 @@ def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
 
 def refuse_mistaken(name: str, wanted: str) -> None:
     """Raise CommandLineError for a file that this command is not for."""
-    from sbatchgen.modes import MODES
+    from sbatchgen.jobs.modes import MODES
 
     if name not in MODES:
-        from sbatchgen.wrong_file import mistaken
+        from sbatchgen.base.wrong_file import mistaken
 
         context = click.get_current_context()
         names = context.params.get("job", ())
@@ -184,10 +184,10 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
     Findings go to stderr. Needs neither Slurm nor a network.
     """
-    from sbatchgen import files
+    from sbatchgen.base import files
     from sbatchgen.cli.output import print_bytes
-    from sbatchgen.judge.job_check import check
-    from sbatchgen.render.render import render_request
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.render.render import render_request
 
     request = request_of(job, args, job_options)
     report(check(request.resolved))
@@ -212,8 +212,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
     the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
     """
-    from sbatchgen.submit.reviewed import with_digest
-    from sbatchgen.submit.sbatch import ask_slurm
+    from sbatchgen.jobs.submit.reviewed import with_digest
+    from sbatchgen.jobs.submit.sbatch import ask_slurm
 
     whole, brief = job_options.pop("whole"), job_options.pop("brief")
     snapshot = snapshot_of(job_options)
@@ -242,11 +242,11 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     For each option, the command shows the value, the place where it was set, and the values that it overrode.
     review shows only the values that you may not expect.
     """
-    from sbatchgen.judge.job_check import check
-    from sbatchgen.render.render import render_request
-    from sbatchgen.render.trace import trace_request
-    from sbatchgen.resolved.origins import settings
-    from sbatchgen.review import screen
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.render.render import render_request
+    from sbatchgen.jobs.render.trace import trace_request
+    from sbatchgen.jobs.resolved.origins import settings
+    from sbatchgen.jobs.review import screen
 
     request = request_of(job, args, job_options)
     findings = check(request.resolved)
@@ -255,7 +255,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     script = render_request(request) if traced else None
     places = trace_request(request, script) if script is not None else []
     if form == "json":
-        from sbatchgen.outputs.explained import explain_output
+        from sbatchgen.jobs.outputs.explained import explain_output
 
         put_json(explain_output(values, script, places))
     else:
@@ -291,11 +291,11 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     shell. Exit status: 3 if sbatch refuses the script, 4 if it does not fit the cluster, 6 if the plan
     reached a limit before the script ended, else 0.
     """
-    from sbatchgen.plan import listing
-    from sbatchgen.plan.planning import SANDBOX_NOTE, plan_of
-    from sbatchgen.rules import judge
-    from sbatchgen.rules.refusals import misfits, refusal
-    from sbatchgen.started.judge_started import lint_started
+    from sbatchgen.check.rules import judge
+    from sbatchgen.check.rules.refusals import misfits, refusal
+    from sbatchgen.lab.plan import listing
+    from sbatchgen.lab.plan.planning import SANDBOX_NOTE, plan_of
+    from sbatchgen.lab.started.judge_started import lint_started
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see", "brief")}
     if len(job) != 1 + diff:
@@ -320,7 +320,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     refused = refusal(script)
     findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(done)]
     if form == "json":
-        from sbatchgen.plan.plan_output import plan_output
+        from sbatchgen.lab.plan.plan_output import plan_output
 
         put_json(plan_output(done, findings, refused, brief=how["brief"]))
         failure = failure_of(findings)
@@ -335,18 +335,18 @@ def _script_of(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
 ) -> tuple[JobScript, Given, int | None]:
     """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
-    from sbatchgen.lint.source import is_script, whole
-    from sbatchgen.plan.planning import given_by, script_of
+    from sbatchgen.check.lint.source import is_script, whole
+    from sbatchgen.lab.plan.planning import given_by, script_of
 
     if not (is_script(job) or job == "-"):
-        from sbatchgen.render.render import render_request
+        from sbatchgen.jobs.render.render import render_request
 
         request = request_of(job, args, given)
         script = script_of(job, render_request(request), profile=request.resolved.profile)
         return script, given_by((), variables, files), None
-    from sbatchgen.inputs.flags import layer_of
-    from sbatchgen.inputs.search import Places
-    from sbatchgen.judge.read_settings import settings_of
+    from sbatchgen.jobs.inputs.flags import layer_of
+    from sbatchgen.jobs.inputs.search import Places
+    from sbatchgen.jobs.judge.read_settings import settings_of
 
     source = whole(job)
     others = [

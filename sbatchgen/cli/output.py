@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
-from sbatchgen.inputs import completion
-from sbatchgen.machine.ignored import left_out
-from sbatchgen.quoting import fix_lines, one_line, visible
+from sbatchgen.base.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.base.machine.ignored import left_out
+from sbatchgen.base.quoting import fix_lines, one_line, visible
+from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
-    from sbatchgen.finding import Finding
-    from sbatchgen.review.review import Review
+    from sbatchgen.base.finding import Finding
+    from sbatchgen.jobs.review.review import Review
 
 TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the command line
 put = click.echo  # to stdout or another stream
@@ -111,7 +111,7 @@ def here() -> Path:
 def _hold(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
     """Add budgets to those of the variable, for this process and its jobs: all of them hold."""
     if value:
-        from sbatchgen.budget.allowance import VARIABLE
+        from sbatchgen.jobs.budget.allowance import VARIABLE
 
         named = (os.environ.get(VARIABLE), *(str(Path(each).absolute()) for each in value))
         os.environ[VARIABLE] = ":".join(filter(None, named))
@@ -146,9 +146,9 @@ FORMAT = click.option(
 
 
 def put_json(output: object, stream: TextIO | None = None) -> None:
-    """Print an output of `sbatchgen.outputs`, or a record."""
+    """Print an output of `sbatchgen.jobs.outputs`, or a record."""
     from sbatchgen.cli.typed_fix import arguments, options_of
-    from sbatchgen.outputs.json_document import document
+    from sbatchgen.jobs.outputs.json_document import document
 
     context = click.get_current_context()
     options, typed = options_of(context.command, context), context.find_root().meta.get(TYPED, ())
@@ -165,7 +165,7 @@ def put_in_form(form: str, output: object, text: str) -> None:
 
 def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     """Print reviews so that they fit the terminal."""
-    from sbatchgen.review.brief import brief
+    from sbatchgen.jobs.review.brief import brief
 
     warn_of_left_out()  # before the question whether to submit
     try:
@@ -178,7 +178,7 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
 
 def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: bool = False) -> None:
     """Print a review, on a terminal in colour."""
-    from sbatchgen.review.screen import as_text
+    from sbatchgen.jobs.review.screen import as_text
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
@@ -188,7 +188,7 @@ def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: boo
 
 
 def _put_coloured(review: str, stream: TextIO) -> None:
-    from sbatchgen.review.screen import coloured
+    from sbatchgen.jobs.review.screen import coloured
 
     in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
     put(coloured(visible(review)) if in_colour else visible(review), stream, nl=False)
@@ -232,7 +232,7 @@ def print_bytes(data: bytes) -> None:
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN: names of runs, and folders."""
-    from sbatchgen.runs.index import Index, place
+    from sbatchgen.jobs.runs.index import Index, place
 
     names = []
     with contextlib.suppress(DocumentError, OSError):

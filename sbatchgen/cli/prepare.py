@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.quoting import word
 from sbatchgen.cli.jobs import request_of
 from sbatchgen.cli.output import here, note, put
-from sbatchgen.errors import CommandLineError
-from sbatchgen.inputs import completion
-from sbatchgen.inputs.search import Places
-from sbatchgen.quoting import word
+from sbatchgen.jobs.inputs import completion
+from sbatchgen.jobs.inputs.search import Places
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 
@@ -29,7 +29,7 @@ def data() -> None:
 @click.option("--seed", metavar="N", type=int, help="Seed of the drawing (--synthetic).")
 def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
-    from sbatchgen.prepare.dataset import download_mnist, draw_mnist
+    from sbatchgen.lab.prepare.dataset import download_mnist, draw_mnist
 
     sizes = {name: value for name, value in drawing.items() if value is not None}
     if synthetic:
@@ -95,8 +95,8 @@ def image_build(**options: str | None) -> None:
 
 
 def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | None, force: object) -> None:
-    from sbatchgen.prepare.image import prepare
-    from sbatchgen.runtimes import RUNTIMES
+    from sbatchgen.jobs.runtimes import RUNTIMES
+    from sbatchgen.lab.prepare.image import prepare
 
     tools = {tool.verb: (name, tool) for name, runtime in RUNTIMES.items() for tool in runtime.image_tools}
     runtime, tool = tools[verb]
@@ -107,7 +107,7 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
-    from sbatchgen.render.render import image_is_file
+    from sbatchgen.jobs.render.render import image_is_file
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
     image, is_file = resolved.software.get("image"), image_is_file(resolved)
@@ -154,9 +154,9 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
 
     FOLDER is for any web server: static files that send nothing anywhere. Needs Node.js and npm, once.
     """
-    from sbatchgen.extras.page.site import installed, read_site
-    from sbatchgen.extras.page.static_files import PageParts, write
-    from sbatchgen.machine.trust import make_own
+    from sbatchgen.base.machine.trust import make_own
+    from sbatchgen.lab.page.site import installed, read_site
+    from sbatchgen.lab.page.static_files import PageParts, write
 
     places = Places(here(), os.environ)
     files = [places.profile(name) for name in names]

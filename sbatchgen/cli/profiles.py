@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sbatchgen.base.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
+from sbatchgen.base.quoting import one_line, visible
 from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
-from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
-from sbatchgen.inputs import completion
-from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.quoting import one_line, visible
+from sbatchgen.jobs.inputs import completion
+from sbatchgen.jobs.inputs.search import Places, bundled
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from sbatchgen.discover.slurm_answers import LiveCluster
-    from sbatchgen.inputs.document import Document
-    from sbatchgen.inputs.profile import Profile
-    from sbatchgen.outputs.profiles import ListedProfile
+    from sbatchgen.jobs.inputs.document import Document
+    from sbatchgen.jobs.inputs.profile import Profile
+    from sbatchgen.jobs.outputs.profiles import ListedProfile
+    from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
 
 def _read(file: Path) -> Document[Profile]:
-    from sbatchgen.inputs.document import read_document
-    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.jobs.inputs.document import read_document
+    from sbatchgen.jobs.inputs.profile import Profile
 
     return read_document(file, Profile)
 
@@ -48,7 +48,7 @@ def profile_list(form: str) -> None:
 
     listed = [*_listed()]
     if form == "json":
-        from sbatchgen.outputs.profiles import ProfilesOutput
+        from sbatchgen.jobs.outputs.profiles import ProfilesOutput
 
         put_json(ProfilesOutput(profiles=listed))
         return
@@ -102,12 +102,12 @@ def _age(checked: str, today: date) -> str:
 @FORMAT
 def profile_show(name: str, form: str) -> None:
     """Print a profile; NAME is a name or a file."""
-    from sbatchgen.files import read_file
-    from sbatchgen.inputs.document import MAX_BYTES, as_data
+    from sbatchgen.base.files import read_file
+    from sbatchgen.jobs.inputs.document import MAX_BYTES, as_data
 
     file = Places(here(), os.environ).profile(name)
     if form == "json":
-        from sbatchgen.outputs.profiles import ProfileOutput
+        from sbatchgen.jobs.outputs.profiles import ProfileOutput
 
         put_json(ProfileOutput(file=str(file), profile=as_data(_read(file).value)))
     else:
@@ -135,9 +135,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     """
     from datetime import datetime
 
-    from sbatchgen.discover.entries import is_clean
-    from sbatchgen.discover.facts import text
-    from sbatchgen.discover.slurm_answers import ask
+    from sbatchgen.lab.discover.entries import is_clean
+    from sbatchgen.lab.discover.facts import text
+    from sbatchgen.lab.discover.slurm_answers import ask
 
     if old is not None and (name or new):
         raise CommandLineError.of("--update takes neither --name nor --write", fix="leave these out")
@@ -154,7 +154,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if new is None:
         put(content, nl=False)
         return
-    from sbatchgen import files
+    from sbatchgen.base import files
 
     if os.path.lexists(new):
         raise DocumentError.of(f"{new} exists", fix=f"bring it up to date: --update {new}; or name another")
@@ -166,11 +166,11 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     import difflib
 
-    from sbatchgen import files
-    from sbatchgen.discover.comparison import differences, findings
-    from sbatchgen.discover.update import updated
-    from sbatchgen.inputs.document import MAX_BYTES, decode
-    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.base import files
+    from sbatchgen.jobs.inputs.document import MAX_BYTES, decode
+    from sbatchgen.jobs.inputs.profile import Profile
+    from sbatchgen.lab.discover.comparison import differences, findings
+    from sbatchgen.lab.discover.update import updated
 
     places = Places(here(), os.environ)
     file = places.profile(name)
@@ -204,10 +204,10 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 
     Renders every mode in every partition, and reports problems.
     """
-    from sbatchgen.discover import comparison
-    from sbatchgen.discover.slurm_answers import ask
-    from sbatchgen.finding import Finding
-    from sbatchgen.judge.profile_check import findings
+    from sbatchgen.base.finding import Finding
+    from sbatchgen.jobs.judge.profile_check import findings
+    from sbatchgen.lab.discover import comparison
+    from sbatchgen.lab.discover.slurm_answers import ask
 
     cluster = ask(os.environ) if live else None
     reported: dict[str, list[Finding]] = {}
@@ -229,7 +229,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     if form == "text":
         report(every)
         return
-    from sbatchgen.outputs.profiles import ChecksOutput
+    from sbatchgen.jobs.outputs.profiles import ChecksOutput
 
     checked = reported.items()
     put_json(ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]))
@@ -242,8 +242,8 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 @FORMAT
 def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
-    from sbatchgen.outputs.profiles import SourceOutput, SourcesOutput
-    from sbatchgen.text_table import table
+    from sbatchgen.base.text_table import table
+    from sbatchgen.jobs.outputs.profiles import SourceOutput, SourcesOutput
 
     sources = _read(Places(here(), os.environ).profile(name)).value.sources
     rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]

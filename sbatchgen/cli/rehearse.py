@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, here, note, put, put_json, report
-from sbatchgen.errors import CommandLineError, DocumentError
-from sbatchgen.inputs import completion
+from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sbatchgen.extras.rehearsal.outcome import RehearseOutput, Row
+    from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
 
 SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 
@@ -74,12 +74,12 @@ def rehearse(
     all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.extras.rehearsal.outcome import rows
-    from sbatchgen.extras.rehearsal.rehearsal import refuse_unfit
-    from sbatchgen.extras.rehearsal.rehearsal import rehearse as run
-    from sbatchgen.judge.job_check import check
-    from sbatchgen.text_table import table
-    from sbatchgen.units import in_bytes
+    from sbatchgen.base.text_table import table
+    from sbatchgen.base.units import in_bytes
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.lab.rehearsal.outcome import rows
+    from sbatchgen.lab.rehearsal.rehearsal import refuse_unfit
+    from sbatchgen.lab.rehearsal.rehearsal import rehearse as run
 
     if cluster:
         tried = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
@@ -102,8 +102,8 @@ def rehearse(
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
-    from sbatchgen.quoting import fix_lines, one_line
-    from sbatchgen.text_table import table
+    from sbatchgen.base.quoting import fix_lines, one_line
+    from sbatchgen.base.text_table import table
 
     if form == "json":
         put_json(output)
@@ -124,12 +124,12 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
     from sbatchgen.cli.runs import follow_run
     from sbatchgen.cli.submit import agreed, submit_to_slurm
-    from sbatchgen.extras.rehearsal.outcome import cluster_rows
-    from sbatchgen.review.screen import in_short
-    from sbatchgen.runs.job_log import find_logs, last_lines
-    from sbatchgen.runs.metrics import read_events
-    from sbatchgen.submit import sbatch
-    from sbatchgen.submit.rendered import of_job
+    from sbatchgen.jobs.review.screen import in_short
+    from sbatchgen.jobs.runs.job_log import find_logs, last_lines
+    from sbatchgen.jobs.runs.metrics import read_events
+    from sbatchgen.jobs.submit import sbatch
+    from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
     resolved = request_of(job, args, job_options).resolved
     if not resolved.slurm:

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli import output
-from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
-from sbatchgen.errors import (
+from sbatchgen.base.errors import (
     CommandLineError,
     DocumentError,
     Problem,
@@ -25,15 +23,17 @@ from sbatchgen.errors import (
     SlurmError,
     did_you_mean,
 )
-from sbatchgen.quoting import ALSO, counted, numbers_as_text, one_line, words
-from sbatchgen.quoting import word as quoted
+from sbatchgen.base.quoting import ALSO, counted, numbers_as_text, one_line, words
+from sbatchgen.base.quoting import word as quoted
+from sbatchgen.cli import output
+from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
 
 if TYPE_CHECKING:
-    from sbatchgen.runs.index import Index, Run
-    from sbatchgen.runs.plain_job import PlainJob
-    from sbatchgen.runs.plot import History
-    from sbatchgen.runs.status import RunState
-    from sbatchgen.slurm.queue import SlurmJob
+    from sbatchgen.jobs.runs.index import Index, Run
+    from sbatchgen.jobs.runs.plain_job import PlainJob
+    from sbatchgen.jobs.runs.plot import History
+    from sbatchgen.jobs.runs.status import RunState
+    from sbatchgen.jobs.slurm.queue import SlurmJob
 
 RECENT_S = 7 * 86400.0  # status shows runs that ended since then
 POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hurry
@@ -49,7 +49,7 @@ def _task(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def open_index() -> Index:
     """Return the index of runs; raises DocumentError if it can't be used."""
-    from sbatchgen.runs.index import Index, place
+    from sbatchgen.jobs.runs.index import Index, place
 
     return Index(place(os.environ), note)
 
@@ -93,7 +93,7 @@ def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
     Raises CommandLineError for a file that is not a log, and for an id that is not known; DocumentError and
     SlurmError for what can't be read.
     """
-    from sbatchgen.runs.plain_job import find
+    from sbatchgen.jobs.runs.plain_job import find
 
     base, _, point = word.rpartition("/")
     if index.find(word, here()) or (base and point.isdecimal() and index.find(base, here())):
@@ -122,7 +122,7 @@ def _from_here(path: str) -> str:
 
 def _continued(job: PlainJob) -> str:
     """Return how to continue the training of a colleague's run."""
-    from sbatchgen.machine.trust import user_name
+    from sbatchgen.base.machine.trust import user_name
 
     newest = job.newest_checkpoint
     again = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"
@@ -135,9 +135,9 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
 
     Asks and raises as `find_run` does.
     """
-    from sbatchgen.runs.job_log import task_of
-    from sbatchgen.runs.points import POINTS
-    from sbatchgen.runs.record import records
+    from sbatchgen.jobs.runs.job_log import task_of
+    from sbatchgen.jobs.runs.points import POINTS
+    from sbatchgen.jobs.runs.record import records
 
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, here())
@@ -151,7 +151,7 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
 
 def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str, str]:
     """Return the run, the point or task, and the id of the job that a word means, if it names one."""
-    from sbatchgen.runs.record import read_record
+    from sbatchgen.jobs.runs.record import read_record
 
     run, point = find_point(index, word, changes=changes)
     job = index.job_of(run, word, here())
@@ -164,8 +164,8 @@ def point_states_of(
     index: Index, names: Sequence[str], *, changes: bool = False
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, of points as lr/0, and of jobs of no run, and what could not be read."""
-    from sbatchgen.runs.points import POINTS
-    from sbatchgen.runs.status import plain_state, point_state, run_states
+    from sbatchgen.jobs.runs.points import POINTS
+    from sbatchgen.jobs.runs.status import plain_state, point_state, run_states
 
     plain = {at: job for at, name in enumerate(names) if (job := find_plain(index, name))}
     of_runs = [name for at, name in enumerate(names) if at not in plain]
@@ -229,7 +229,7 @@ def status(
 
 
 def _scan(index: Index, folder: Path) -> None:
-    from sbatchgen.runs.index import scan
+    from sbatchgen.jobs.runs.index import scan
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
@@ -246,7 +246,7 @@ def _scan(index: Index, folder: Path) -> None:
 
 def _plain_logs(index: Index, folder: Path) -> list[PlainJob]:
     """Return the jobs of the newest logs with Slurm's own name in a folder that are of no run."""
-    from sbatchgen.runs import plain_job
+    from sbatchgen.jobs.runs import plain_job
 
     logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), here())]
     jobs = plain_job.of_logs(logs, os.environ)
@@ -265,8 +265,8 @@ def _show_status(
     brief: bool,
 ) -> None:
     """Show these runs, or all of them and the logs of other jobs in a folder."""
-    from sbatchgen.runs import job_log, overview
-    from sbatchgen.runs.status import plain_state, problems_of, run_states, submissions
+    from sbatchgen.jobs.runs import job_log, overview
+    from sbatchgen.jobs.runs.status import plain_state, problems_of, run_states, submissions
 
     since = 0.0 if every else time.time() - RECENT_S
     if names:
@@ -275,7 +275,7 @@ def _show_status(
         states, problems = run_states(index, os.environ, index.runs(since=since))
         states = [*map(plain_state, _plain_logs(index, folder)), *states] if folder else states
     if form == "json":
-        from sbatchgen.outputs.runs import status_output
+        from sbatchgen.jobs.outputs.runs import status_output
 
         output.put_json(status_output(states, problems, brief=brief))
     elif len(names) == 1:
@@ -301,8 +301,8 @@ def _show_status(
 
 
 def _hint(state: RunState) -> None:
-    from sbatchgen.runs.diagnosis import is_failed
-    from sbatchgen.runs.status import SAVED
+    from sbatchgen.jobs.runs.diagnosis import is_failed
+    from sbatchgen.jobs.runs.status import SAVED
 
     job = state.last
     if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
@@ -311,7 +311,7 @@ def _hint(state: RunState) -> None:
 
 def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the programs of RUN that have logs."""
-    from sbatchgen.runs import program_states
+    from sbatchgen.jobs.runs import program_states
 
     with contextlib.suppress(SbatchgenError, OSError):
         run, _point = find_point(open_index(), ctx.params.get("run") or next(iter(ctx.args), ""))
@@ -321,7 +321,7 @@ def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str)
 
 def _check_program(run: Run, program: str) -> None:
     """Raise CommandLineError if a run has no log of a program."""
-    from sbatchgen.runs import program_states
+    from sbatchgen.jobs.runs import program_states
 
     names = [*program_states.logs(run.folder)]
     if program in names:
@@ -360,7 +360,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) 
 
     RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
     """
-    from sbatchgen.runs.job_log import RunLogs
+    from sbatchgen.jobs.runs.job_log import RunLogs
 
     index = open_index()
     if plain := find_plain(index, run, task):
@@ -386,10 +386,10 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) 
 
 def _plain_log(job: PlainJob, word: str, lines: int | None, *, follow: bool) -> None:
     """Show the log of a job of no run, with `follow` until that has ended."""
-    from sbatchgen.runs import overview
-    from sbatchgen.runs.job_log import RunLogs
-    from sbatchgen.runs.plain_job import find
-    from sbatchgen.runs.status import plain_state
+    from sbatchgen.jobs.runs import overview
+    from sbatchgen.jobs.runs.job_log import RunLogs
+    from sbatchgen.jobs.runs.plain_job import find
+    from sbatchgen.jobs.runs.status import plain_state
 
     if job.problems:
         raise DocumentError(map(Problem, job.problems))
@@ -427,8 +427,8 @@ def follow_run(
     `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown, and
     of several jobs one.
     """
-    from sbatchgen.runs import cost, overview, status
-    from sbatchgen.runs.job_log import RunLogs
+    from sbatchgen.jobs.runs import cost, overview, status
+    from sbatchgen.jobs.runs.job_log import RunLogs
 
     run = find_run(index, name, changes=None)
     logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
@@ -468,7 +468,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
     For one run, report compares the resources that it asked for and used, and says what to ask for next time.
     --month and --below list the cost of your runs in a month, below a folder, or both, and the sum.
     """
-    from sbatchgen.runs import cost
+    from sbatchgen.jobs.runs import cost
 
     if bool(run) == bool(month or below is not None):
         what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
@@ -493,8 +493,8 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
 
 def _report_sum(month: str, below: str | None, form: str) -> None:
     """Print what the runs below a folder have cost by the jobs of a month; "" and None mean all."""
-    from sbatchgen.runs import bill
-    from sbatchgen.runs.status import run_states
+    from sbatchgen.jobs.runs import bill
+    from sbatchgen.jobs.runs.status import run_states
 
     try:
         between = bill.month(month) if month else bill.ALWAYS
@@ -518,7 +518,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Run) -> Iterator[Callable[[], None]]:
-    from sbatchgen.runs.progress import read_progress
+    from sbatchgen.jobs.runs.progress import read_progress
 
     if not output.is_screen(sys.stderr):
         yield lambda: None
@@ -548,8 +548,8 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
     also be a log or a script of the run. Ends with status 0, also if the run has failed.
     """
-    from sbatchgen.runs import diagnosis
-    from sbatchgen.runs.status import plain_state, run_states
+    from sbatchgen.jobs.runs import diagnosis
+    from sbatchgen.jobs.runs.status import plain_state, run_states
 
     index = open_index()
     if plain := find_plain(index, run, task):
@@ -575,7 +575,7 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
     continues from there. It has a minute, or longer if its last save took long; Ctrl-C cancels at once.
     """
     del yes  # as people write who know submit --yes
-    from sbatchgen.runs.status import run_states
+    from sbatchgen.jobs.runs.status import run_states
 
     began, index = time.time(), open_index()
     chosen = [find_job(index, name, changes=True) for name in names]
@@ -610,7 +610,7 @@ def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
 
 def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunState, str, str]]:
     """Let the trainings that run save and end; return the jobs that are still to be cancelled."""
-    from sbatchgen.runs import last_save, record
+    from sbatchgen.jobs.runs import last_save, record
 
     asked: list[last_save.Waited] = []
     left = []
@@ -646,7 +646,7 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
 
 def _rows(id_: str, cluster: str) -> list[SlurmJob]:
     """Return what the queue has of a job or a task that waits or runs; raise SlurmError without an answer."""
-    from sbatchgen.slurm.queue import queue
+    from sbatchgen.jobs.slurm.queue import queue
 
     job, _, task = id_.partition("_")
     rows = queue(os.environ, cluster=cluster)
@@ -664,8 +664,8 @@ def _may_run(id_: str, cluster: str) -> bool:
 
 def _with_task(state: RunState, job: str, task: str) -> str:
     """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
-    from sbatchgen.runs import record
-    from sbatchgen.runs.record import point_numbers
+    from sbatchgen.jobs.runs import record
+    from sbatchgen.jobs.runs.record import point_numbers
 
     submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
     if not task or not submission:
@@ -675,8 +675,8 @@ def _with_task(state: RunState, job: str, task: str) -> str:
 
 
 def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
-    from sbatchgen.runs import process, record
-    from sbatchgen.slurm import client
+    from sbatchgen.jobs.runs import process, record
+    from sbatchgen.jobs.slurm import client
 
     name = state.run.name
     if not job:
@@ -704,11 +704,11 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
     exit status is that of the command. With Enroot it runs in the container of the training.
     """
-    from sbatchgen.runs import status
-    from sbatchgen.runs.record import read_record
-    from sbatchgen.runtimes import RUNTIMES
-    from sbatchgen.slurm.client import run_here, submit_environment
-    from sbatchgen.slurm.config import config
+    from sbatchgen.jobs.runs import status
+    from sbatchgen.jobs.runs.record import read_record
+    from sbatchgen.jobs.runtimes import RUNTIMES
+    from sbatchgen.jobs.slurm.client import run_here, submit_environment
+    from sbatchgen.jobs.slurm.config import config
 
     if not command:
         fix = f"write it after --, as in: sbatchgen exec {quoted(run)} -- nvidia-smi"
@@ -739,9 +739,9 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 
 def _histories(name: str, pattern: str) -> list[History]:
     """Return the history of a run or of a point, as lr/0; of a sweep, those of its points so far."""
-    from sbatchgen.runs.events import OF_OWN
-    from sbatchgen.runs.plot import read_history
-    from sbatchgen.runs.points import read_sweep
+    from sbatchgen.jobs.runs.events import OF_OWN
+    from sbatchgen.jobs.runs.plot import read_history
+    from sbatchgen.jobs.runs.points import read_sweep
 
     folder, index = Path(name), open_index()
     is_named = any(run.name == name for run in index.find(name, here()))
@@ -792,8 +792,8 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
     RUN is a run folder or the name of a run, which may still be running. Of a sweep each point is a curve;
     lr/0 is one of them.
     """
-    from sbatchgen.runs import plot as drawing
-    from sbatchgen.units import LinePattern
+    from sbatchgen.base.units import LinePattern
+    from sbatchgen.jobs.runs import plot as drawing
 
     try:
         pattern = LinePattern.parse(metrics) if metrics else ""
@@ -801,11 +801,11 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
         raise CommandLineError.of(str(error), at="--metrics") from error
     histories = [history for name in names for history in _histories(name, pattern)]
     if text or not (output or drawing.can_draw()):
-        from sbatchgen.runs.chart import chart
+        from sbatchgen.jobs.runs.chart import chart
 
         put(chart(histories, shutil.get_terminal_size().columns), nl=False)
         if not text:
-            from sbatchgen.machine.packages import to_install
+            from sbatchgen.base.machine.packages import to_install
 
             note(f"note: a picture needs matplotlib: {to_install('matplotlib')}")
         return

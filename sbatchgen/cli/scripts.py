@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.quoting import word
+from sbatchgen.base.units import RELEASES
 from sbatchgen.cli.jobs import refuse_mistaken
 from sbatchgen.cli.output import (
     FORMAT,
@@ -22,20 +25,17 @@ from sbatchgen.cli.output import (
     say,
     show_markdown,
 )
-from sbatchgen.errors import CommandLineError
-from sbatchgen.inputs import completion
-from sbatchgen.quoting import word
-from sbatchgen.units import RELEASES
+from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
-    from sbatchgen.lint.linting import Others
+    from sbatchgen.check.lint.linting import Others
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
     """Complete ids of rules with their titles."""
     from click.shell_completion import CompletionItem
 
-    from sbatchgen.rules.rule_page import pages
+    from sbatchgen.check.rules.rule_page import pages
 
     known = ((rule, page) for rule, page in pages().items() if rule.startswith(incomplete.upper()))
     return [CompletionItem(rule, help=page.title) for rule, page in known]
@@ -118,9 +118,9 @@ def lint(
     for stdin. Exit status: 3 if there is an error (see --strict and --fail-on) or a file that can't be read,
     6 if --plan leaves steps of a script out, else 0.
     """
-    from sbatchgen.inputs.search import Places
-    from sbatchgen.judge.read_settings import settings_of
-    from sbatchgen.lint import linting
+    from sbatchgen.check.lint import linting
+    from sbatchgen.jobs.inputs.search import Places
+    from sbatchgen.jobs.judge.read_settings import settings_of
 
     if form == "json" and (rules or explain):
         put_json(linting.RulesOutput(rules=linting.rule_texts(explain)))
@@ -154,8 +154,8 @@ def lint(
 
 def _plans() -> Others:
     """Return what finds more in scripts: a dry run of each."""
-    from sbatchgen.plan.planning import SANDBOX_NOTE
-    from sbatchgen.started.judge_started import found_by_plan
+    from sbatchgen.lab.plan.planning import SANDBOX_NOTE
+    from sbatchgen.lab.started.judge_started import found_by_plan
 
     note(SANDBOX_NOTE.format("each script"))
     return partial(found_by_plan, environment={**os.environ})
@@ -171,11 +171,11 @@ def lsp(profile: str | None, slurm: str | None) -> None:
     '.[lsp]' in the folder of sbatchgen's source.
     """
     try:
-        from sbatchgen.extras.editor.server import serve
+        from sbatchgen.lab.editor.server import serve
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
-        from sbatchgen.machine.packages import to_install
+        from sbatchgen.base.machine.packages import to_install
 
         what = f"lsp needs pygls, and this Python has no {error.name}"
         raise CommandLineError.of(what, fix=to_install("pygls>=2")) from error
@@ -196,9 +196,9 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     """
     from datetime import date
 
-    from sbatchgen.adopt import account
-    from sbatchgen.adopt.adoption import adopt as adopted
-    from sbatchgen.lint.source import whole
+    from sbatchgen.check.lint.source import whole
+    from sbatchgen.lab.adopt import account
+    from sbatchgen.lab.adopt.adoption import adopt as adopted
 
     refuse_mistaken(name, "script")
     source = whole(name)
@@ -210,7 +210,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        from sbatchgen.adopt.adopt_output import adopt_output
+        from sbatchgen.lab.adopt.adopt_output import adopt_output
 
         put_json(adopt_output(adoption))
     else:

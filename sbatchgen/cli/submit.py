@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.quoting import visible
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
 from sbatchgen.cli.output import (
     BUDGET,
@@ -26,16 +28,14 @@ from sbatchgen.cli.output import (
     show_brief,
     show_review,
 )
-from sbatchgen.errors import CommandLineError
-from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sbatchgen.review.review import Review
-    from sbatchgen.runs.index import Index
-    from sbatchgen.submit.sbatch import SubmittedRun
-    from sbatchgen.submit.submission import Submission
+    from sbatchgen.jobs.review.review import Review
+    from sbatchgen.jobs.runs.index import Index
+    from sbatchgen.jobs.submit.sbatch import SubmittedRun
+    from sbatchgen.jobs.submit.submission import Submission
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
@@ -105,7 +105,7 @@ def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: boo
     As in: sbatchgen preflight --profile msu --nodes 4 --follow. It ends with 0 if the nodes are ready, and
     names those that are not. Before a training: --preflight true, an option of each JOB.
     """
-    from sbatchgen.inputs.search import bundled
+    from sbatchgen.jobs.inputs.search import bundled
 
     given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
     given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
@@ -132,14 +132,14 @@ def submit_reviewed(
     form: str = "text",
 ) -> None:
     """Show the reviews of submissions, ask once, and submit them in this order."""
-    from sbatchgen.review.screen import in_short
-    from sbatchgen.submit import sbatch
+    from sbatchgen.jobs.review.screen import in_short
+    from sbatchgen.jobs.submit import sbatch
 
     _refuse_several(submissions, follow=follow)
     _find_all(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes or form == "json":  # else they are not read
-        from sbatchgen.submit.reviewed import with_digest
+        from sbatchgen.jobs.submit.reviewed import with_digest
 
         reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
     _end_for_program(form, reviews)
@@ -156,7 +156,7 @@ def submit_reviewed(
             )
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
-        from sbatchgen.submit import local
+        from sbatchgen.jobs.submit import local
 
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
@@ -189,7 +189,7 @@ def agreed(
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
     if reviewed:
-        from sbatchgen.submit.reviewed import refuse_other
+        from sbatchgen.jobs.submit.reviewed import refuse_other
 
         refuse_other(reviews, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
@@ -209,7 +209,7 @@ def _show_all(reviews: Sequence[Review]) -> None:
 
 def _ask(reviews: Sequence[Review], what: str) -> None:
     """Return if the user agrees; show the reviews as often as they are asked for."""
-    from sbatchgen.review.brief import question
+    from sbatchgen.jobs.review.brief import question
 
     asked = visible(question(reviews, what))
     while True:
@@ -264,14 +264,14 @@ def _end_for_program(form: str, reviews: Sequence[Review]) -> None:
 
 def _put_submitted(form: str, done: Sequence[SubmittedRun], reviews: Sequence[Review]) -> None:
     if form == "json":
-        from sbatchgen.outputs.submitted import submit_output
+        from sbatchgen.jobs.outputs.submitted import submit_output
 
         put_json(submit_output(done, reviews, os.environ))
 
 
 def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
     """Raise BudgetError if what a dry run shows would be refused."""
-    from sbatchgen.submit import sbatch
+    from sbatchgen.jobs.submit import sbatch
 
     for submission in submissions:
         sbatch.refuse_past_budget(submission, os.environ)
@@ -279,7 +279,7 @@ def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
 
 def _refuse_twins(submissions: Sequence[Submission], index: Index | None) -> None:
     """Refuse a job that waits or runs already: who has lost an answer submits it once more."""
-    from sbatchgen.submit import sbatch
+    from sbatchgen.jobs.submit import sbatch
 
     for submission in submissions:
         if job := sbatch.twin(submission, index, os.environ):
@@ -292,8 +292,8 @@ def _refuse_twins(submissions: Sequence[Submission], index: Index | None) -> Non
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_point
-    from sbatchgen.runs.status import run_states
-    from sbatchgen.submit.submission import completion
+    from sbatchgen.jobs.runs.status import run_states
+    from sbatchgen.jobs.submit.submission import completion
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -318,9 +318,9 @@ def submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> list[SubmittedRun]:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
-    from sbatchgen.slurm.queue import new_key
-    from sbatchgen.submit import sbatch
-    from sbatchgen.submit.submission import options_of_chain
+    from sbatchgen.jobs.slurm.queue import new_key
+    from sbatchgen.jobs.submit import sbatch
+    from sbatchgen.jobs.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
     given, key = submission.asked.get("dependency"), new_key()

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sbatchgen.base.errors import CommandLineError
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
 from sbatchgen.cli.output import BUDGET, YES, here, note
-from sbatchgen.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from sbatchgen.resolved.request import Request
-    from sbatchgen.resolved.resolved_job import ResolvedJob
-    from sbatchgen.resolved.sweep import Sweep, SweepArray
-    from sbatchgen.submit.sbatch import SubmittedRun
+    from sbatchgen.jobs.resolved.request import Request
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+    from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
+    from sbatchgen.jobs.submit.sbatch import SubmittedRun
 
 # Chooses points of a sweep by their numbers.
 Choice = Callable[["Sweep"], Iterable[int]]
@@ -65,8 +65,8 @@ def run_sweep(
     args: tuple[str, ...], job: str, job_options: dict[str, Any], choice: Choice | None = None
 ) -> None:
     """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
-    from sbatchgen.resolved.request import with_sweep
-    from sbatchgen.resolved.sweep import grid, parts, read_points
+    from sbatchgen.jobs.resolved.request import with_sweep
+    from sbatchgen.jobs.resolved.sweep import grid, parts, read_points
 
     options = {
         name: job_options.pop(name)
@@ -101,8 +101,8 @@ def run_sweep(
 
 def _most_tasks(resolved: ResolvedJob) -> int:
     """Return how many elements an array may have: as the live cluster says, else the profile."""
-    from sbatchgen.rules.limits import MAX_ARRAY_SIZE
-    from sbatchgen.slurm.config import array_limits, config
+    from sbatchgen.check.rules.limits import MAX_ARRAY_SIZE
+    from sbatchgen.jobs.slurm.config import array_limits, config
 
     if not resolved.slurm:
         what = f"a sweep needs Slurm job arrays; profile '{resolved.profile.name}' has no Slurm"
@@ -114,7 +114,7 @@ def _most_tasks(resolved: ResolvedJob) -> int:
 
 def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
     """Return how many points may run at once: as many as wanted, or as the budgets leave for its arrays."""
-    from sbatchgen.budget.ledger import standings
+    from sbatchgen.jobs.budget.ledger import standings
 
     for left in (each for each in standings(os.environ) if each.jobs is not None):
         most = max(int(left.jobs or 0) // arrays, 1)  # where none is left, the submission is refused
@@ -127,10 +127,10 @@ def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
 def _submit(
     request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, new: bool
 ) -> None:
-    from sbatchgen.review.review import folded
-    from sbatchgen.review.screen import in_short
-    from sbatchgen.submit import sbatch, sweep_arrays
-    from sbatchgen.submit.rendered import of_job
+    from sbatchgen.jobs.review.review import folded
+    from sbatchgen.jobs.review.screen import in_short
+    from sbatchgen.jobs.submit import sbatch, sweep_arrays
+    from sbatchgen.jobs.submit.rendered import of_job
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""

@@ -2,7 +2,7 @@
 
 import click
 
-from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen.base.errors import Problem, did_you_mean
 
 NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
 OTHER_NAMES = {  # of commands
@@ -101,8 +101,8 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
 
 def _elsewhere(option: str, context: click.Context) -> str:
     """Return where an option belongs that submit or a job file has, and the command has not; else ""."""
-    from sbatchgen.inputs.job_file import JobSpec
-    from sbatchgen.keys import keys_of
+    from sbatchgen.base.keys import keys_of
+    from sbatchgen.jobs.inputs.job_file import JobSpec
 
     root, path = context.find_root(), context.command_path
     submit = root.command.get_command(root, "submit") if isinstance(root.command, click.Group) else None
@@ -121,8 +121,8 @@ def _elsewhere(option: str, context: click.Context) -> str:
 
 def _of_sbatch(option: str) -> str:
     """Return how to write an option that sbatch has and this command has not; "" for another."""
-    from sbatchgen.sbatch.option_table import HasArgument, specs
-    from sbatchgen.units import NEWEST
+    from sbatchgen.base.units import NEWEST
+    from sbatchgen.check.sbatch.option_table import HasArgument, specs
 
     spec = specs(NEWEST).get(option[2:])
     value = "" if spec and spec.argument is HasArgument.NONE else "=VALUE"
@@ -141,8 +141,8 @@ def _near(option: str, context: click.Context) -> str:
     if INSTEAD.get(option, "").partition(" ")[0] in flags:
         return f"write {INSTEAD[option]}."
     if not option.startswith("--"):
-        from sbatchgen.sbatch.option_table import specs
-        from sbatchgen.units import NEWEST
+        from sbatchgen.base.units import NEWEST
+        from sbatchgen.check.sbatch.option_table import specs
 
         long = {f"-{spec.short}": f"--{name}" for name, spec in specs(NEWEST).items()}.get(option, "")
         return f"write {long}." if long in flags else ""

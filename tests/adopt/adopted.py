@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from sbatchgen.adopt.adoption import Adoption, adopt
+from sbatchgen.lab.adopt.adoption import Adoption, adopt
 
 
 @functools.cache  # several tests look at the same scripts

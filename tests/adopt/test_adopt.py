@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.adopt import account
-from sbatchgen.errors import DocumentError
-from sbatchgen.sbatch.header import READ
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.sbatch.values import minutes
-from sbatchgen.script.launches import Launch
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.check.sbatch.header import READ
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.sbatch.values import minutes
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.adopt import account
 from tests.adopt.adopted import adopted
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.planning import given_by, plan_of
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.planning import given_by, plan_of
 from tests.adopt.adopted import adopted
 from tests.conftest import FIXTURES
 from tests.plan.plans import needs_sandbox

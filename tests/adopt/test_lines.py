@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.adopt.account import refusal
-from sbatchgen.adopt.adoption import Adoption
-from sbatchgen.errors import DocumentError
-from sbatchgen.plan.planning import plan_of, script_of
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.lab.adopt.account import refusal
+from sbatchgen.lab.adopt.adoption import Adoption
+from sbatchgen.lab.plan.planning import plan_of, script_of
 from tests.adopt.adopted import adopted, ran
 from tests.conftest import FIXTURES
 from tests.tables import hold

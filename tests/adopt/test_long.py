@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from sbatchgen.adopt.adoption import adopt
-from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.lab.adopt.adoption import adopt
 
 HEAD = "#!/bin/bash\n#SBATCH --gpus=1 --time=10\n"
 LONG = {  # what repeats, with the number of the line, between its beginning and its end

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
 from tests.adopt.adopted import adopted, ran
 from tests.conftest import Command
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.bash import Body, Command, read_body
-from sbatchgen.bash.body import TOP
-from sbatchgen.bash.chain import Tool, chain
-from sbatchgen.bash.grammar import SECONDS_MAX
-from sbatchgen.bash.walk import walk
+from sbatchgen.check.bash import Body, Command, read_body
+from sbatchgen.check.bash.body import TOP
+from sbatchgen.check.bash.chain import Tool, chain
+from sbatchgen.check.bash.grammar import SECONDS_MAX
+from sbatchgen.check.bash.walk import walk
 from tests.conftest import GOLDEN
 
 SCRIPTS = sorted(GOLDEN.glob("*.sh"))
@@ -589,7 +589,7 @@ def test_threads_read_bodies_at_once() -> None:
     """The parser of another thread ends the process: it runs in one of its own."""
     code = """if 1:
         from concurrent.futures import ThreadPoolExecutor
-        from sbatchgen.bash import read_body
+        from sbatchgen.check.bash import read_body
         text = "if a; then b | c; fi\\n" * 300
         with ThreadPoolExecutor(3) as threads:
             for number in range(40):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.budget import demand as demands
-from sbatchgen.budget.allowance import VARIABLE, allowances
-from sbatchgen.errors import BudgetError
-from sbatchgen.slurm.node import NodeGres
+from sbatchgen.base.errors import BudgetError
+from sbatchgen.jobs.budget import demand as demands
+from sbatchgen.jobs.budget.allowance import VARIABLE, allowances
+from sbatchgen.jobs.slurm.node import NodeGres
 from tests.conftest import REPOSITORY
 
 HEAD = "#!/bin/bash\n#SBATCH --time=60\n"
@@ -144,7 +144,7 @@ def test_all_budgets_that_are_named_hold(tmp_path: Path) -> None:
 
 def test_a_child_that_unsets_the_variable_keeps_to_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("gpu_hours: 5\n")
-    code = "from sbatchgen.budget.allowance import allowances; print(*allowances({}))"
+    code = "from sbatchgen.jobs.budget.allowance import allowances; print(*allowances({}))"
     child = f"env -u {VARIABLE} {sys.executable} -c '{code}'; true"
     for value, shown in ((f"{tmp_path}/a", f"{tmp_path}/a"), ("", "")):
         env = {**os.environ, VARIABLE: value, "PYTHONPATH": str(REPOSITORY)}

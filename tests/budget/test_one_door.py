@@ -11,15 +11,15 @@ PACKAGE = REPOSITORY / "sbatchgen"
 STARTERS = {"sbatch", "srun", "salloc"}
 # Where a command line of these is made, by function, and why.
 ALLOWED = {
-    "submit/sbatch.py submit": "the one door: it charges the budgets first",
-    "submit/sbatch.py ask_slurm": "sbatch --test-only, which submits nothing",
+    "jobs/submit/sbatch.py submit": "the one door: it charges the budgets first",
+    "jobs/submit/sbatch.py ask_slurm": "sbatch --test-only, which submits nothing",
     "cli/runs.py exec_": "srun --overlap in a job that runs already",
-    "discover/slurm_answers.py": "sbatch --help",
-    "plan/step.py": "a stand-in in the sandbox reads the options of srun",
-    "render/launch.py": "srun as a line of the script",
-    "runs/plain_job.py again": "a command to type, as a text",
-    "script/launches.py": "what a script starts",
-    "rules/": "what a script starts",
+    "lab/discover/slurm_answers.py": "sbatch --help",
+    "lab/plan/step.py": "a stand-in in the sandbox reads the options of srun",
+    "jobs/render/launch.py": "srun as a line of the script",
+    "jobs/runs/plain_job.py again": "a command to type, as a text",
+    "check/script/launches.py": "what a script starts",
+    "check/rules/": "what a script starts",
 }
 
 
@@ -43,11 +43,11 @@ def test_one_function_submits() -> None:
     }
     allowed = {each for each in used if each.startswith(tuple(ALLOWED))}
     assert used - allowed == set()
-    assert {"submit/sbatch.py submit", "submit/sbatch.py ask_slurm", "cli/runs.py exec_"} <= used
+    assert {"jobs/submit/sbatch.py submit", "jobs/submit/sbatch.py ask_slurm", "cli/runs.py exec_"} <= used
 
 
 def test_it_charges_before_it_asks_sbatch() -> None:
-    tree = ast.parse((PACKAGE / "submit/sbatch.py").read_text())
+    tree = ast.parse((PACKAGE / "jobs/submit/sbatch.py").read_text())
     body = next(
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "submit"
     )
@@ -58,7 +58,7 @@ def test_it_charges_before_it_asks_sbatch() -> None:
         path.name
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "sbatchgen.submit.attempt"
+        if isinstance(node, ast.ImportFrom) and node.module == "sbatchgen.jobs.submit.attempt"
         if "ask" in {alias.name for alias in node.names}
     }
     assert askers == {"sbatch.py"}

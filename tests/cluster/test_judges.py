@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge.read_settings import settings_of
-from sbatchgen.lint.lint_settings import findings_of
-from sbatchgen.lint.linter import lint
-from sbatchgen.lint.source import whole
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.lint_settings import findings_of
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.lint.source import whole
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
 from tests.rules.test_corpus import FOLDER, SCRIPTS
 from tests.sbatch.array_values import REFUSED, TAKEN
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sbatchgen.discover.facts import text
-from sbatchgen.discover.slurm_answers import ask
-from sbatchgen.inputs.document import Document, decode
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge.profile_check import findings
-from sbatchgen.modes import MODES
+from sbatchgen.jobs.inputs.document import Document, decode
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.profile_check import findings
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster.controller import Controller
 from tests.discover.clusters import CLUSTERS, Imaginary
 from tests.scripts import errors, resolved, script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sbatchgen.discover.slurm_answers import conda_roots, fast_interfaces, modules, programs
+from sbatchgen.lab.discover.slurm_answers import conda_roots, fast_interfaces, modules, programs
 
 
 def interface(folder: Path, name: str, **files: str) -> None:

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.discover.comparison import differences
-from sbatchgen.discover.facts import text
-from sbatchgen.discover.slurm_answers import ask
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.slurm.partition import reservations_in
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.slurm.partition import reservations_in
+from sbatchgen.lab.discover.comparison import differences
+from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster.controller import Controller
 from tests.discover.test_update import live
 

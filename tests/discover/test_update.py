@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.cluster_facts import Qos
-from sbatchgen.discover.comparison import Difference, differences, findings
-from sbatchgen.discover.facts import text
-from sbatchgen.discover.slurm_answers import LiveCluster
-from sbatchgen.discover.update import updated
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import bundled
-from sbatchgen.slurm.accounts import Account
-from sbatchgen.slurm.config import settings_in
-from sbatchgen.slurm.node import nodes_in
-from sbatchgen.slurm.partition import partitions_in
-from sbatchgen.units import Duration
+from sbatchgen.base.units import Duration
+from sbatchgen.check.cluster_facts import Qos
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.slurm.accounts import Account
+from sbatchgen.jobs.slurm.config import settings_in
+from sbatchgen.jobs.slurm.node import nodes_in
+from sbatchgen.jobs.slurm.partition import partitions_in
+from sbatchgen.lab.discover.comparison import Difference, differences, findings
+from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.slurm_answers import LiveCluster
+from sbatchgen.lab.discover.update import updated
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
 from tests.slurm import fakes
@@ -164,7 +164,7 @@ def test_of_a_bundled_profile_the_user_gets_a_copy(
 ) -> None:
     """Its file is in site-packages, or in a checkout, and not the user's to edit."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
-    monkeypatch.setattr("sbatchgen.discover.slurm_answers.ask", lambda _: CLUSTER)
+    monkeypatch.setattr("sbatchgen.lab.discover.slurm_answers.ask", lambda _: CLUSTER)
     bundled_file = bundled("profiles") / "msu.yaml"
     before = bundled_file.read_bytes()
     checked = command("profile", "check", "msu", "--live")

@@ -16,17 +16,8 @@ from urllib.parse import urlsplit
 import click
 import yaml
 
-from sbatchgen.cli import cli
-from sbatchgen.cli.jobs import JobCommand
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.options import NAMES, SbatchOptions
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.keys import keys_of
-from sbatchgen.lint.linter import rules
-from sbatchgen.rules.rule_page import FOLDER as RULE_PAGES
-from sbatchgen.units import (
+from sbatchgen.base.keys import keys_of
+from sbatchgen.base.units import (
     RELEASES,
     Citation,
     Count,
@@ -40,6 +31,15 @@ from sbatchgen.units import (
     Resume,
     ShellPath,
 )
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.rules.rule_page import FOLDER as RULE_PAGES
+from sbatchgen.cli import cli
+from sbatchgen.cli.jobs import JobCommand
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.flags import GROUPS, JobOption, parameters
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.options import NAMES, SbatchOptions
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
@@ -371,7 +371,7 @@ def _rules() -> Iterator[str]:
         rows = []
         for rule, title in re.findall(r"^## (SB\d{3}) (.+)$", text, re.MULTILINE):
             anchor = re.sub(r"[^\w -]", "", f"{rule} {title}".lower()).replace(" ", "-")
-            link = f"[{rule}](../../sbatchgen/rules/pages/{file.name}#{anchor})"
+            link = f"[{rule}](../../sbatchgen/check/rules/pages/{file.name}#{anchor})"
             severity = f"{rules()[rule].severity}{', pedantic' * rules()[rule].pedantic}"
             rows.append((link, severity, title, *_origin(rule)))
         yield from _table(("rule", "severity", "what", "scripts", "source"), rows)

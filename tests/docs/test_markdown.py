@@ -18,7 +18,7 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 READ = [
     *PAGES,
     REPOSITORY / "CHANGELOG.md",
-    *sorted((REPOSITORY / "sbatchgen/rules/pages").glob("*.md")),
+    *sorted((REPOSITORY / "sbatchgen/check/rules/pages").glob("*.md")),
     *sorted((REPOSITORY / "changes").glob("*.md")),
 ]
 CODE = re.compile(r"(`+).+?\1")

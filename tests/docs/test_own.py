@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, resolved, script
 from tests.training.forks import QUICKLY

@@ -16,16 +16,16 @@ import click
 import pytest
 import yaml
 
-from sbatchgen.budget.allowance import Allowance
+from sbatchgen.base.errors import DocumentError
 from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
-from sbatchgen.errors import DocumentError
-from sbatchgen.extras.page.site import Site
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.modes import MODES
-from sbatchgen.render import SECOND_PART
+from sbatchgen.jobs.budget.allowance import Allowance
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.lab.page.site import Site
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
 from tests.plan.plans import needs_sandbox

@@ -13,12 +13,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.text import Text
 
-from sbatchgen.render import SECOND_PART
-from sbatchgen.resolved.sweep import grid
-from sbatchgen.review.screen import coloured
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.points import POINTS
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.jobs.resolved.sweep import grid
+from sbatchgen.jobs.review.screen import coloured
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.docs.pictures import FOLDER, adapted, drawn, lines_of, named_parts, terminal, typed

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from sbatchgen import cli, errors
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import rules
-from sbatchgen.plan.dry_run import COMMANDS, PROCESSES, WAITING
-from sbatchgen.rules import judge
-from sbatchgen.rules.rule_page import FOLDER
+from sbatchgen import cli
+from sbatchgen.base import errors
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.rules import judge
+from sbatchgen.check.rules.rule_page import FOLDER
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.lab.plan.dry_run import COMMANDS, PROCESSES, WAITING
 from tests.conftest import REPOSITORY, Command
 from tests.docs import reference
 from tests.inputs.schema import schema
@@ -131,9 +132,12 @@ _CONSTANT = re.compile(
     re.MULTILINE,
 )
 # The folders whose limits must be listed.
-_LISTED = tuple("bash inputs judge lint machine plan rules sandbox sbatch script started".split())
+_LISTED = (
+    *("base/machine", "check/bash", "check/lint", "check/rules", "check/sbatch", "check/script"),
+    *("jobs/inputs", "jobs/judge", "lab/plan", "lab/sandbox", "lab/started"),
+)
 _NO_LIMIT = {  # names of keys; of Slurm; texts
-    "inputs.profile:GPUS_MAX", "rules.option_values:LARGEST_ARRAY", "rules.steps:_WAITING", "lint.formats:GITHUB_COMMANDS",
+    "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING", "check.lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
 
 

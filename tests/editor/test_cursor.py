@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.extras.editor.cursor import ITEM, Cursor, cursor
+from sbatchgen.lab.editor.cursor import ITEM, Cursor, cursor
 
 
 @pytest.mark.parametrize(

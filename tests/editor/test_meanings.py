@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.extras.editor.cluster import LIMITS
-from sbatchgen.extras.editor.script_file import WORDS, meanings
-from sbatchgen.sbatch.option_table import specs
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.units import NEWEST, RELEASES
+from sbatchgen.base.units import NEWEST, RELEASES
+from sbatchgen.check.sbatch.option_table import specs
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.lab.editor.cluster import LIMITS
+from sbatchgen.lab.editor.script_file import WORDS, meanings
 
 
 def test_each_option_of_each_release_has_a_meaning() -> None:
     known = {name for release in RELEASES for name in specs(release)}
     missing, unknown = known - {*meanings()}, {*meanings()} - known
     assert not missing, (
-        "a help in sbatchgen/inputs/options.py, or a row of sbatchgen/extras/editor/option_meanings.txt"
+        "a help in sbatchgen/jobs/inputs/options.py, or a row of sbatchgen/lab/editor/option_meanings.txt"
     )
-    assert not unknown, "a row in sbatchgen/sbatch/option_table.py"
+    assert not unknown, "a row in sbatchgen/check/sbatch/option_table.py"
 
 
 def test_limits_and_words_are_of_options_that_exist() -> None:

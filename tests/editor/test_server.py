@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
-from sbatchgen.machine.packages import to_install
-from sbatchgen.modes import MODES
+from sbatchgen.base.machine.packages import to_install
+from sbatchgen.jobs.modes import MODES
 from tests.conftest import Command
 from tests.editor.client import Editor, editor
 
@@ -248,7 +248,7 @@ def test_a_broken_profile_is_told_and_scripts_are_still_checked(mine: Editor, tm
 
 
 def test_without_pygls_it_says_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sbatchgen.extras.editor.server", raising=False)
+    monkeypatch.delitem(sys.modules, "sbatchgen.lab.editor.server", raising=False)
     monkeypatch.setitem(sys.modules, "lsprotocol", None)
     result = command("lsp")
     assert result.status == 2

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.executables.command_options import program_name, read_options
-from sbatchgen.executables.launcher import LauncherCall
-from sbatchgen.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.executables.command_options import program_name, read_options
+from sbatchgen.check.executables.launcher import LauncherCall
+from sbatchgen.check.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.check.script.script import JobScript
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 
@@ -20,7 +20,7 @@ WRAPPER = "wrapper: acmewrap | o,opt= verbose"
 LAUNCHER = "launcher underscores: acmerun | nnodes=NODES workers=PROCESSES"
 WITH_ROW = """
 import sys
-from sbatchgen.executables import word_table
+from sbatchgen.check.executables import word_table
 head, _, words = sys.argv.pop(1).partition(": ")
 rows = word_table.rows
 word_table.rows = lambda module, name: [*rows(module, name), *[(head, words)] * (name == "programs.txt")]

@@ -11,11 +11,11 @@ from dataclasses import is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from release.schemas import DIALECT
-from sbatchgen.inputs.document import is_required
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.keys import keys_of, without_none
-from sbatchgen.units import Count, Duration, Memory, Port, Switch
+from sbatchgen.base.keys import keys_of, without_none
+from sbatchgen.base.units import Count, Duration, Memory, Port, Switch
+from sbatchgen.jobs.inputs.document import is_required
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
 
 TITLES = {"profile": "A cluster, as sbatchgen knows it", "job": "A job of sbatchgen, or its sbatchgen.yaml"}
 _RECORDS: dict[str, type] = {"profile": Profile, "job": JobSpec}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.flags import layer_of
-from sbatchgen.sbatch.option_table import HasArgument, specs
-from sbatchgen.units import NEWEST
+from sbatchgen.base.units import NEWEST
+from sbatchgen.check.sbatch.option_table import HasArgument, specs
+from sbatchgen.jobs.inputs.flags import layer_of
 from tests.conftest import Command
 
 VALUES = {"gres": "gpu:1", "requeue": "expedite"}  # of options whose values are checked at once

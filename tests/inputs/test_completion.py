@@ -17,13 +17,13 @@ from pathlib import Path
 import click
 import pytest
 
-from sbatchgen.extras.editor.cluster import ClusterFacts
-from sbatchgen.inputs import completion
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.options import VALUES, SbatchOptions
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.keys import keys_of, without_none
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.base.keys import keys_of, without_none
+from sbatchgen.jobs.inputs import completion
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.options import VALUES, SbatchOptions
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.lab.editor.cluster import ClusterFacts
 from tests.conftest import Command
 
 HEAD = "name: x\nurl: x\nchecked: 2026-01-01\n"
@@ -216,7 +216,7 @@ def test_completion_is_silent_about_failures(folder: Path) -> None:
 def test_completion_of_a_large_folder_ends_soon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted is what is looked at, by a clock that moves with it."""
     looks = itertools.count()
-    monkeypatch.setattr("sbatchgen.inputs.completion.time.monotonic", lambda: next(looks) / 1000)
+    monkeypatch.setattr("sbatchgen.jobs.inputs.completion.time.monotonic", lambda: next(looks) / 1000)
     for number in range(1000):
         Path(f"{number:04}").mkdir()
         Path(f"{number:04}", "events.jsonl").touch()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import decode, read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.inputs.document import decode, read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
 
 
 def problems(text: str, kind: type = JobSpec) -> list[tuple[str, str, str]]:

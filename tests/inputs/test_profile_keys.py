@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from sbatchgen.cluster_facts import Limits, NodeFacts, Qos
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.inputs.start_settings import JobSettings
+from sbatchgen.check.cluster_facts import Limits, NodeFacts, Qos
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.start_settings import JobSettings
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "sbatchgen"
@@ -43,10 +43,10 @@ def words(files: Iterable[Path]) -> Iterator[str]:
 def test_each_key_is_read() -> None:
     keys = {field.name for record in (Profile, Partition, NodeFacts, Limits, Qos) for field in fields(record)}
     unused = keys - {*words(PACKAGE.rglob("*.py"))}
-    assert unused == set(), "give them a use: mostly a line of sbatchgen/resolved/resolve.py, or a rule"
+    assert unused == set(), "give them a use: mostly a line of sbatchgen/jobs/resolved/resolve.py, or a rule"
 
 
 def test_discover_fills_in_what_slurm_knows_of_a_partition() -> None:
     own = {field.name for field in fields(Partition)} - {field.name for field in fields(JobSettings)}
-    missing = own - {*words((PACKAGE / "discover").glob("*.py"))}
+    missing = own - {*words((PACKAGE / "lab/discover").glob("*.py"))}
     assert missing == NOT_DISCOVERED, "sbatchgen/discover, or NOT_DISCOVERED here"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.inputs.search import bundled
-from sbatchgen.modes import MODES
-from sbatchgen.resolved import task_share
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.resolved import task_share
 from tests.cluster.controller import Controller
 from tests.conftest import GOLDEN, REPOSITORY, Command
 from tests.scripts import PROFILES, errors, matrix, resolved, script

@@ -10,11 +10,11 @@ import jsonschema
 import pytest
 import yaml
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import bundled
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import bundled
 from tests.conftest import REPOSITORY, Command
 from tests.inputs.schema import schema
 from tests.scripts import PROFILES

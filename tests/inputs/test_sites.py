@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hatchling.build import build_wheel
 
-from sbatchgen.inputs.search import SITES
-from sbatchgen.modes import MODES
+from sbatchgen.jobs.inputs.search import SITES
+from sbatchgen.jobs.modes import MODES
 from tests.cluster import accounting
 from tests.cluster.controller import Controller
 from tests.conftest import Command

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from jinja2.bccache import bc_magic
 
-from sbatchgen.inputs.search import bundled
-from sbatchgen.machine import trust
-from sbatchgen.render.render import environment_of, render
+from sbatchgen.base.machine import trust
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.render.render import environment_of, render
 from tests.conftest import Command
 from tests.scripts import CODE, resolved
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.machine.trusted import place
+from sbatchgen.base.machine.trusted import place
 from tests.conftest import Command
 from tests.inputs.test_trust import NOBODY, everybody, give_away, give_to_group, needs_root, project
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.launches import Launch
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
 from tests.conftest import GOLDEN
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.script.more_options import with_options
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.script.more_options import with_options
 
 
 @pytest.mark.parametrize(

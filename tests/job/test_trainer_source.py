@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.script.own_options import refused
-from sbatchgen.script.trainer_source import MAX_BYTES, TrainerSource, read_trainer
+from sbatchgen.check.script.own_options import refused
+from sbatchgen.check.script.trainer_source import MAX_BYTES, TrainerSource, read_trainer
 from tests.conftest import REPOSITORY
 
 PLAIN = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.failure import failures
+from sbatchgen.jobs.runs.failure import failures
 from tests.cluster import apptainer, image
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.failure import failures
+from sbatchgen.jobs.runs.failure import failures
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.render.render import render_request
-from sbatchgen.resolved.request import read_request
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import read_request
 from tests.cluster.fixtures import FIRST
 from tests.cluster.slurm import Cluster
 from tests.jobs.test_several_programs import PROFILE, left, text_of

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.render.render import render_request
-from sbatchgen.resolved.request import read_request
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import read_request
 from tests.cluster.fixtures import CHECKOUT, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.tables import hold

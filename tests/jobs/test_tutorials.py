@@ -28,7 +28,7 @@ from PIL import Image
 from torch import nn
 from torch.optim import lr_scheduler
 
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Edit, Finding, Place
-from sbatchgen.lint import fix
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Edit, Finding, Place
+from sbatchgen.check.lint import fix
 from tests.conftest import Command
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH -t=01:00:00\n#SBATCH --job-name=\xff\xfe\necho '\xff \x1b[1m'\t\n"

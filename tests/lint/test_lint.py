@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from sbatchgen.bash import grammar
-from sbatchgen.errors import LIMIT_STATUS
-from sbatchgen.lint import linting, shellcheck
-from sbatchgen.lint.linter import rules
-from sbatchgen.lint.source import sources
-from sbatchgen.rules.comments import RETIRED
+from sbatchgen.base.errors import LIMIT_STATUS
+from sbatchgen.check.bash import grammar
+from sbatchgen.check.lint import linting, shellcheck
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.lint.source import sources
+from sbatchgen.check.rules.comments import RETIRED
 from tests.conftest import REPOSITORY, Command
 from tests.plan.plans import needs_sandbox
 
@@ -32,7 +32,7 @@ BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostna
 @pytest.fixture(autouse=True)
 def _no_shellcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine; tests that want it bring their own."""
-    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: "")
+    monkeypatch.setattr("sbatchgen.base.machine.search_path.find", lambda *_: "")
 
 
 def put(name: str, text: str | bytes = BAD) -> Path:
@@ -586,7 +586,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shellcheck that comes with the development requirements."""
     program = Path(sys.executable).with_name("shellcheck")
     assert program.exists()
-    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: str(program))
+    monkeypatch.setattr("sbatchgen.base.machine.search_path.find", lambda *_: str(program))
 
 
 def test_shellcheck_is_asked_where_it_is(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.plan.planning import plan_of
-from sbatchgen.script.script import JobScript
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan.planning import plan_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.cluster_facts import KnownCluster
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import lint, rules
-from sbatchgen.rules.rule_page import PROFILE, pages
-from sbatchgen.script.job import NO_CLUSTER
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.cluster_facts import KnownCluster
+from sbatchgen.check.lint.linter import lint, rules
+from sbatchgen.check.rules.rule_page import PROFILE, pages
+from sbatchgen.check.script.job import NO_CLUSTER
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "scripts"

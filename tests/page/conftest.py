@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.extras.page.site import Site
-from sbatchgen.extras.page.static_files import PageParts, write
-from sbatchgen.units import Text
+from sbatchgen.base.units import Text
+from sbatchgen.lab.page.site import Site
+from sbatchgen.lab.page.static_files import PageParts, write
 from tests.conftest import REPOSITORY
 from tests.scripts import CENTRES, PROFILES
 

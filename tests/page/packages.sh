@@ -3,7 +3,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 command -v npm >/dev/null || { echo 'no npm: the page is not made, and its tests are left out'; exit 0; }
-for part in "page:$here/../../sbatchgen/extras/page/files" "tests:$here"; do
+for part in "page:$here/../../sbatchgen/lab/page/files" "tests:$here"; do
     folder=$1/${part%%:*}
     mkdir -p "$folder"
     ! cmp -s "${part#*:}/package-lock.json" "$folder/complete" || continue

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.extras.page import packing, static_files
-from sbatchgen.extras.page.form import model
-from sbatchgen.extras.page.site import FILES, NAMES, Site, installed, read_site, strings_of
-from sbatchgen.extras.page.static_files import MARK
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.lab.page import packing, static_files
+from sbatchgen.lab.page.form import model
+from sbatchgen.lab.page.site import FILES, NAMES, Site, installed, read_site, strings_of
+from sbatchgen.lab.page.static_files import MARK
 from tests.conftest import REPOSITORY, Command
 from tests.page.conftest import need, write_page
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.cli.answer import Printed, answer
-from sbatchgen.modes import MODES
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import FIXTURES
 from tests.page.conftest import need, write_page
 from tests.scripts import CENTRES, NEEDS, PROFILES, PUBLIC

@@ -7,9 +7,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from sbatchgen.machine.mounts import mounts
-from sbatchgen.plan.sight import Sight
-from sbatchgen.sandbox.box import Box, BoxLimits, run
+from sbatchgen.base.machine.mounts import mounts
+from sbatchgen.lab.plan.sight import Sight
+from sbatchgen.lab.sandbox.box import Box, BoxLimits, run
 from tests.trust.watched import tree
 
 

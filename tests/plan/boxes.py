@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.sandbox.box import Ended
+from sbatchgen.lab.sandbox.box import Ended
 from tests.cluster import mounts
 from tests.cluster.fixtures import VISIBLE
 from tests.conftest import REPOSITORY

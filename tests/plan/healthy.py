@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sbatchgen.finding import Finding
-from sbatchgen.modes import MODES
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.planning import plan_of, script_of
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.base.finding import Finding
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.planning import plan_of, script_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.scripts import NEEDS, errors, resolved, script
 
 PROFILES = ("msu", "princeton", "public_cluster", "torchrun", "troila")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import NoSandboxError
-from sbatchgen.finding import Finding
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.planning import given_by, plan_of, script_of
-from sbatchgen.sandbox.box import Box, run
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.base.errors import NoSandboxError
+from sbatchgen.base.finding import Finding
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.planning import given_by, plan_of, script_of
+from sbatchgen.lab.sandbox.box import Box, run
+from sbatchgen.lab.started.judge_started import check_started
 
 HEAD = "#!/bin/bash\n"
 TWO_NODES = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"

@@ -15,17 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan import dry_run as dry
-from sbatchgen.plan.batch_job import grant
-from sbatchgen.plan.dry_run import DryRun, Given
-from sbatchgen.plan.planning import is_planned
-from sbatchgen.plan.started import StartedProcess, StartRecord, Step, read, steps
-from sbatchgen.quoting import directive
-from sbatchgen.sandbox.box import PLACE
-from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.script.script import JobScript
+from sbatchgen.base.quoting import directive
+from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.lab.plan import dry_run as dry
+from sbatchgen.lab.plan.batch_job import grant
+from sbatchgen.lab.plan.dry_run import DryRun, Given
+from sbatchgen.lab.plan.planning import is_planned
+from sbatchgen.lab.plan.started import StartedProcess, StartRecord, Step, read, steps
+from sbatchgen.lab.sandbox.box import PLACE
 from tests.cluster.slurm import Cluster
 from tests.plan import truth
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.sandbox import box
+from sbatchgen.lab.sandbox import box
 from tests.conftest import Command
 from tests.plan.plans import needs_sandbox
 from tests.test_imports import loaded
@@ -100,7 +100,7 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
 ) -> None:
     (folder / "job.slurm").write_text(MEETS)
     box._program.cache_clear()
-    monkeypatch.setattr("sbatchgen.machine.search_path.find", lambda *_: "")
+    monkeypatch.setattr("sbatchgen.base.machine.search_path.find", lambda *_: "")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
@@ -116,5 +116,5 @@ def test_no_other_command_loads_the_sandbox() -> None:
     assert not {
         name
         for name in loaded("render", "ddp", "--profile", "msu")
-        if "sbatchgen.plan." in name or "sbatchgen.sandbox" in name
+        if "sbatchgen.lab.plan." in name or "sbatchgen.lab.sandbox" in name
     }

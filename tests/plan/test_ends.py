@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan import listing
+from sbatchgen.lab.plan import listing
 from tests.plan.plans import needs_sandbox, planned, said
 
 pytestmark = needs_sandbox

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan import listing
-from sbatchgen.plan.planning import given_by, plan_of, script_of
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.lab.plan import listing
+from sbatchgen.lab.plan.planning import given_by, plan_of, script_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.plan.faults import FAULTS, GIVEN, PROFILE, SCRIPTS, Fault
 from tests.plan.plans import needs_sandbox
 

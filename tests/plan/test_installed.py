@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan.listing import as_text
+from sbatchgen.lab.plan.listing import as_text
 from tests.plan.plans import needs_sandbox, planned, said
 
 pytestmark = needs_sandbox

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sbatchgen.extras.rehearsal.outcome import figures
+from sbatchgen.lab.rehearsal.outcome import figures
 from tests.conftest import REPOSITORY
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.sandbox.box import _program
+from sbatchgen.lab.sandbox.box import _program
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 

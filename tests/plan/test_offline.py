@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError
 from tests.conftest import Command
 from tests.plan.plans import needs_sandbox
 
@@ -82,7 +82,7 @@ def test_a_rehearsal_has_a_network_only_if_it_is_asked_for(
         given.update(how)
         raise CommandLineError.of("enough")
 
-    monkeypatch.setattr("sbatchgen.extras.rehearsal.rehearsal.rehearse", instead)
+    monkeypatch.setattr("sbatchgen.lab.rehearsal.rehearsal.rehearse", instead)
     (folder / "train.py").touch()
     command("rehearse", "single", "--profile", "./testing.yaml", "--trainer", "train.py", *words)
     assert given["network"] is network

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan import dry_run
-from sbatchgen.plan.listing import as_text
-from sbatchgen.plan.missing import Traced, by_line, missing
-from sbatchgen.sandbox.box import BoxLimits
+from sbatchgen.lab.plan import dry_run
+from sbatchgen.lab.plan.listing import as_text
+from sbatchgen.lab.plan.missing import Traced, by_line, missing
+from sbatchgen.lab.sandbox.box import BoxLimits
 from tests.plan.plans import needs_sandbox, planned
 
 pytestmark = needs_sandbox

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.extras.rehearsal import controller
-from sbatchgen.extras.rehearsal.outcome import Row, cluster_rows, rows
-from sbatchgen.extras.rehearsal.rehearsal import Rehearsal
+from sbatchgen.lab.rehearsal import controller
+from sbatchgen.lab.rehearsal.outcome import Row, cluster_rows, rows
+from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 from tests.scripts import resolved
 
 NOT_LOADED = (

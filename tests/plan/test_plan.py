@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.plan import listing
-from sbatchgen.plan.dry_run import PROCESSES
-from sbatchgen.plan.missing import missing
-from sbatchgen.plan.plan_output import plan_output
-from sbatchgen.plan.planning import given_by, may_be_lost
-from sbatchgen.plan.rounds import most_rounds
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.lab.plan import listing
+from sbatchgen.lab.plan.dry_run import PROCESSES
+from sbatchgen.lab.plan.missing import missing
+from sbatchgen.lab.plan.plan_output import plan_output
+from sbatchgen.lab.plan.planning import given_by, may_be_lost
+from sbatchgen.lab.plan.rounds import most_rounds
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -467,7 +467,7 @@ def test_a_loop_whose_trace_is_too_large_has_no_end_either(tmp_path: Path) -> No
 
 
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
-    from sbatchgen.errors import DocumentError
+    from sbatchgen.base.errors import DocumentError
 
     with pytest.raises(DocumentError, match="script of python3: plan reads bash scripts only"):
         planned("#!/usr/bin/env python3\nprint()\n", tmp_path)

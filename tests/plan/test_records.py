@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.outputs.json_document import document
-from sbatchgen.plan import listing
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.plan.plan_output import plan_output
-from sbatchgen.plan.started import StartRecord, read, steps
-from sbatchgen.plan.step import number_of
-from sbatchgen.plan.step_placement import placements
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.jobs.outputs.json_document import document
+from sbatchgen.lab.plan import listing
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.plan_output import plan_output
+from sbatchgen.lab.plan.started import StartRecord, read, steps
+from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.step_placement import placements
+from sbatchgen.lab.started.judge_started import check_started
 from tests.plan.plans import needs_sandbox, planned
 
 SCRIPT = """#!/bin/bash

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.plan.planning import script_of
-from sbatchgen.rules.refusals import refusal
+from sbatchgen.check.rules.refusals import refusal
+from sbatchgen.lab.plan.planning import script_of
 from tests.conftest import Command
 from tests.plan.plans import needs_sandbox
 

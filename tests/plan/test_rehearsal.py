@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.extras.rehearsal.added_folders import added_folders
+from sbatchgen.lab.rehearsal.added_folders import added_folders
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import SBATCHGEN, site_on

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.sandbox.box import Box, _read, run
+from sbatchgen.lab.sandbox.box import Box, _read, run
 from tests.cluster.fixtures import _need
 from tests.plan.boxes import PLACES, Place, boxed, home
 from tests.plan.plans import HEAD, needs_sandbox, planned, said

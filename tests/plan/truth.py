@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sbatchgen.plan.dry_run import DryRun
-from sbatchgen.script.launches import WATCH
+from sbatchgen.check.script.launches import WATCH
+from sbatchgen.lab.plan.dry_run import DryRun
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.plan.plans import planned

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.prepare import dataset
+from sbatchgen.lab.prepare import dataset
 from tests.conftest import Command
 
 FILES = {name: gzip.compress(name.encode()) for name in dataset.FILES}

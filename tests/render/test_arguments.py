@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.render import arguments
-from sbatchgen.units import Argument, ShellPath, Text
+from sbatchgen.base.units import Argument, ShellPath, Text
+from sbatchgen.jobs.render import arguments
 from tests.scripts import resolved, script
 
 PLACES = "{nnodes},{node_rank},{nproc},{master_addr}:{master_port}"

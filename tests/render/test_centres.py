@@ -19,17 +19,17 @@ from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
 from benchmarks.documented.jobs import job_of, profile_of, rendered
 from benchmarks.documented.starts import differences, starts
-from sbatchgen.cluster_facts import NodeFacts
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.inputs.search import bundled
-from sbatchgen.judge.job_check import check
-from sbatchgen.judge.rendered_script import lint_rendered
-from sbatchgen.modes import MODES
-from sbatchgen.resolved.choice import chosen
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import Duration, Text
+from sbatchgen.base.units import Duration, Text
+from sbatchgen.check.cluster_facts import NodeFacts
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.resolved.choice import chosen
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
 from tests.plan.plans import needs_sandbox

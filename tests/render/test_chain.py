@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.job import DEFAULT_SLURM
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import Count, Text
+from sbatchgen.base.units import Count, Text
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.job import DEFAULT_SLURM
+from sbatchgen.check.script.script import JobScript
 from tests.scripts import errors, resolved, script
 
 WAYS: dict[str, dict[str, Any]] = {"chain": {"chain": Count(3)}, "tasks": {"array": Text("1-3%1")}}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sbatchgen.units import Argument, Count, ShellPath, Text
+from sbatchgen.base.units import Argument, Count, ShellPath, Text
 from tests.conftest import REPOSITORY
 from tests.scripts import resolved, script
 

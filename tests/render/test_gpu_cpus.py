@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.units import CpuList
+from sbatchgen.base.units import CpuList
+from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import Command
 from tests.scripts import resolved, script
 

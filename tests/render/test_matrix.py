@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.options import NAMES
-from sbatchgen.lint.linter import lint
-from sbatchgen.modes import MODES
-from sbatchgen.render import SECOND_PART
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.script.job import DEFAULT_SLURM
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import Argument, Count, Duration, Memory, ShellPath, Text
+from sbatchgen.base.units import Argument, Count, Duration, Memory, ShellPath, Text
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.job import DEFAULT_SLURM
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.scripts import NEEDS, errors, matrix, resolved, script
 
 

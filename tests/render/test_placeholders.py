@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.resolved.sweep import Sweep
-from sbatchgen.units import EnvValue, ShellPath
+from sbatchgen.base.units import EnvValue, ShellPath
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.resolved.sweep import Sweep
 from tests.conftest import Command
 from tests.resolved.test_sweep import HOSTILE
 from tests.scripts import resolved, script

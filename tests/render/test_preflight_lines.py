@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.units import Gres, Preflight
+from sbatchgen.base.units import Gres, Preflight
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import Command
 from tests.scripts import NEEDS, resolved, script
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from sbatchgen.plan.planning import plan_of, script_of
-from sbatchgen.render import SECOND_PART
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.lab.plan.planning import plan_of, script_of
 from tests.conftest import REPOSITORY
 from tests.jobs.test_kinds_of_programs import KINDS
 from tests.render.test_matrix import not_plain

@@ -12,13 +12,13 @@ import jinja2
 import pytest
 from jinja2 import nodes
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import bundled
-from sbatchgen.render.render import FILTERS, context, render
-from sbatchgen.render.supervision import of_job
-from sbatchgen.render.trace import trace
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.units import Argument
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.units import Argument
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.render.render import FILTERS, context, render
+from sbatchgen.jobs.render.supervision import of_job
+from sbatchgen.jobs.render.trace import trace
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.scripts import CODE, resolved, script, several
 
 TEMPLATES = sorted(bundled("templates").rglob("*.j2"))

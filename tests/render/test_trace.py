@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.search import bundled
-from sbatchgen.render.render import render
-from sbatchgen.render.trace import TemplateLine, trace
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.units import Argument, Count, ShellPath, Text
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.units import Argument, Count, ShellPath, Text
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.render.trace import TemplateLine, trace
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, resolved, several
 

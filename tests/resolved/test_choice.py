@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.resolved.choice import LATER
+from sbatchgen.jobs.resolved.choice import LATER
 from tests.cluster.controller import Controller
 from tests.conftest import Command
 from tests.tables import hold

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import decode, parse_scalar
-from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.judge.job_check import check
-from sbatchgen.resolved.choice import chosen
-from sbatchgen.resolved.origins import surprises
-from sbatchgen.resolved.resolve import resolve
-from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.base.finding import Finding
+from sbatchgen.jobs.inputs.document import decode, parse_scalar
+from sbatchgen.jobs.inputs.flags import key_type
+from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Layer, Level
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.resolved.choice import chosen
+from sbatchgen.jobs.resolved.origins import surprises
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 HEAD = "name: site\nurl: x\nchecked: 2026-01-01\nslurm: 22.05\n"
 

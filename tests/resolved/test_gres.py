@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.units import Gres, Text
+from sbatchgen.base.units import Gres, Text
 from tests.scripts import errors, resolved
 
 

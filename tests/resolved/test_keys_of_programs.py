@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.judge.job_check import check
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import REPOSITORY
 from tests.scripts import script, several
 

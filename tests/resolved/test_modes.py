@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.modes import LAUNCHERS, MODES, Mode
+from sbatchgen.jobs.modes import LAUNCHERS, MODES, Mode
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import PROFILES, errors, resolved, script
 from training.config import parse

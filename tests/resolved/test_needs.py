@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.units import NodeRange
+from sbatchgen.base.units import NodeRange
+from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import Command
 from tests.scripts import errors, resolved, script
 

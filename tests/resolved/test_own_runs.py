@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.resolved import own_runs as module
-from sbatchgen.resolved.own_runs import own_runs
+from sbatchgen.jobs.resolved import own_runs as module
+from sbatchgen.jobs.resolved.own_runs import own_runs
 
 ANNA, ME = 65533, 65532
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.layers import Level
+from sbatchgen.jobs.inputs.layers import Level
 from tests.conftest import Command
 from tests.scripts import resolved
 

@@ -15,7 +15,7 @@ PROFILE = "name: {}\nurl: https://example.org\nchecked: 2026-01-01\npartitions: 
 @pytest.fixture
 def login_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with sbatch; the folder of the user's profiles, which does not exist."""
-    for module in ("resolved.request", "judge.read_settings"):
+    for module in ("jobs.resolved.request", "jobs.judge.read_settings"):
         monkeypatch.setattr(f"sbatchgen.{module}.in_shell", lambda *_: "/usr/bin/sbatch")
     return Path.home() / ".config/sbatchgen/profiles"
 
@@ -87,7 +87,7 @@ def test_without_slurm_the_job_runs_here(
     login_node: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     add(login_node, "here")
-    monkeypatch.setattr("sbatchgen.resolved.request.in_shell", lambda *_: "")
+    monkeypatch.setattr("sbatchgen.jobs.resolved.request.in_shell", lambda *_: "")
     assert "--profile local\n" in command("render", "single").out
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.judge.job_check import check
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.jobs.judge.job_check import check
 from tests.scripts import PUBLIC, SEVERAL, script, several
 
 HEAD = "programs:\n  a:\n    command: [a]\n    main: true\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.resolved.sweep import grid
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.jobs.resolved.sweep import grid
 
 
 def drawn(text: str, most: int = 400, seed: int = 0) -> list[str]:

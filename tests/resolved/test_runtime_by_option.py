@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.job_file import CHOOSING, RUNTIME_KEYS
-from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import Command
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.document import Document, decode, parse_scalar
-from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.judge.job_check import check
-from sbatchgen.resolved.resolve import resolve
-from sbatchgen.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.inputs.document import Document, decode, parse_scalar
+from sbatchgen.jobs.inputs.flags import key_type
+from sbatchgen.jobs.inputs.layers import Layer, Level
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 PROFILE = """
 name: site

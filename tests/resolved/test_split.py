@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.plan.batch_job import grant
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.review import layout, node_share
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import Memory
+from sbatchgen.base.units import Memory
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.review import layout, node_share
+from sbatchgen.lab.plan.batch_job import grant
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.scripts import errors, resolved
@@ -139,7 +139,7 @@ def _given(folder: Path, number: int) -> Given | str:
 
 
 def _names(text: str) -> list[str]:
-    from sbatchgen.sbatch.hostlist import hosts
+    from sbatchgen.check.sbatch.hostlist import hosts
 
     return hosts(text)
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.quoting import numbers_as_text
-from sbatchgen.resolved.sweep import (
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.quoting import numbers_as_text
+from sbatchgen.base.units import Resume, ShellPath
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.jobs.resolved.sweep import (
     MOST_OPTION,
     MOST_POINTS,
     Sweep,
@@ -22,8 +24,6 @@ from sbatchgen.resolved.sweep import (
     parts,
     read_points,
 )
-from sbatchgen.sbatch.array import indices
-from sbatchgen.units import Resume, ShellPath
 from tests.scripts import resolved, script
 
 

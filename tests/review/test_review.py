@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from sbatchgen import files
+from sbatchgen.base import files
+from sbatchgen.base.quoting import visible
+from sbatchgen.base.units import Duration, Memory, Text
 from sbatchgen.cli.output import show_review
-from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.judge.job_check import check
-from sbatchgen.quoting import visible
-from sbatchgen.resolved.origins import Setting
-from sbatchgen.resolved.resolved_job import ResolvedJob
-from sbatchgen.review.node_share import elements
-from sbatchgen.review.review import Review, of_resolved, of_script
-from sbatchgen.review.screen import as_text, rows
-from sbatchgen.runs import record, submitted_scripts
-from sbatchgen.units import Duration, Memory, Text
+from sbatchgen.jobs.inputs.layers import Level, Origin
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.resolved.origins import Setting
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.review.node_share import elements
+from sbatchgen.jobs.review.review import Review, of_resolved, of_script
+from sbatchgen.jobs.review.screen import as_text, rows
+from sbatchgen.jobs.runs import record, submitted_scripts
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import PROFILE as PROFILE_OF_CLUSTER
@@ -504,5 +504,7 @@ def test_review_loads_no_library_for_a_terminal_that_is_not_there() -> None:
 
     modules = loaded("review", "ddp", "--profile", "torchrun")
     assert not modules & {"rich", "difflib", "pygments"}
-    assert not [name for name in modules if name.startswith(("sbatchgen.plan", "sbatchgen.extras.rehearsal"))]
+    assert not [
+        name for name in modules if name.startswith(("sbatchgen.lab.plan", "sbatchgen.lab.rehearsal"))
+    ]
     assert REPOSITORY.exists()

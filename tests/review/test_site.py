@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.units import Weights
+from sbatchgen.base.units import Weights
 from tests.conftest import Command
 
 PROFILE = """

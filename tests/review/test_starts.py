@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.modes import MODES
-from sbatchgen.review import layout
-from sbatchgen.review.layout import Starts
-from sbatchgen.review.review import of_resolved, of_script
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.layers import Level, Origin
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.review import layout
+from sbatchgen.jobs.review.layout import Starts
+from sbatchgen.jobs.review.review import of_resolved, of_script
 from tests.conftest import Command
 from tests.scripts import CENTRES, PROFILES, resolved, script
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sbatchgen.sbatch.reader import read_script
+from sbatchgen.check.sbatch.reader import read_script
 from tests.conftest import FIXTURES
 
 FREQUENCIES = FIXTURES / "public_options.json"

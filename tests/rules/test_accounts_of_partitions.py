@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.units import Duration
+from sbatchgen.base.units import Duration
+from sbatchgen.jobs.judge.job_check import check
 from tests.cluster.controller import Controller
 from tests.scripts import resolved
 

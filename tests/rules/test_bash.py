@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.rules import syntax
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.rules import syntax
+from sbatchgen.check.script.script import JobScript
 
 CASES = [
     ("SB802", "lr=1\n$lr = 0.1\necho $lr"),

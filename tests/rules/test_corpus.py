@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.search import Places
-from sbatchgen.judge.read_settings import settings_of
-from sbatchgen.lint.fix import mended
-from sbatchgen.lint.lint_settings import Settings, findings_of
-from sbatchgen.lint.source import Source, whole
-from sbatchgen.rules.syntax import unfilled_commands
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.fix import mended
+from sbatchgen.check.lint.lint_settings import Settings, findings_of
+from sbatchgen.check.lint.source import Source, whole
+from sbatchgen.check.rules.syntax import unfilled_commands
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
 from tests.conftest import REPOSITORY
 from tests.tables import hold
 
@@ -193,8 +193,8 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
     """Then an option that it does not list is an error, also one of a plugin that is known elsewhere."""
     from dataclasses import replace
 
-    from sbatchgen.script.job import NO_CLUSTER
-    from sbatchgen.units import Text
+    from sbatchgen.base.units import Text
+    from sbatchgen.check.script.job import NO_CLUSTER
 
     listed = replace(NO_CLUSTER, plugin_options=(Text("site-energy-tag="),))
     assert said("unknown-plugin", replace(no_cluster(), profile=listed)) == ""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.rules.foreign import DROPPED, VALUES
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.rules.foreign import DROPPED, VALUES
+from sbatchgen.check.script.script import JobScript
 from tests.cluster import oracle as sbatch
 
 HEADER = "#!/bin/bash\n#SBATCH --job-name=x\n"

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.plan.planning import plan_of
-from sbatchgen.rules import judge
-from sbatchgen.script.script import JobScript
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.rules import judge
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan.planning import plan_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.plan.plans import needs_sandbox

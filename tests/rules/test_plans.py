@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.judge.job_check import check
-from sbatchgen.units import Gres, Requeue, ShellPath, Text
+from sbatchgen.base.units import Gres, Requeue, ShellPath, Text
+from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import Command
 from tests.scripts import errors, resolved
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbatchgen.lint.fix import edited
-from sbatchgen.lint.linter import lint
-from sbatchgen.rules.rule_page import Example
+from sbatchgen.check.lint.fix import edited
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.rules.rule_page import Example
 from tests.cluster.fixtures import FIRST, VISIBLE
 from tests.cluster.job import TERMINAL, parse_jobs
 from tests.cluster.slurm import Cluster

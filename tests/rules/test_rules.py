@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, decode, read_document
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.inputs.layers import Level, layer
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.judge.job_check import check, check_trainer
-from sbatchgen.judge.trainer import TrainerJob
-from sbatchgen.lint.fix import edited
-from sbatchgen.lint.linter import lint, rules
-from sbatchgen.plan.planning import plan_of
-from sbatchgen.resolved.programs import resolve_programs
-from sbatchgen.resolved.resolve import resolve
-from sbatchgen.rules import comments, judge
-from sbatchgen.rules.rule_page import FOLDER, PAGE_LINES, PROFILE, Example, Page, pages
-from sbatchgen.script.job import DEFAULT_SLURM, NO_CLUSTER
-from sbatchgen.script.script import JobScript
-from sbatchgen.started.judge_started import check_started
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.lint.fix import edited
+from sbatchgen.check.lint.linter import lint, rules
+from sbatchgen.check.rules import comments, judge
+from sbatchgen.check.rules.rule_page import FOLDER, PAGE_LINES, PROFILE, Example, Page, pages
+from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import Document, decode, read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.judge.job_check import check, check_trainer
+from sbatchgen.jobs.judge.trainer import TrainerJob
+from sbatchgen.jobs.resolved.programs import resolve_programs
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.lab.plan.planning import plan_of
+from sbatchgen.lab.started.judge_started import check_started
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 from tests.tables import hold
@@ -86,7 +86,7 @@ def started(page: Page, example: Example, folder: Path) -> list[Finding]:
 def test_rules_and_pages_are_the_same() -> None:
     titles = {rule.id: rule.title for rule in rules().values()}
     pages = {page.rule: page.title for page in PAGES.values()}
-    assert titles == pages, "each rule is a section of a file in sbatchgen/rules/pages, with its title"
+    assert titles == pages, "each rule is a section of a file in sbatchgen/check/rules/pages, with its title"
 
 
 def test_no_id_is_given_twice() -> None:
@@ -224,7 +224,7 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
 
 def test_where_a_rule_is_true_is_said_by_the_rule() -> None:
     """No id of a rule is written in the folders that apply them."""
-    for folder in ("lint", "adopt", "plan", "review", "submit", "cli"):
+    for folder in ("check/lint", "lab/adopt", "lab/plan", "jobs/review", "jobs/submit", "cli"):
         for file in (REPOSITORY / "sbatchgen" / folder).glob("*.py"):
             nodes = ast.walk(ast.parse(file.read_text()))
             texts = [

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.inputs.options import NAMES
-from sbatchgen.judge.job_check import check
-from sbatchgen.judge.launch_arguments import CPU_BIND
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.launch_arguments import CPU_BIND
 from tests.cluster.oracle import CONFIG, LEAVE
 from tests.conftest import Command
 from tests.scripts import errors, resolved, script

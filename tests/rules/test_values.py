@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.script import JobScript
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
 from tests.rules import values

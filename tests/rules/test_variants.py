@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.script import JobScript
 from tests.conftest import REPOSITORY
 
 VARIANTS = yaml.safe_load((REPOSITORY / "tests/fixtures/variants.yaml").read_text())

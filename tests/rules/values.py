@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import lint
-from sbatchgen.script.job import NO_CLUSTER
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.script.job import NO_CLUSTER
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.cluster.controller import Controller
 from tests.rules.public_options import Request
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.resolved.sweep import read_points
-from sbatchgen.runs.points import POINTS
+from sbatchgen.jobs.resolved.sweep import read_points
+from sbatchgen.jobs.runs.points import POINTS
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY

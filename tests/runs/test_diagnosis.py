@@ -12,9 +12,9 @@ from string import Template
 
 import pytest
 
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.job_log import START
-from sbatchgen.runs.record import Record, keep, records
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.job_log import START
+from sbatchgen.jobs.runs.record import Record, keep, records
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
 from tests.slurm import fakes

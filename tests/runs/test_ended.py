@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.ended import KeptProgress
-from sbatchgen.runs.index import Index, Run, RunJob, place
-from sbatchgen.runs.status import run_states
+from sbatchgen.jobs.runs.ended import KeptProgress
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, place
+from sbatchgen.jobs.runs.status import run_states
 
 
 def two_runs(folder: Path) -> tuple[Index, list[Run]]:

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from sbatchgen.runs.failure import LONGEST, Asks, failures, look_bad, raised_at, unexplained
+from sbatchgen.jobs.runs.failure import LONGEST, Asks, failures, look_bad, raised_at, unexplained
 from tests.conftest import FIXTURES
 
 RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.failure import causes
+from sbatchgen.jobs.runs.failure import causes
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import fit_the_schema

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.failure import crash
+from sbatchgen.jobs.runs.failure import crash
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
 from tests.jobs.jobs import site_on

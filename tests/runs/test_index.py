@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.runs import record
-from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
-from sbatchgen.runs.record import Record
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.runs import record
+from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
+from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 
 
@@ -136,8 +136,8 @@ def a_job(key: str, job: str) -> RunJob:
 WRITER = """
 import sys
 from pathlib import Path
-from sbatchgen.runs import record
-from sbatchgen.runs.index import Index
+from sbatchgen.jobs.runs import record
+from sbatchgen.jobs.runs.index import Index
 index, me = Index(Path(sys.argv[1])), sys.argv[2]
 for number in range(6):
     key = f"{me}-{number}"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.life import HANG, Quiet, hang, quiet_at_end, quiet_now
-from sbatchgen.runs.record import Record
+from sbatchgen.jobs.runs.life import HANG, Quiet, hang, quiet_at_end, quiet_now
+from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 from tests.runs.test_diagnosis import run_of
 

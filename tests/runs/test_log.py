@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs import job_log
-from sbatchgen.runs.job_log import Tail, find_logs, starts
-from sbatchgen.runs.record import Record
+from sbatchgen.jobs.runs import job_log
+from sbatchgen.jobs.runs.job_log import Tail, find_logs, starts
+from sbatchgen.jobs.runs.record import Record
 
 
 def record(pattern: str, **more: str) -> Record:

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.runs import metrics, record
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.metrics import line_events, log_events
-from sbatchgen.runs.plain_job import find
-from sbatchgen.runs.plot import read_history
-from sbatchgen.runs.points import POINTS
-from sbatchgen.runs.progress import read_progress
-from sbatchgen.runs.record import Record, ResolvedValue
-from sbatchgen.units import LinePattern
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.units import LinePattern
+from sbatchgen.jobs.runs import metrics, record
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.metrics import line_events, log_events
+from sbatchgen.jobs.runs.plain_job import find
+from sbatchgen.jobs.runs.plot import read_history
+from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.progress import read_progress
+from sbatchgen.jobs.runs.record import Record, ResolvedValue
 from tests.conftest import FIXTURES, REPOSITORY, Command
 
 MEASURED = yaml.safe_load((FIXTURES / "measured.yaml").read_text())

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs import record
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import Code, Process, Record, ResolvedValue
+from sbatchgen.jobs.runs import record
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.record import Code, Process, Record, ResolvedValue
 from tests.conftest import Command
 from tests.slurm import fakes
 

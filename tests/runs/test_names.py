@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs import record
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import Record
+from sbatchgen.jobs.runs import record
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 from tests.runs.test_typed_fixes import end, submit
 from tests.slurm import fakes

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.judge import trainers
-from sbatchgen.rules import judge
-from sbatchgen.runs.index import Index, place
+from sbatchgen.check.rules import judge
+from sbatchgen.jobs.judge import trainers
+from sbatchgen.jobs.runs.index import Index, place
 from tests.conftest import Command
 from tests.scripts import first_part
 from tests.slurm import fakes

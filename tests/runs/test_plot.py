@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.machine.packages import to_install
-from sbatchgen.runs.plot import read_history
+from sbatchgen.base.machine.packages import to_install
+from sbatchgen.jobs.runs.plot import read_history
 from tests.conftest import Command
 
 CONFIG = {"dataset": "mnist", "model": "convnet", "global_batch_size": 64, "lr": 0.1, "processes": 2}

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import CommandLineError
-from sbatchgen.resolved.sweep import Sweep
-from sbatchgen.runs.index import Index, Run, place
-from sbatchgen.runs.overview import page
-from sbatchgen.runs.points import POINTS, SweepState, sweep_state
-from sbatchgen.runs.record import Record, keep, records
-from sbatchgen.runs.status import RunState
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.jobs.resolved.sweep import Sweep
+from sbatchgen.jobs.runs.index import Index, Run, place
+from sbatchgen.jobs.runs.overview import page
+from sbatchgen.jobs.runs.points import POINTS, SweepState, sweep_state
+from sbatchgen.jobs.runs.record import Record, keep, records
+from sbatchgen.jobs.runs.status import RunState
 from tests.conftest import Command
 from tests.slurm import fakes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.overview import LONGEST, RECORD, preflight_says
+from sbatchgen.jobs.runs.overview import LONGEST, RECORD, preflight_says
 from training import preflight
 
 BAD = {

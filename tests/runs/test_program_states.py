@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.program_states import FOLDER, read_programs
+from sbatchgen.jobs.runs.program_states import FOLDER, read_programs
 from tests.conftest import Command
 from tests.inputs.test_completion import completed
 from tests.runs.test_diagnosis import run_of

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import DocumentError
-from sbatchgen.runs import run_folder, snapshot
-from sbatchgen.runs.index import scan
-from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import (
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.runs import run_folder, snapshot
+from sbatchgen.jobs.runs.index import scan
+from sbatchgen.jobs.runs.progress import Progress, read_progress
+from sbatchgen.jobs.runs.record import (
     Code,
     Process,
     Record,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.process import status_file
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.process import status_file
+from sbatchgen.jobs.runs.record import Record, keep
 from tests.conftest import Command
 from tests.slurm import fakes
 

@@ -15,10 +15,10 @@ from typing import BinaryIO
 
 import pytest
 
-from sbatchgen import files
-from sbatchgen.errors import DocumentError
-from sbatchgen.runs import snapshot
-from sbatchgen.runs.snapshot import Snapshot
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.runs import snapshot
+from sbatchgen.jobs.runs.snapshot import Snapshot
 from tests.conftest import Command, Result
 from tests.slurm import fakes
 
@@ -324,7 +324,7 @@ def test_the_jobs_of_a_chain_run_one_snapshot(repository: Path, submit: Submit) 
 def test_nothing_is_left_of_a_job_that_is_refused(
     repository: Path, submit: Submit, monkeypatch: pytest.MonkeyPatch, says: str, left: int
 ) -> None:
-    monkeypatch.setattr("sbatchgen.submit.attempt.SEARCH_S", 0.1)
+    monkeypatch.setattr("sbatchgen.jobs.submit.attempt.SEARCH_S", 0.1)
     assert submit("--trainer", "train.py", "--snapshot", says=says).status == 5
     names_left = [
         path.name

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import training.runfolder
-from sbatchgen.runs.folder_check import Start
-from sbatchgen.runs.record import Record, keep
+from sbatchgen.jobs.runs.folder_check import Start
+from sbatchgen.jobs.runs.record import Record, keep
 from tests.cluster.fixtures import FIRST, LATER
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command

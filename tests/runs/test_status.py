@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs import status
-from sbatchgen.runs.index import Index, RunJob, place
-from sbatchgen.runs.record import Record, keep
-from sbatchgen.runs.status import RunState
-from sbatchgen.slurm.queue import SlurmJob, queue
+from sbatchgen.jobs.runs import status
+from sbatchgen.jobs.runs.index import Index, RunJob, place
+from sbatchgen.jobs.runs.record import Record, keep
+from sbatchgen.jobs.runs.status import RunState
+from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command, fit_the_schema

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.resolved.sweep import grid, parts
-from sbatchgen.review.review import of_script
-from sbatchgen.runs.points import POINTS
-from sbatchgen.runs.record import Record
-from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.client import Output
-from sbatchgen.submit import sbatch
-from sbatchgen.submit.attempt import Accepted
-from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
-from sbatchgen.submit.submission import Submission
-from sbatchgen.submit.sweep_arrays import Send, kept_points, submit
+from sbatchgen.base.errors import SbatchgenError, SlurmError
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.jobs.resolved.sweep import grid, parts
+from sbatchgen.jobs.review.review import of_script
+from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.slurm.client import Output
+from sbatchgen.jobs.submit import sbatch
+from sbatchgen.jobs.submit.attempt import Accepted
+from sbatchgen.jobs.submit.sbatch import SubmittedRun, TooManyJobsError
+from sbatchgen.jobs.submit.submission import Submission
+from sbatchgen.jobs.submit.sweep_arrays import Send, kept_points, submit
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command

@@ -98,7 +98,7 @@ ROWS = (
 
 
 def test_each_command_of_the_table_is_typed() -> None:
-    lines = (REPOSITORY / "sbatchgen/runs/failures.yaml").read_text().splitlines()
+    lines = (REPOSITORY / "sbatchgen/jobs/runs/failures.yaml").read_text().splitlines()
     own = [fix for fix in of_tables() if "runs/failures.yaml" in fix.at]
     assert len(own) > 50
     known = {row.cause: tuple(each.command for each in ROWS if each.cause == row.cause) for row in ROWS}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.failure import Asks, FailureText, causes
-from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import read_record
+from sbatchgen.jobs.runs.failure import Asks, FailureText, causes
+from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.record import read_record
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
 from tests.jobs.jobs import site_on

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runtimes.edf import mounted
+from sbatchgen.jobs.runtimes.edf import mounted
 from tests.conftest import Command
 
 FLAGS = ("--profile", "msu", "--runtime", "edf")

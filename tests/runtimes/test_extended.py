@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.render import launch
+from sbatchgen.jobs.render import launch
 from tests.scripts import resolved, script
 
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from sbatchgen.executables.program import PROGRAMS
-from sbatchgen.extras.page import form
-from sbatchgen.inputs.job_file import JobSpec
-from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.runtimes.base import NoFacts, Runtime
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes.base import NoFacts, Runtime
+from sbatchgen.lab.page import form
 from tests.conftest import REPOSITORY
 from tests.scripts import NEEDS, resolved, script
 
@@ -55,7 +55,7 @@ def test_the_page_offers_it_with_the_key_that_it_requires(runtime: Runtime) -> N
     key = runtime.requires and runtime.requires.key
     if key is None or key in NOT_ON_THE_PAGE:
         return
-    assert fields[key]["main"], "MAIN in sbatchgen/extras/page/form.py, or NOT_ON_THE_PAGE here"
+    assert fields[key]["main"], "MAIN in sbatchgen/lab/page/form.py, or NOT_ON_THE_PAGE here"
     assert runtime.name in fields[key]["runtimes"]
 
 
@@ -85,4 +85,4 @@ def test_adopt_knows_it(runtime: Runtime) -> None:
     )  # which looks like a program of the user's
     assert not known or own & {"activation", "srun_option", "starts"}
     assert bool(own & {"srun_option", "starts"}) == ("adopt" in own)
-    assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/executables/table.py"
+    assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/check/executables/table.py"

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.lint.linter import lint
-from sbatchgen.sbatch.option_table import specs
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.sbatch.option_table import specs
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.profile import Profile
 from tests.cluster.controller import Controller
 from tests.rules.values import EXTRA, GRES, PARTITIONS
 from tests.sbatch.headers import printed

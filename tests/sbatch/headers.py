@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sbatchgen.sbatch.getopt import Option
-from sbatchgen.sbatch.option_table import HasArgument, specs
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.sbatch.values import INFINITE, count, mebibytes, minutes, node_range
+from sbatchgen.check.sbatch.getopt import Option
+from sbatchgen.check.sbatch.option_table import HasArgument, specs
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.sbatch.values import INFINITE, count, mebibytes, minutes, node_range
 from tests.cluster import oracle
 from tests.rules.public_options import public_values
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.sbatch.array import indices
-from sbatchgen.script.script import JobScript
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.check.script.script import JobScript
 from tests.sbatch.array_values import REFUSED, TAKEN
 
 

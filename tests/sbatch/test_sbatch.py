@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.lint.linter import lint
-from sbatchgen.sbatch.combination import INVALID, MIXED
-from sbatchgen.sbatch.gres import requested
-from sbatchgen.sbatch.header import Kind
-from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
-from sbatchgen.sbatch.reader import Script, read_script
-from sbatchgen.sbatch.rivals import RIVALS
-from sbatchgen.sbatch.values import INFINITE, mebibytes, minutes
-from sbatchgen.script.script import JobScript
-from sbatchgen.units import RELEASES
+from sbatchgen.base.units import RELEASES
+from sbatchgen.check.lint.linter import lint
+from sbatchgen.check.sbatch.combination import INVALID, MIXED
+from sbatchgen.check.sbatch.gres import requested
+from sbatchgen.check.sbatch.header import Kind
+from sbatchgen.check.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
+from sbatchgen.check.sbatch.reader import Script, read_script
+from sbatchgen.check.sbatch.rivals import RIVALS
+from sbatchgen.check.sbatch.values import INFINITE, mebibytes, minutes
+from sbatchgen.check.script.script import JobScript
 from tests.conftest import FIXTURES
 from tests.sbatch.headers import comparable, ours, scripts, theirs
 
@@ -438,5 +438,5 @@ def test_long_bodies() -> None:
 
 
 def test_needs_no_library() -> None:
-    code = "import sys, sbatchgen.sbatch; print(sorted({'yaml', 'jinja2', 'click'} & set(sys.modules)))"
+    code = "import sys, sbatchgen.check.sbatch; print(sorted({'yaml', 'jinja2', 'click'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

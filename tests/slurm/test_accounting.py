@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import client
-from sbatchgen.slurm.accounting import JobUsage, accounting, usage
-from sbatchgen.slurm.queue import SlurmJob
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.jobs.slurm import client
+from sbatchgen.jobs.slurm.accounting import JobUsage, accounting, usage
+from sbatchgen.jobs.slurm.queue import SlurmJob
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
 from tests.slurm import fakes

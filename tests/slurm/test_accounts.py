@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.slurm.accounts import Account, accounts, qos
+from sbatchgen.jobs.slurm.accounts import Account, accounts, qos
 from tests.conftest import FIXTURES
 from tests.slurm import fakes
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import client
-from sbatchgen.slurm.client import Output, query, query_environment, status_in_shell, submit_environment
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.jobs.slurm import client
+from sbatchgen.jobs.slurm.client import Output, query, query_environment, status_in_shell, submit_environment
 
 
 def program(folder: Path, text: str) -> dict[str, str]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, of_node, unavailable
-from sbatchgen.slurm.node import nodes_in
+from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, of_node, unavailable
+from sbatchgen.jobs.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command
 from tests.slurm import fakes

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sbatchgen.slurm.node import SlurmNode, node_gres, nodes_in
-from sbatchgen.slurm.partition import SlurmPartition, partitions_in
+from sbatchgen.jobs.slurm.node import SlurmNode, node_gres, nodes_in
+from sbatchgen.jobs.slurm.partition import SlurmPartition, partitions_in
 from tests.conftest import FIXTURES
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import printed
-from sbatchgen.slurm.queue import SlurmJob, find_job, folder_name, queue
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.jobs.slurm import printed
+from sbatchgen.jobs.slurm.queue import SlurmJob, find_job, folder_name, queue
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sbatchgen.slurm.state import Reason, reason
+from sbatchgen.jobs.slurm.state import Reason, reason
 from tests.conftest import FIXTURES
 from tests.tables import hold
 

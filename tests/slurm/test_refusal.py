@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.slurm.refusal import (
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.jobs.slurm.refusal import (
     OptionSource,
     Refusal,
     asked_by,
@@ -214,7 +214,7 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
 
 
 def test_a_refusal_names_options_that_there_are() -> None:
-    from sbatchgen.sbatch.option_table import specs
+    from sbatchgen.check.sbatch.option_table import specs
 
     known = {*specs("22.05"), *specs("26.05")}
     for _, known_text in texts():

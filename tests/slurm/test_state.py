@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbatchgen.slurm.state import State, state, states
+from sbatchgen.jobs.slurm.state import State, state, states
 from tests.cluster.job import TERMINAL
 
 

@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 
 import pytest
 
-from sbatchgen.discover import facts
-from sbatchgen.discover.slurm_answers import LiveCluster
-from sbatchgen.errors import SbatchgenError
-from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm import accounting, accounts, client, queue
-from sbatchgen.slurm.config import array_limits, settings_in
-from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
-from sbatchgen.slurm.node import node_gres, nodes_in
-from sbatchgen.slurm.partition import partitions_in
-from sbatchgen.slurm.printed import count, exit_status, limit, seconds, time
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.jobs.slurm import accounting, accounts, client, queue
+from sbatchgen.jobs.slurm.config import array_limits, settings_in
+from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
+from sbatchgen.jobs.slurm.node import node_gres, nodes_in
+from sbatchgen.jobs.slurm.partition import partitions_in
+from sbatchgen.jobs.slurm.printed import count, exit_status, limit, seconds, time
+from sbatchgen.lab.discover import facts
+from sbatchgen.lab.discover.slurm_answers import LiveCluster
 from tests.conftest import FIXTURES
 
 ANSWERS = int(os.environ.get("ANSWERS", "500"))

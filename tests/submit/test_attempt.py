@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.index import LOST, Index, place
-from sbatchgen.runs.record import records
-from sbatchgen.submit import attempt
+from sbatchgen.jobs.runs.index import LOST, Index, place
+from sbatchgen.jobs.runs.record import records
+from sbatchgen.jobs.submit import attempt
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -185,7 +185,7 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
 KILLED_AT = """
 import os, sys
 from sbatchgen.__main__ import main
-from sbatchgen.runs import record, submitted_scripts
+from sbatchgen.jobs.runs import record, submitted_scripts
 MODULE.keep = lambda *_: os.kill(os.getpid(), 9)
 main()
 """

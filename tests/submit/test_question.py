@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Finding
 from sbatchgen.cli.jobs import request_of
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding
-from sbatchgen.modes import MODES
-from sbatchgen.review.brief import brief, question
-from sbatchgen.review.review import Review
-from sbatchgen.submit.rendered import of_job
+from sbatchgen.jobs.modes import MODES
+from sbatchgen.jobs.review.brief import brief, question
+from sbatchgen.jobs.review.review import Review
+from sbatchgen.jobs.submit.rendered import of_job
 from tests.conftest import Command
 from tests.scripts import PROFILES
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.render.render import digest
-from sbatchgen.sbatch.reader import read_script
-from sbatchgen.submit import attempt, sbatch
-from sbatchgen.submit.submission import log_folders
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.jobs.render.render import digest
+from sbatchgen.jobs.submit import attempt, sbatch
+from sbatchgen.jobs.submit.submission import log_folders
 from tests.conftest import Command
 from tests.scripts import first_part, script_shown
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from training.processes.stop import SIGNALS
 
 from .quickly import sitecustomize  # noqa: F401 - before anything makes an optimizer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from training.config import critical_settings, global_batch, parse
 from training.data.arrays import read_idx, read_mnist
 from training.errors import UserError

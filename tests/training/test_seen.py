@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.plot import CURVES, plot, read_history
+from sbatchgen.jobs.runs.plot import CURVES, plot, read_history
 
 from .trainers import Here, Trainers, all_events, events, status
 

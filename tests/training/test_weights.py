@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
-from sbatchgen.prepare import digits
+from sbatchgen.lab.prepare import digits
 from training.config import parse
 from training.data.arrays import read_mnist
 from training.data.datasets import load_data

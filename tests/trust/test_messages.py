@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.quoting import one_line
+from sbatchgen.base.quoting import one_line
 
 from .lab import User, put
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs import process
+from sbatchgen.jobs.runs import process
 
 from .lab import User, put, wait
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.units import Count
+from sbatchgen.base.units import Count
 from tests.conftest import REPOSITORY
 from tests.scripts import resolved, script
 

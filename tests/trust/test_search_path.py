@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.machine import search_path
+from sbatchgen.base.machine import search_path
 from tests.plan.plans import needs_sandbox
 
 from .lab import GROUP, User, put
@@ -42,8 +42,8 @@ REFUSED = {
 }  # fmt: skip
 FINDS = """
 import json, sys
-from sbatchgen.machine.ignored import left_out
-from sbatchgen.machine import search_path
+from sbatchgen.base.machine.ignored import left_out
+from sbatchgen.base.machine import search_path
 for folder in map(str.strip, sys.stdin if len(sys.argv) < 2 else open(sys.argv[1])):
     found = search_path.find("tool", {"PATH": f"/nowhere:{folder}:/usr/bin"})
     trusted = search_path.trusted({"PATH": f"/usr/bin:{folder}"}).endswith(f":{folder}")

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from sbatchgen.units import ShellPath
+from sbatchgen.base.units import ShellPath
 from tests.scripts import resolved, script
 
 from .lab import GROUP, User, put

@@ -20,7 +20,7 @@ from .lab import GROUP, User, put
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from sbatchgen.machine.temporary import temporary_folder
+from sbatchgen.base.machine.temporary import temporary_folder
 place = sys.argv[1]
 within = {"in_memory": True} if place == "memory" else {"within": Path(place)} if place else {}
 with temporary_folder("sbatchgen-test-", **within) as folder:
@@ -139,7 +139,7 @@ def test_what_was_left_before_a_restart_is_removed_a_week_later(person: User) ->
 NESTS = """
 import os
 from pathlib import Path
-from sbatchgen.machine.temporary import temporary_folder
+from sbatchgen.base.machine.temporary import temporary_folder
 with temporary_folder("sbatchgen-test-") as folder:
     os.chdir(folder)
     for number in range(1200):

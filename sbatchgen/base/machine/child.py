@@ -1,0 +1,102 @@
+"""Programs and Pythons that the command starts: nothing else in sbatchgen starts any."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from sbatchgen.base.machine.search_path import cleaned, find
+
+Child = subprocess.Popen[bytes]
+Completed = subprocess.CompletedProcess[bytes]
+LateError = subprocess.TimeoutExpired  # a program has not ended in time, and was killed
+PIPE = subprocess.PIPE
+
+
+def run(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout: float,
+    data: bytes | None = None,
+    folder: Path | None = None,
+    keep_open: Sequence[int] = (),
+    for_job: bool = False,
+) -> Completed:
+    """Run a program to its end in this environment, and return what it printed. It reads `data`, or nothing.
+
+    What it starts itself is searched for as it is, unless a job gets the environment: then PATH stays.
+    Raises OSError: it can't be started; LateError: it did not end in time.
+    """
+    return subprocess.run(
+        words,
+        executable=_found(words[0], environment),
+        env=environment if for_job else cleaned(environment),
+        cwd=folder,
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+        pass_fds=keep_open,
+        stdin=subprocess.DEVNULL if data is None else None,
+        input=data,
+    )
+
+
+def run_here(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program of the user's on this terminal; return its exit status, below 0 for a signal."""
+    path = _found(words[0], environment)
+    return subprocess.run(words, executable=path, env=environment, check=False).returncode
+
+
+def begin(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int | None = None,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | None = None,
+    keep_open: Sequence[int] = (),
+    is_job: bool = False,
+) -> Child:
+    """Start a program, and return at once; without a stream of its own it has this process's.
+
+    A job has a session of its own, no input, one stream for all that it prints, and PATH as it is.
+    """
+    return subprocess.Popen(
+        words,
+        executable=_found(words[0], environment),
+        env=environment if is_job else cleaned(environment),
+        stdin=subprocess.DEVNULL if is_job else stdin,
+        stdout=stdout,
+        stderr=subprocess.STDOUT if is_job else stderr,
+        pass_fds=keep_open,
+        start_new_session=is_job,
+    )
+
+
+def python(*words: str) -> list[str]:
+    """Return the words that start this Python for our own files.
+
+    It imports nothing of the current folder, of the user's packages, or by variables of the environment
+    (-I), and nothing that is installed beside it (-S).
+    """
+    return [sys.executable, "-I", "-S", *words]
+
+
+def python_module(name: str, *words: str) -> list[str]:
+    """Return the words that start the function `main` of a module of sbatchgen, which needs no library."""
+    place = str(Path(__file__).parents[3])
+    lines = f"import sys; sys.path.append({place!r}); from {name} import main; sys.exit(main())"
+    return python("-c", lines, *words)
+
+
+def _found(program: str, environment: Mapping[str, str]) -> str:
+    path = find(program, environment) or find(program, environment, os.F_OK)  # Linux says why not
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    return path

@@ -1,0 +1,91 @@
+"""Files and folders that are ignored, because others can write them and the user does not trust them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.quoting import word
+
+TRUST = "SBATCHGEN_TRUST"
+
+# Of the process, by what others can write: several parts of a command search, and each is reported once.
+_left_out: dict[Path, Problem] = {}
+_reported: set[Path] = set()  # programs of PATH, which a command may look for again and again
+
+
+def left_out() -> list[Problem]:
+    """Return the files and folders ignored since the last call, because others can write them."""
+    problems = [*_left_out.values()]
+    _left_out.clear()
+    return problems
+
+
+def leave_out(place: Path, problem: Problem) -> None:
+    """Have what others can write reported, with the first problem of the place."""
+    _left_out.setdefault(place, problem)
+
+
+def leave_out_program(program: Path, problem: Problem) -> None:
+    """Have a program reported that was ignored, once in this process."""
+    if program not in _reported:
+        _reported.add(program)
+        _left_out[program] = problem
+
+
+def refused(
+    file: Path,
+    trust: Path,
+    parts: Iterable[tuple[str, Path]],
+    environment: Mapping[str, str],
+    *,
+    here: Path,
+    start: Path | None = None,
+) -> tuple[Path, Problem] | None:
+    """Return what others can write of a file's parts, and why the file may not be used; None if it may.
+
+    The user trusts the folder `trust` or not; relative paths are relative to the folder `here`. With `start`
+    the parts are judged below that folder alone.
+    """
+    from sbatchgen.base.machine.trust import doubt  # most people have no files of their own
+
+    for subject, part in parts:
+        if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
+            if is_trusted(trust, environment, here):
+                return None
+            if _is_trusted_by_settings(here / part, environment):
+                continue
+            fix = f"{reason.fix}, or " if reason.fix else ""
+            fix += how_to_trust(trust, environment, reason.place)
+            what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason.why}"
+            return reason.place, Problem(what, str(file.absolute()), fix)
+        start = start or part.absolute()
+    return None
+
+
+def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
+    """Whether SBATCHGEN_TRUST names this very folder, not one above it; `here` is the current folder."""
+    entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
+    real = os.path.realpath(folder)
+    return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
+
+
+def _is_trusted_by_settings(part: Path, environment: Mapping[str, str]) -> bool:
+    """Whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
+    from sbatchgen.base.machine.trusted import covers, trusted
+
+    return covers(trusted(environment), part)
+
+
+def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | None = None) -> str:
+    """Return the fix that trusts a folder, beside those that are trusted.
+
+    `place` is what others can write: what everybody can write, `sbatchgen trust` does not cover.
+    """
+    if place and not place.stat().st_mode & stat.S_IWOTH:
+        return f"to trust it: sbatchgen trust {word(str(folder.absolute()))}"
+    before = f"${TRUST}:" if environment.get(TRUST) or _left_out.keys() - {place} else ""
+    return f"to trust it, export {TRUST}={before}{word(str(folder.absolute()))}"

@@ -1,0 +1,119 @@
+"""The programs of PATH that the command may start. Nothing else in sbatchgen looks for any.
+
+The PATH of a user is trusted as their shell trusts it: they, or their site, have named its folders. Left out
+are an entry that is another folder wherever the user is ("." or an empty one), and a folder in which
+everybody can put or replace a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from os.path import isfile
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.machine.ignored import how_to_trust, is_trusted, leave_out_program
+from sbatchgen.base.machine.trust import open_to_all
+from sbatchgen.base.quoting import word
+
+# By which Linux loads libraries into every program; see ld.so(8)
+_LIBRARIES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
+
+
+def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> str:
+    """Return the path of a program as it is started, or ""; one that is left out is reported.
+
+    With the mode os.F_OK it need not be executable.
+    """
+    if "/" in program:
+        return program if _is_program(program, mode) else ""
+    for folder in _entries(environment):
+        path = f"{folder or '.'}/{program}"
+        if _is_program(path, mode):
+            problem = _doubt(folder, path, environment)
+            if problem is None:
+                return path
+            leave_out_program(Path(path).absolute(), problem)
+    return ""
+
+
+def trusted(environment: Mapping[str, str]) -> str:
+    """Return PATH without the folders that are left out, for programs that start others."""
+    folders = dict.fromkeys(_entries(environment))
+    kept = (folder for folder in folders if _doubt(folder, folder, environment) is None)
+    return ":".join(kept) or os.defpath  # an empty PATH would be the current folder
+
+
+def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a program that starts others: with that PATH, and no library of this folder.
+
+    In LD_LIBRARY_PATH too an entry that is empty or does not begin with / is another folder wherever the
+    user is. Linux loads a library from there before the system's. Source: ld.so(8).
+    """
+    kept = {**environment}
+    if "PATH" in kept:
+        kept["PATH"] = trusted(environment)
+    for name in _LIBRARIES:
+        if name in kept:
+            entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", kept.pop(name))
+            if entries := [entry for entry in entries if _has_one_place(entry, name)]:
+                kept[name] = ":".join(entries)
+    return kept
+
+
+def _has_one_place(entry: str, name: str) -> bool:
+    """Whether an entry means the same wherever the user is: in LD_PRELOAD a name alone is searched for."""
+    is_searched = name != "LD_LIBRARY_PATH" and "/" not in entry
+    return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched and bool(entry))
+
+
+def in_shell(program: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a program as a shell with this environment finds it, or "".
+
+    That is a fact about a job, which gets the same PATH: what is found is never started here.
+    """
+    return shutil.which(program, path=environment.get("PATH", os.defpath)) or ""
+
+
+@contextlib.contextmanager
+def libraries() -> Iterator[None]:
+    """Let libraries start only programs that `find` would find: they search os.environ's PATH themselves."""
+    before = os.environ.get("PATH")
+    os.environ["PATH"] = trusted(os.environ)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = before
+
+
+def _entries(environment: Mapping[str, str]) -> list[str]:
+    return environment.get("PATH", os.defpath).split(":")
+
+
+def _doubt(folder: str, path: str, environment: Mapping[str, str]) -> Problem | None:
+    """Return why a program, or all of them, in a folder of PATH is left out."""
+    if not folder.startswith("/"):
+        entry = f"the entry '{folder}'" if folder else "an empty entry"
+        what = f"ignored {path}: PATH has {entry}, which is another folder wherever you are"
+        kept = ":".join(each for each in _entries(environment) if each.startswith("/"))
+        return Problem(what, str(Path(path).absolute()), f"export PATH={word(kept)}")
+    # Who can write there decides anyway what this command does.
+    if folder == f"{sys.prefix}/bin" or is_trusted(Path(folder), environment):
+        return None
+    reason = open_to_all(Path(path))
+    if reason is None:
+        return None
+    fix = f"{reason.fix}, or " * bool(reason.fix) + how_to_trust(Path(folder), environment)
+    return Problem(f"ignored {path} of PATH: it {reason.why}", path, fix)
+
+
+def _is_program(path: str, mode: int) -> bool:
+    return isfile(path) and os.access(path, mode)  # noqa: PTH113 - also in a folder that this user can't see

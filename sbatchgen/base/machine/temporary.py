@@ -1,0 +1,216 @@
+"""Temporary folders: all of them are made here, and what a killed process has left is removed here.
+
+A folder has the mode 0700, and a file that the process holds locked. A folder without that lock was left
+by a process that was killed; the next one that makes a folder beside it removes it. Its name has the
+number of this start of the machine, because another machine that shares the disk may not see the lock:
+one with another number must also be a week old, longer than any command runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.machine.trust import doubt
+
+_MEMORY = "/dev/shm"  # noqa: S108 - a new folder there is this user's alone
+_LOCK = ".sbatchgen-lock"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_TRIES = 100
+_OLD_S = 7 * 24 * 3600
+_NAME = re.compile(r"\.?sbatchgen-(?:[\w-]+-)?([0-9a-f]{8}|0)-[a-z0-9_]{8}", re.ASCII)
+
+_held: dict[Path, int] = {}
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool = False) -> Iterator[Path]:
+    """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
+
+    `prefix` is the start of its name, "sbatchgen-..." or ".sbatchgen-...". With `within` it is in that
+    folder; who can write there can't enter the new one, but rename it. It holds the file of its lock.
+
+    Raises:
+        DocumentError: There is no place for one.
+        OSError: It can't be made in `within`.
+    """
+    folder, number, lock = _made(prefix, within) if within else _made_somewhere(prefix, in_memory=in_memory)
+    _held[folder] = lock
+    try:
+        yield folder
+    finally:
+        del _held[folder]
+        _remove(folder, number)
+        os.close(number)
+        os.close(lock)
+
+
+def lock_of(folder: Path) -> int:
+    """Return the descriptor of a folder's lock: a program that inherits it keeps the folder while it runs."""
+    return _held[folder]
+
+
+def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
+    problems = []
+    for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
+        try:
+            at = Path(place or tempfile.gettempdir())
+            # Judged before: others would rename even an empty folder, which then stays.
+            if (reason := doubt(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
+                problems.append(f"a folder in {at} {reason.why}")
+                continue
+            folder, number, lock = _made(prefix, at)
+        except OSError as error:
+            problems.append(str(error.strerror))
+            continue
+        if not (reason := doubt(folder)):
+            return folder, number, lock
+        problems.append(f"{folder} {reason.why}")
+        _remove(folder, number)
+        os.close(number)
+        os.close(lock)
+    what = f"can't make a folder for temporary files: {problems[0]}"
+    raise DocumentError.of(what, fix="set TMPDIR to a folder that only you can write into")
+
+
+def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
+    """Make a folder, and remove what killed processes have left beside it; raises OSError.
+
+    Returns its path, its descriptor, and that of its lock, which is held.
+    """
+    _remove_leftovers(place)
+    for _ in range(_TRIES):
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_boot()}-", dir=place))
+        with (
+            contextlib.ExitStack() as opened,
+            contextlib.suppress(FileNotFoundError),
+        ):  # it was taken for a leftover
+            number = os.open(folder, _FOLDER)
+            opened.callback(os.close, number)
+            lock = os.open(
+                _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE, dir_fd=number
+            )
+            opened.callback(os.close, lock)
+            if _is_locked(lock) is not False and os.fstat(lock).st_nlink:
+                opened.pop_all()
+                return folder, number, lock
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
+
+
+def _is_locked(lock: int) -> bool | None:
+    """Lock a file; False if another process has it, None on a file system without locks."""
+    import fcntl  # a browser has none
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@functools.cache
+def _boot() -> str:
+    """Return the number of this start of the machine; "0" if it is not known."""
+    try:
+        return _BOOT.read_text(encoding="ascii")[:8]
+    except (OSError, ValueError):
+        return "0"
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Remove the folders of processes that were killed."""
+    with contextlib.suppress(OSError):
+        for name in filter(None, map(_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
+            with contextlib.suppress(OSError):
+                _remove_leftover(place / name[0], least_s=0 if name[1] == _boot() else _OLD_S)
+
+
+def _remove_leftover(folder: Path, *, least_s: float) -> None:
+    """Remove a folder if it is this user's own, is so old, and no process holds its lock.
+
+    No one else can put the file of the lock into a folder of the mode 0700, so no other folder of the user's,
+    renamed by a member of a group, is taken for one.
+    """
+    number = os.open(folder, _FOLDER)
+    try:
+        about = os.fstat(number)
+        is_old = not least_s or time.time() - about.st_mtime > least_s
+        if about.st_uid != files.user_id() or about.st_mode & 0o077 or not is_old:
+            return
+        try:
+            lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=number)
+        except FileNotFoundError:
+            folder.rmdir()  # the process was killed before it could do more; else this fails
+            return
+        try:
+            is_ours = stat.S_ISREG(os.fstat(lock).st_mode) and os.fstat(lock).st_uid == files.user_id()
+            if is_ours and _is_locked(lock):
+                _remove(folder, number)
+        finally:
+            os.close(lock)
+    finally:
+        os.close(number)
+
+
+def _remove(folder: Path, number: int) -> None:
+    """Remove a folder with all that is in it, the lock last; what can't be removed stays."""
+    with contextlib.suppress(OSError):
+        _empty(number)
+        if os.listdir(number) == [_LOCK]:
+            os.unlink(_LOCK, dir_fd=number)
+            folder.rmdir()
+
+
+def _empty(number: int) -> None:
+    """Remove what is in a folder, without following a link, also where a program has closed folders.
+
+    What a folder in it holds is moved up first: a program may have made folders in folders without end.
+    """
+    names = {*os.listdir(number)} - {_LOCK}
+    while names:
+        for name in names:
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(os.stat(name, dir_fd=number, follow_symlinks=False).st_mode):
+                    _move_up(name, number)
+                    os.rmdir(name, dir_fd=number)
+                else:
+                    os.unlink(name, dir_fd=number)
+        names = {*os.listdir(number)} - {_LOCK} - names  # those stay that can't be removed
+
+
+def _move_up(name: str, number: int) -> None:
+    """Move the folders in a folder into the folder that it is in, and remove its files."""
+    inner = _opened(name, number)
+    try:
+        for each in os.listdir(inner):  # noqa: PTH208 - of a descriptor
+            with contextlib.suppress(OSError):
+                if not stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
+                    os.unlink(each, dir_fd=inner)
+                    continue
+                os.close(_opened(each, inner))  # a folder that is closed to all can't be moved
+                os.rename(each, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
+    finally:
+        os.close(inner)
+
+
+def _opened(name: str, number: int) -> int:
+    """Return a descriptor of a folder in an open folder; the user may do everything in it afterwards."""
+    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+    try:
+        Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)

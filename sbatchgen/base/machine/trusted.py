@@ -1,0 +1,131 @@
+"""The folders that the user trusts although others can write them: a file of the user's own settings.
+
+A project's folder that a group writes is the normal place of work. Its members can put files there, which
+become part of the scripts that the user runs. `sbatchgen trust FOLDER` says once that the user wants that.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import CommandLineError, DocumentError
+from sbatchgen.base.machine.trust import doubt, is_private, link_of_another, make_own, user_name
+from sbatchgen.base.quoting import word
+
+NAME = "trusted.json"
+MAX_BYTES = 1 << 20
+
+
+def place(environment: Mapping[str, str]) -> Path | None:
+    """Return the file with the folders, in XDG_CONFIG_HOME; None without a home."""
+    root = files.user_folder(environment, "XDG_CONFIG_HOME", ".config")
+    return Path(root, "sbatchgen", NAME) if root else None
+
+
+def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders that the user trusts; none if another user could have written the list."""
+    file = place(environment)
+    if file is None or not os.path.lexists(file) or doubt(file):
+        return ()
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        named = json.loads(files.read_own(file, MAX_BYTES))
+        if isinstance(named, list):
+            return tuple(Path(each) for each in named if isinstance(each, str) and each.startswith("/"))
+    return ()
+
+
+def covers(folders: tuple[Path, ...], part: Path) -> bool:
+    """Whether a file or folder is one of these folders, or below one: what everybody can write is not."""
+    real = Path(os.path.realpath(part))
+    return any(real.is_relative_to(folder) and _not_for_all(folder, real) for folder in folders)
+
+
+def _not_for_all(folder: Path, part: Path) -> bool:
+    """Whether everybody can write nothing from a file or folder up to the trusted folder."""
+    try:
+        between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
+        return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
+    except OSError:
+        return False
+
+
+def to_enter(folder: Path) -> Path:
+    """Return a folder as it would be entered: without links.
+
+    Raises CommandLineError: there is no such folder, another user's link leads there, or everybody can write
+    the folder or replace it.
+    """
+    real = Path(os.path.realpath(folder))
+    if link := link_of_another(folder):
+        what = f"{link} is a link that another user has made, to {link.readlink()}"
+        raise CommandLineError.of(what, fix=f"if you mean that folder: sbatchgen trust {word(str(real))}")
+    if not real.is_dir():
+        raise CommandLineError.of(f"there is no folder {folder}", fix="name a folder that exists")
+    for each in (real, *real.parents):
+        mode = each.stat().st_mode
+        if mode & stat.S_IWOTH and (each == real or not mode & stat.S_ISVTX):
+            what = f"everybody can write {each}" + (f", and so replace {real}" if each != real else "")
+            raise CommandLineError.of(what, fix=f"its owner can mend that: chmod o-w {word(str(each))}")
+    return real
+
+
+def add(folder: Path, environment: Mapping[str, str]) -> None:
+    """Enter a folder that `to_enter` has returned; raise DocumentError if the list can't be kept."""
+    _keep(sorted({*trusted(environment), folder}), environment)
+
+
+def remove(folder: Path, environment: Mapping[str, str]) -> Path:
+    """Remove a folder, which may be gone, and return it; raise CommandLineError if it is not in the list.
+
+    Others may have put a link in its place: the name counts too.
+    """
+    known = trusted(environment)
+    absolute = Path(os.path.normpath(folder.absolute()))
+    real = absolute if absolute in known else Path(os.path.realpath(folder))
+    if real not in known:
+        fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
+        raise CommandLineError.of(f"{real} is not trusted", fix=fix)
+    _keep([each for each in known if each != real], environment)
+    return real
+
+
+def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
+    file = place(environment)
+    if file is None:
+        raise DocumentError.of("there is no home folder to keep it in", fix="set HOME to your home folder")
+    try:
+        make_own(file.parent)
+        if reason := doubt(file.parent):
+            what = f"the list would not count: {file.parent} {reason.why}"
+            raise DocumentError.of(what, fix=reason.fix or "set XDG_CONFIG_HOME to a folder of your own")
+        text = json.dumps([str(each) for each in folders], indent=1)
+        files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
+    except OSError as error:
+        raise DocumentError.of(f"can't write {file}: {error.strerror}", fix="is the disk full?") from error
+
+
+def writers(folder: Path) -> str:
+    """Return who else can write a folder or replace it, for people: "anna and the group vision"."""
+    above = (each for each in folder.parents if not each.stat().st_mode & stat.S_ISVTX)
+    return " and ".join(dict.fromkeys(who for each in (folder, *above) for who in _writers(each)))
+
+
+def _writers(folder: Path) -> Iterator[str]:
+    """Yield who else can write a folder: its owner, its group."""
+    import grp
+
+    status = folder.stat()
+    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # see `doubt` for the owner of /
+        yield user_name(status.st_uid)
+    if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
+        try:
+            about = grp.getgrgid(status.st_gid)
+            members = f" ({', '.join(about.gr_mem[:5])})" if 0 < len(about.gr_mem) <= 5 else ""
+            yield f"the group {about.gr_name}{members}"
+        except KeyError:
+            yield f"the group {status.st_gid}"

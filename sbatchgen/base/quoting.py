@@ -1,0 +1,130 @@
+"""Quoting: a word of bash, a path that bash expands, an #SBATCH line, or text for a terminal.
+
+bash's quoting is wrong in a directive: to sbatch a backslash is an escape even between single quotes (Slurm's
+src/sbatch/opt.c).
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+
+from sbatchgen.base.units import VARIABLE
+
+WIDTH = 110  # of a line of words in a script, where a single one is not longer
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_SPECIAL = re.compile(r'[\\"`$]')
+_EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable of a path, or what is special
+
+
+def is_plain(text: str) -> bool:
+    """Whether the text is one word of a shell without quotes."""
+    return _PLAIN.fullmatch(text) is not None
+
+
+def word(text: str) -> str:
+    """One word of bash that holds exactly this text; control characters are escaped."""
+    if is_plain(text):
+        return text
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped) + "'"
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def words(texts: tuple[str, ...]) -> str:
+    """Several words of bash."""
+    return " ".join(word(text) for text in texts)
+
+
+def packed(words: Iterable[str]) -> Sequence[str]:
+    """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
+    lines: list[str] = []
+    for text in words:
+        if lines and len(lines[-1]) + len(text) < WIDTH:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def inside_quotes(text: str) -> str:
+    """The text as part of a word in double quotes."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+@functools.lru_cache(maxsize=256)
+def path(text: str) -> str:
+    """One word of bash in which only ${NAME} is expanded."""
+    return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
+
+
+def value(text: str) -> str:
+    """Return the value of a variable as a word of bash, in which only ${NAME} is expanded."""
+    return path(text) if VARIABLE.search(text) else word(text)
+
+
+def directive(option: str, value: str) -> str:
+    """`--option=value` as sbatch reads it back, in every release from 20.11 on; `--option` without a value.
+
+    Raises ValueError for a control character: a line break would start a line of its own.
+    """
+    if not value:
+        return f"--{option}"
+    if is_plain(value) and value.lower() not in ("hetjob", "packjob"):
+        return f"--{option}={value}"
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError(f"{value!r} holds a control character")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{option}="{escaped}"'
+
+
+def visible(text: str) -> str:
+    """The text with control characters escaped, except newlines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text of another user, such as a file's name, as people read it within a line.
+
+    Line breaks, tabs and other control characters are escaped, so that no text looks like lines of ours.
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+# What may be below a fix, each in a line of its own: a fact, another way, and code to copy.
+ALSO, OR, CODE = "\n  also: ", "\n  or: ", "\n  | "
+BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")
+
+
+def fix_lines(fix: str, *, indent: int) -> list[str]:
+    """Return a fix as it is printed, with the lines below it: of line breaks only ours begin a new line."""
+    lines = [one_line(line) for line in BELOW.split(f"fix: {fix}")] if fix else []
+    return [" " * indent + line for line in lines]
+
+
+def counted(count: int, noun: str) -> str:
+    """1 GPU, 2 GPUs, 3 processes."""
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return a, b and c."""
+    return " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
+
+
+def first_names(names: Sequence[str], count: int) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
+
+
+def numbers_as_text(numbers: Iterable[int]) -> str:
+    """Ascending numbers, as 0-9,12."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

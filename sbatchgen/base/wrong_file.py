@@ -1,0 +1,91 @@
+"""The kind of a file that a command does not take, and the command that takes it."""
+
+import re
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.files import read_start
+from sbatchgen.base.quoting import word
+
+HEAD = 1 << 16  # bytes that are read
+_DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
+_OF_PROFILE = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
+_OF_JOB = re.compile(rb"^mode:", re.MULTILINE)
+_NOUNS = {
+    "program": "a Python program",
+    "script": "a script",
+    "profile": "the profile of a cluster",
+    "settings": "a file of defaults for all jobs in its folder",
+    "job": "a job YAML",
+    "yaml": "a YAML file",
+    "folder": "a folder",
+    "run": "a run folder",
+    "special": "a pipe or a device",
+}
+# What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file,
+# {mode} the mode that was typed with the file.
+_ANY = {
+    "program": "sbatchgen review single --trainer {file}",
+    "script": "sbatchgen lint {file}",
+    "profile": "sbatchgen profile check {file}",
+    "settings": "sbatchgen review single",
+    "job": "sbatchgen review {file}",
+    "yaml": "name a script, or a folder with scripts",
+    "run": "sbatchgen status {file}",
+    "special": "write its text to a file, and name that file",
+}
+_OF_JOBS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
+_IN_MODE = {name: f"sbatchgen {{verb}} {{mode}}{flag}" for name, flag in _OF_JOBS.items()}
+_INSTEAD = {
+    "job": {**_ANY, **_IN_MODE, "folder": "name a job YAML in it"},
+    "script": {**_ANY, "folder": "name a script in it"},
+    "profile": {
+        **{name: _ANY[name] for name in _ANY if name != "yaml"},
+        "folder": "name a profile's file in it",
+    },
+}
+_OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")  # nearly the same
+
+
+def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
+    """Return what is wrong with a file or folder for a command; None if nothing is, or it does not exist.
+
+    `wanted` is what the command is for: "job", "script" or "profile"; `mode` was typed beside the file.
+    """
+    kind = _kind(Path(name))
+    if kind in ("", wanted) or (
+        wanted == "job" and (kind == "yaml" or (kind == "script" and verb in ("submit", "review", "plan")))
+    ):
+        return None
+    if (kind, wanted) == ("run", "job") and verb == "submit":
+        instead = "sbatchgen resume {file}"
+    elif (kind, wanted) == ("script", "job"):
+        instead = _OF_SCRIPT.get(verb, _ANY[kind])
+    else:
+        instead = _INSTEAD[wanted].get(kind, "")
+    what = f"{name} is {_NOUNS[kind]}, not a {wanted}"
+    return Problem(what, fix=instead.format(verb=verb, mode=mode, file=word(name))) if instead else None
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
+    if path.exists() and not path.is_file():
+        return "special"
+    try:
+        return kind_of(path, read_start(path, HEAD) if path.is_file() else b"")
+    except OSError:
+        return ""
+
+
+def kind_of(path: Path, data: bytes) -> str:
+    """Return what a file is, by its name and its content; "" if that is not clear."""
+    if path.suffix in (".yaml", ".yml"):
+        known = "profile" if _OF_PROFILE.search(data) else "job" if _OF_JOB.search(data) else "yaml"
+        return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known
+    first = data.partition(b"\n")[0]
+    if _DIRECTIVE.search(data):
+        return "script"
+    if (path.suffix == ".py" and data) or (first.startswith(b"#!") and b"python" in first):
+        return "program"
+    return "script" if first.startswith(b"#!") or path.suffix in (".slurm", ".sbatch", ".sh") else ""

@@ -1,0 +1,283 @@
+"""The body of a script: its commands, what surrounds them, what they set and what they use.
+
+    body = read_body(text)
+    [command.name for command in body.commands]     # "srun", "cd", ...
+    body.value(word)                                # with variables whose values the script says
+
+Nothing is run and no file is read: what a `source`d file sets is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sbatchgen.base.frozen import cached_property
+from sbatchgen.check.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
+from sbatchgen.check.bash.text import Fault, ShellText
+from sbatchgen.check.bash.variables import Variables
+from sbatchgen.check.bash.walk import Walk, walk
+from sbatchgen.check.bash.word import Word, expansion
+from sbatchgen.check.executables.program import SHELLS
+
+TOP = Context()
+
+
+@dataclass(eq=False, repr=False)
+class Body:
+    """The body of a script."""
+
+    source: ShellText  # the text; empty where the language is not a shell
+    language: str  # the shell or the interpreter of the first line: "bash", "sh", "python3" and so on
+    context: Context
+    flags: str  # the options of the first line
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What is not bash to the grammar. Seldom it is bash all the same: `bash -n` has the last word."""
+        return self.source.faults
+
+    @cached_property
+    def _walk(self) -> Walk:
+        return _up_to_exit(walk(self.source, self.context))
+
+    @cached_property
+    def end(self) -> int:
+        """Where the script ends for sure, in characters from 0: after an exit or exec, or with its text."""
+        return min(self._walk.end, len(self.source.text))
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """All commands in the order of the text, also in functions, loops and substitutions."""
+        return tuple(self._walk.commands)
+
+    @property
+    def tests(self) -> list[Command]:
+        """The tests, as [ -n "$PBS_JOBID" ]."""
+        return [command for command in self.commands if command.test or command.name == "test"]
+
+    @cached_property
+    def comments(self) -> tuple[tuple[int, str], ...]:
+        """The line and the text of each comment, with its #; directives are comments to bash."""
+        text = self.source.text
+        return tuple(
+            (self.source.position(node.start)[0], text[node.start : node.end].rstrip())
+            for node in self.source.nodes
+            if node.kind == "comment"
+        )
+
+    @property
+    def loops(self) -> tuple[tuple[int, int], ...]:
+        """Where each loop starts and ends, in characters from 0, in the order of the text."""
+        return tuple((node.start, node.end) for node, _ in self._walk.loops)
+
+    @cached_property
+    def last(self) -> Command | None:
+        """The command whose status is the script's, if the text says which."""
+        return next((command for command in reversed(self.commands) if command.last), None)
+
+    def command_around(self, at: int) -> Command | None:
+        """Return the innermost command around a place in the text."""
+        around = (each for each in reversed(self.commands) if each.at <= at < each.end)
+        return next(around, None)
+
+    @cached_property
+    def _variables(self) -> Variables:
+        return Variables(self._walk, self.uses)
+
+    @property
+    def sets(self) -> tuple[Assignment, ...]:
+        """Each time that a variable gets or loses a value, in the order of the text."""
+        return self._variables.sets
+
+    def sets_of(self, name: str) -> tuple[Assignment, ...]:
+        """Return each time that this variable gets or loses a value, in the order of the text."""
+        return self._sets_by_name.get(name, ())
+
+    @cached_property
+    def _sets_by_name(self) -> dict[str, tuple[Assignment, ...]]:
+        by_name: dict[str, list[Assignment]] = {}
+        for each in self.sets:
+            by_name.setdefault(each.name, []).append(each)
+        return {name: tuple(sets) for name, sets in by_name.items()}
+
+    @cached_property
+    def uses(self) -> tuple[VariableUse, ...]:
+        """Each expansion of a variable, in the order of the text."""
+        return tuple(use for use in _uses(self.source) if use.at < self.end)
+
+    @cached_property
+    def traps(self) -> tuple[tuple[Command, Body], ...]:
+        """The trap commands that set a string, each with the body that the string is."""
+        traps = []
+        for command in self.commands:
+            if command.name != "trap" or len(command.words) < 3:
+                continue
+            words = command.words[2:] if command.words[1].text == "--" else command.words[1:]
+            if words[0].text not in ("-", "''", '""') and len(words) > 1:
+                signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
+                traps.append((command, string_body(self, words[0], context=Context(trap=signals))))
+        return tuple(traps)
+
+    @cached_property
+    def functions(self) -> dict[int, str]:
+        """The name of the function that has a command, by the numbers of the command's lines."""
+        inside = [command for command in self.commands if command.context.function]
+        return {
+            line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
+        }
+
+    @cached_property
+    def settings(self) -> tuple[ShellOption, ...]:
+        """The options that the script sets for its shell, in the order of the text."""
+        settings = [*_options(self.flags.split(), 1, TOP)]
+        for command in self.commands:
+            if command.name == "set":
+                settings += _options(command.arguments, command.line, command.context)
+        return tuple(settings)
+
+    def option_at(self, name: str, line: int) -> bool:
+        """Return whether an option such as "pipefail" is on at the start of a line.
+
+        What subshells, branches and functions set is left out, but for the function that has the line.
+        """
+        on, function = False, self.functions.get(line, "")
+        for setting in self.settings:
+            here, context = setting.context.function, setting.context
+            if here and here == function:
+                context = context._replace(function="")
+            if setting.name == name and setting.line < line and context.top:
+                on = setting.on
+        return on
+
+    def value(self, word: Word) -> str | None:
+        """Return the string that a word is, with the values of variables if they are known; else None."""
+        literal = word.value
+        return self.followed(word).value if literal is None else literal
+
+    def expand(self, word: Word) -> tuple[Word, ...]:
+        """Return the words that a word becomes: "${array[@]}" and $COMMAND become what they hold.
+
+        What can't be followed stays as it is.
+        """
+        return self._variables.expand(word)
+
+    def followed(self, word: Word) -> Word:
+        """Return the word with the values of variables, if they are known."""
+        return self._variables.followed(word)
+
+    def text_of(self, word: Word) -> str:
+        """Return the string that a word is; expansions that can't be followed stay as they are written."""
+        literal = word.value
+        return "".join(piece.text for piece in self.followed(word).pieces) if literal is None else literal
+
+
+def _up_to_exit(walked: Walk) -> Walk:
+    """Drop what follows an unconditional exit or exec."""
+    for command in walked.commands:
+        leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
+        if leaves and command.context.top and not command.background and command.pipe is None:
+            end = command.end
+            command.last = True
+            walked.commands = [each for each in walked.commands if each.at < end]
+            walked.assignments = [each for each in walked.assignments if each.at < end]
+            walked.loops = [each for each in walked.loops if each[0].start < end]
+            walked.end = end
+            break
+    return walked
+
+
+def read_body(text: str) -> Body:
+    """Read a whole script as bash does, without running it; bytes that are no UTF-8 are surrogates."""
+    language, flags = _language(text)
+    source = ShellText(text if language in SHELLS else "")
+    return Body(source, language, TOP, flags)
+
+
+@lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
+def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed: bool) -> Body:
+    """Read a string that a shell is given within a script; the place of its characters is as in ShellText."""
+    return Body(ShellText(text, origin, fixed=fixed), "bash", context, "")
+
+
+def _language(text: str) -> tuple[str, str]:
+    """The interpreter of the first line and its flags; bash without a first line."""
+    if not text.startswith("#!"):
+        return "bash", ""
+    words = text[2 : text.find("\n") if "\n" in text else None].split()
+    if words and words[0].endswith("/env"):
+        words = [word for word in words[1:] if word != "-S" and "=" not in word]
+    if not words:
+        return "bash", ""
+    return words[0].rpartition("/")[2], " ".join(words[1:])
+
+
+_ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
+_NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
+
+
+def _uses(source: ShellText) -> Iterator[VariableUse]:
+    text = source.text
+    for node in source.nodes:
+        if node.kind == "expansion":
+            piece = expansion(text[node.start : node.end], node.start, quoted=False)
+            yield VariableUse(piece.name, piece.operator, node.start, node.end, source)
+        elif node.kind in ("simple_expansion", "$"):  # $B of $A/$B/$C
+            if name := _NAMED.match(text, node.start):
+                yield VariableUse(name[1], "", *name.span(), source)
+        elif node.kind == "arithmetic_expansion" or (
+            node.kind == "compound_statement" and text.startswith("((", node.start)
+        ):
+            for name in _ARITHMETIC.finditer(text, node.start, node.end):
+                if name[1]:  # without a $
+                    yield VariableUse(name[1], "", *name.span(), source)
+
+
+def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
+    """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
+
+    Positions are places in the script if it holds the string as it is; else the place of the word.
+    """
+    text = body.text_of(word)
+    at = word.at + 1
+    is_literal = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
+    line, column = word.source.position(at if is_literal else word.at)
+    return _read_string(text, (line, column), context or TOP, fixed=not is_literal)
+
+
+def input_body(command: Command) -> Body | None:
+    """The body that a command's here-document is; None without one, or if something in it is expanded."""
+    marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
+    mark = marks[0] if len(marks) == 1 else None
+    if mark is None or mark.value is None:
+        return None
+    text = command.source.text
+    at = text.find("\n", mark.end) + 1
+    end = re.compile(rf"^\t*{re.escape(mark.value)}$", re.MULTILINE).search(text, at) if at else None
+    if end is None:
+        return None
+    inner = text[at : end.start()]
+    if not mark.quoted and "\\" not in mark.text and re.search(r"[$`\\]", inner):
+        return None
+    return _read_string(inner, command.source.position(at), TOP, fixed=False)
+
+
+_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules ask for
+
+
+def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
+    """Source: bash(1), SHELL BUILTIN COMMANDS, set."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if len(word) < 2 or word[0] not in "+-" or word == "--":
+            return
+        for letter in word[1:]:
+            if letter == "o" and at < len(words):
+                yield ShellOption(words[at], word[0] == "-", line, context)
+                at += 1
+            elif letter in _LETTERS:
+                yield ShellOption(_LETTERS[letter], word[0] == "-", line, context)

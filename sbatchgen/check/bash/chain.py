@@ -1,0 +1,202 @@
+"""What a command starts: tools that start each other, from srun to the trainer, each with its options.
+
+    chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1:
+    # srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py
+
+Arrays and variables are followed if the text says what they hold; bash -c 'STRING' is read as a script, as is
+the here-document of bash <<'END', and the chain continues with the command that it ends in.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.bash.body import Body, input_body, string_body
+from sbatchgen.check.bash.statement import Command
+from sbatchgen.check.bash.word import ASSIGNED, Word
+from sbatchgen.check.executables.command_options import Given, program_name, read_options
+from sbatchgen.check.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.check.executables.python_program import of_python
+
+DEPTH_MAX = 8  # of shells that shells start
+TOOLS_MAX = 50
+# What starts Python programs: what follows their options is a file or a module.
+_PYTHONS = programs("interpreter", "launcher")
+# What a string of bash -c starts at last.
+_MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
+_NAME = re.compile(r"--?[\w-]+=|-\w")
+
+
+@frozen(kw_only=True, slots=True)
+class ToolOption:
+    """An option of a tool."""
+
+    name: str  # its long name without dashes, with - for _ where the tool takes both; or its letter
+    value: str | None  # its value; None if the text does not say it, "" without one
+    word: Word  # the word that names it
+    value_word: Word | None = None  # the word that holds the value; the same word if it is glued to the name
+
+    def own_word(self, body: Body) -> Word | None:
+        """The word of its value alone, also of --name=VALUE and -nVALUE."""
+        if self.value_word is not self.word:
+            return self.value_word
+        first, *rest = body.followed(self.word).pieces
+        name = _NAME.match(first.text)
+        text = first.text[name.end() :] if name else ""
+        pieces = (*([first._replace(text=text)] if text else []), *rest)
+        return Word(pieces, self.word.at, self.word.end, self.word.source)
+
+
+@frozen(kw_only=True)
+class Tool:
+    """A tool of a chain."""
+
+    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's
+    words: tuple[Word, ...]  # the words from its name on, arrays and variables followed
+    given: tuple[ToolOption, ...] = ()  # its own options, in order
+    operands: tuple[Word, ...] = ()  # the words between its options and what it starts, such as an image
+    rest: tuple[Word, ...] = ()  # the words of what it starts; of the last tool, its arguments
+    body: Body  # the script that holds `rest`; of bash -c, its string as a script
+    module: bool = False  # whether what it starts is a module, as of python -m and torchrun -m
+
+    @cached_property
+    def options(self) -> dict[str, str | list[str | None] | None]:
+        """The options by name: the value, or a list of values if the option is given several times."""
+        values: dict[str, list[str | None]] = {}
+        for option in self.given:
+            values.setdefault(option.name, []).append(option.value)
+        return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
+
+    @cached_property
+    def _last(self) -> dict[str, ToolOption]:
+        return {option.name: option for option in self.given}
+
+    def option(self, name: str) -> ToolOption | None:
+        """The last use of an option, which is the one that counts."""
+        return self._last.get(name)
+
+    def text_of(self, option: ToolOption) -> str:
+        """The value of an option; expansions that can't be followed stay as they are written."""
+        word = option.own_word(self.body) if option.value is None else None
+        return self.body.text_of(word) if word else option.value or ""
+
+
+def chain(command: Command, body: Body) -> tuple[Tool, ...]:
+    """The tools that a command starts, each started by the one before; the last is the program."""
+    words = [word for written in command.words for word in body.expand(written)]
+    tools = tuple(_chain(words, body, (), DEPTH_MAX))
+    if tools and _reads_input(tools[-1]) and (inner := input_body(command)):
+        tools += tuple(_main(inner, (), DEPTH_MAX - 1))
+    return tools
+
+
+def _reads_input(tool: Tool) -> bool:
+    """Whether a tool is a shell that reads its commands from its input."""
+    is_script = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
+    return tool.name in SHELLS and tool.option("command") is None and not is_script
+
+
+def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
+    """The tools that words start; `passed` are the positional parameters."""
+    words = tuple(_with_parameters(words, passed))
+    for _ in range(TOOLS_MAX):
+        while words and ASSIGNED.match(words[0].text):
+            words = words[1:]
+        if not words:
+            return
+        tool = _tool(words, body)
+        yield tool
+        if tool.name in SHELLS:
+            script = tool.option("command")
+            if script and script.value_word is not None and depth:
+                yield from _shell(tool, script.value_word, depth)
+            return
+        if tool.name not in PROGRAMS or "describe" in tool.options:
+            return
+        if tool.name == "python" and (launcher := _launcher(tool)):
+            words = tuple(launcher)
+            continue
+        if tool.name in _PYTHONS:
+            if tool.rest:  # the trainer
+                name = body.value(tool.rest[0]) or tool.rest[0].text
+                yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
+            return
+        words = tool.rest
+
+
+def _launcher(tool: Tool) -> Sequence[Word]:
+    """The words of the launcher that a Python starts, if any: a module or a file of the training package."""
+    name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
+    texts = [word.text for word in tool.rest]
+    if name and of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
+        return tool.rest
+    if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
+        return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
+    return ()
+
+
+def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
+    """The tools that the string of bash -c starts at its end, or with the parameters that it is given."""
+    yield from _main(
+        string_body(tool.body, script), [tool.body.followed(word) for word in tool.rest], depth - 1
+    )
+
+
+def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
+    """The tools that the main command of a shell's text starts."""
+    commands = [each for each in inner.commands if not each.test and not each.context.substitution]
+    passing = [command for command in commands if any("@" in word.variables for word in command.words)]
+    launching = [command for command in commands if command.name in _MAIN]
+    chosen = (passing or launching or commands)[-1:]
+    for command in chosen:
+        words = [word for written in command.words for word in inner.expand(written)]
+        yield from _chain(words, inner, passed, depth)
+
+
+def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
+    """The words, with the words that bash -c gets in place of "$@" and $1."""
+    for word in words:
+        piece = word.only_piece
+        name = piece.name if piece and not piece.operator else ""
+        if name in ("@", "*") and passed:
+            yield from passed[1:]
+        elif name.isdecimal() and int(name) < len(passed):
+            yield passed[int(name)]
+        else:
+            yield word
+
+
+def _tool(words: tuple[Word, ...], body: Body) -> Tool:
+    name, at = program_name(words, PROGRAMS, body.text_of)
+    if name.endswith(".py"):
+        name = of_python([body.text_of(words[0])], is_module=False)[0] or name
+    name = MODULES.get(name, name)
+    program = PROGRAMS.get(name)
+    if program is None:
+        is_known = body.value(words[0]) is not None
+        name = name if is_known and name else words[0].text
+        return Tool(name=name, words=words, rest=words[1:], body=body)
+    read, at = read_options(words, at, program, body.text_of)
+    given = [_option(words, body, option) for option in read]
+    operands, rest = words[at : at + program.operands], words[at + program.operands :]
+    if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
+        rest = (module, *rest)
+    command = next((each for each in given if each.name == "command"), None)
+    if name in SHELLS and rest and command:
+        given.remove(command)  # the string of -c is the first word that is not an option
+        given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
+        rest = rest[1:]
+    is_module = any(option.name in ("m", "module") for option in given)
+    return Tool(
+        name=name, words=words, given=tuple(given), operands=operands, rest=rest, body=body, module=is_module
+    )
+
+
+def _option(words: Sequence[Word], body: Body, given: Given) -> ToolOption:
+    name, value, at, value_at = given
+    if value_at is None:
+        return ToolOption(name=name, value="", word=words[at])
+    word = words[value_at]
+    is_known = body.value(word) is not None or (at == value_at and not ("$" in value or "`" in value))
+    return ToolOption(name=name, value=value if is_known else None, word=words[at], value_word=word)

@@ -1,0 +1,295 @@
+"""A command: its words, its redirections, and what surrounds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.bash.grammar import EXPANSIONS, Node, names, unfolded
+from sbatchgen.check.bash.text import Placed, ShellText
+from sbatchgen.check.bash.word import ASSIGNED, Word, word
+
+DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
+TESTS = frozenset(("test_command", "compound_statement"))
+REDIRECTS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
+_GROUPS = REDIRECTS | {"ERROR", "binary_expression", "unary_expression", "parenthesized_expression"}
+_ASSIGNING = _GROUPS | {"variable_assignment"}
+_WORDS = (
+    EXPANSIONS
+    | DECLARATIONS
+    | names(
+        "unset $ == =~ word number string raw_string ansi_c_string translated_string concatenation "
+        "brace_expression extglob_pattern regex test_operator command_name variable_name subscript "
+        "variable_assignment heredoc_start"
+    )
+)
+
+
+class Context(NamedTuple):
+    """What surrounds a command."""
+
+    function: str = ""  # the function's name; "" outside of functions
+    loop: bool = False  # whether it is in a loop
+    # Whether it is run only sometimes: in an if, a case, a loop, or on the right of && or ||.
+    branch: bool = False
+    # Whether its status is tested: in the test of if or while, after !, on the left of && or ||.
+    condition: bool = False
+    subshell: bool = False  # whether it is in ( )
+    substitution: bool = False  # whether it is in $( ), backquotes or <( )
+    trap: tuple[str, ...] = ()  # the signals of the trap whose string holds it
+    background: bool = False  # whether it is started with &, alone or with what surrounds it
+
+    @property
+    def top(self) -> bool:
+        """Whether it is run once, in the script's own shell, whenever the script gets there."""
+        return not (self.function or self.branch or self.subshell or self.substitution or self.trap)
+
+
+@dataclass(slots=True)
+class Pipe:
+    """A pipeline: its stages, each with the commands in it."""
+
+    stages: list[list[Command]] = field(default_factory=list)
+
+    def add(self, command: Command) -> None:
+        """Add a command to its stage."""
+        while len(self.stages) <= command.stage:
+            self.stages.append([])
+        self.stages[command.stage].append(command)
+
+
+class Redirect(NamedTuple):
+    """A redirection."""
+
+    operator: str  # such as ">", "<<" or "2>&1"'s ">&"
+    target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
+    descriptor: str = ""  # what is redirected, such as "2" of 2>; "" for the operator's own
+
+
+@frozen(kw_only=True, slots=True)
+class Assignment(Placed):
+    """A variable that gets a value. Lines and columns count from 1."""
+
+    name: str  # the variable's
+    word: Word | None = None  # the value as it is written; None for an array, and if a command sets the value
+    items: tuple[Word, ...] | None = None  # the words of an array's value; None if it is not an array
+    append: bool = False  # whether it is +=
+    subscript: str = ""  # the text in brackets after the name
+    # The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
+    by: str = ""
+    exported: bool = False  # whether this makes it a variable of the environment
+    prefix: bool = False  # whether it holds for one command only
+    context: Context
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
+
+    @property
+    def value(self) -> str | None:
+        """The string it is set to, if the text says it."""
+        return None if self.word is None or self.append else self.word.value
+
+
+@frozen(slots=True)
+class VariableUse(Placed):
+    """An expansion of a variable. Lines and columns count from 1."""
+
+    name: str  # the variable's, or 1, @, ? and the like
+    operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after it
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
+
+
+class ShellOption(NamedTuple):
+    """An option of the shell that is set or unset, by `set` or the first line."""
+
+    name: str  # its long name, such as "errexit"
+    on: bool  # whether it is set
+    line: int
+    context: Context  # what surrounds the command
+
+
+class _Parts(NamedTuple):
+    words: tuple[Word, ...]
+    assignments: tuple[Assignment, ...]
+    redirects: tuple[Redirect, ...]
+    end: int
+
+
+class Command(Placed):
+    """A simple command, or a test: [[ ]], [ ] or (( )). Its parts are read when they are first needed."""
+
+    def __init__(  # noqa: PLR0917 (where it is)
+        self,
+        source: ShellText,
+        node: Node,
+        nodes: tuple[Node, ...],
+        context: Context,
+        pipe: Pipe | None,
+        stage: int,
+    ) -> None:
+        self.source = source  # the script that holds it; of a trap's string, that string
+        self.at = node.start  # in characters from 0
+        self.context = context
+        self.pipe = pipe  # the pipeline that it is a command of; None outside of one
+        self.stage = stage  # its place in the pipeline, from 0
+        self.test = node.kind in TESTS
+        self.last = False  # whether it is the last of the script's own shell: its status is the script's
+        self._node = node
+        self._nodes = nodes
+
+    @property
+    def background(self) -> bool:
+        """Whether it is started with &, alone or with what surrounds it."""
+        return self.context.background
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        return _parts(self, self._nodes)
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """Its words: the first is its name; without redirections, and without assignments before the name.
+
+        Those of a test are [[, [ or (( and its operands.
+        """
+        return self._parts.words
+
+    @property
+    def prefix(self) -> tuple[Assignment, ...]:
+        """The assignments before its name."""
+        return tuple(each for each in self.assignments if each.prefix)
+
+    @cached_property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The assignments before its name, and assignments by export, declare and the like."""
+        # most commands have none: their parts need not be read
+        return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
+
+    @property
+    def redirects(self) -> tuple[Redirect, ...]:
+        """Its own redirections, in order."""
+        return self._parts.redirects
+
+    @property
+    def end(self) -> int:  # type: ignore[override] # known only when its parts are read
+        """Where it ends."""
+        return self._node.end if self.test else self._parts.end
+
+    @property
+    def text(self) -> str:
+        """The command as it is written."""
+        return self.source.text[self.at : self.end]
+
+    @cached_property
+    def path(self) -> str:
+        """Its first word; "" if that is an expansion or missing."""
+        if self.test:
+            return self.words[0].text
+        if match := _NAME.match(self.source.text, self.at, self._node.end):
+            return match[1]  # without reading its parts
+        return (self.words[0].value or "") if self.words else ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The values of the words after the first; "" for one that only the running bash knows."""
+        return [each.value or "" for each in self.words[1:]]
+
+    @cached_property
+    def name(self) -> str:
+        """Its first word without the folder."""
+        return self.path.rpartition("/")[2]
+
+
+_NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")
+_OPENER = re.compile(r"\[\[?|\(\(")
+_OPERATOR = re.compile(r"(\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&-?|>&-?|>>|>\||<|>)")
+
+
+class Span(NamedTuple):
+    """Neighbouring nodes that are one word, or a redirection's node."""
+
+    node: Node
+    at: int
+    end: int
+
+
+def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
+    """Return the words and redirections among nodes.
+
+    Of one word such as $a/$b/$c the grammar makes several.
+    """
+    joined: list[Span] = []
+    for node in nodes:
+        if node.kind in REDIRECTS:
+            joined.append(Span(node, node.start, node.start))
+        elif node.kind in _WORDS:
+            last = joined[-1] if joined and joined[-1].node.kind in _WORDS else None
+            if last and not text[last.end : node.start].replace("\\\n", "") and last.end <= node.start:
+                joined[-1] = last._replace(end=node.end)
+            else:
+                joined.append(Span(node, node.start, node.end))
+    return joined
+
+
+def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
+    """The parts of a command; to the grammar, words after a redirection are part of that."""
+    source, end, operator, descriptor = command.source, command.at, "", ""
+    words: list[Word] = []
+    assignments: list[Assignment] = []
+    redirects: list[Redirect] = []
+    if command.test and (opener := _OPENER.match(source.text, command.at)):
+        words.append(word(source, *opener.span()))
+    for first, at, stop in spans(source.text, unfolded(nodes, _GROUPS)):
+        if not command.test and "\n" in source.text[end:at].replace("\\\n", ""):
+            break  # what the grammar takes for more of it, after text that is not bash
+        if first.kind in REDIRECTS:
+            match = _OPERATOR.match(source.text, first.start)
+            operator, end = (match[2], match.end()) if match else ("", at)
+            descriptor = (match[1] or "") if match else ""
+            if operator.endswith("&-"):
+                redirects.append(Redirect(operator, None, descriptor))
+                operator = ""
+            continue
+        end = stop
+        is_assignment = first.kind == "variable_assignment" and ASSIGNED.match(source.text, at)
+        if operator:
+            redirects.append(Redirect(operator, word(source, at, end), descriptor))
+            operator = ""
+            continue
+        if is_assignment:
+            by = words[0].text if words else ""
+            assignments.append(assignment(source, first, end, command.context, by=by, prefix=not words))
+        if words or not is_assignment:
+            words.append(word(source, at, end))
+    return _Parts(tuple(words), tuple(assignments), tuple(redirects), end)
+
+
+def assignment(
+    source: ShellText, node: Node, end: int, context: Context, *, by: str = "", prefix: bool = False
+) -> Assignment:
+    """Return the assignment that a node is."""
+    match = ASSIGNED.match(source.text, node.start, end)
+    name, subscript, append = match.groups() if match else (source.text[node.start : end], "", "")
+    items, value = None, word(source, match.end() if match else end, end)
+    for array in node.children:
+        if array.kind == "array":
+            items = tuple(word(source, *span[1:]) for span in spans(source.text, array.children))
+    return Assignment(
+        name=name,
+        word=value if items is None else None,
+        items=items,
+        append=bool(append),
+        subscript=subscript or "",
+        by=by,
+        exported=by == "export",
+        prefix=prefix,
+        context=context,
+        at=node.start,
+        end=end,
+        source=source,
+    )

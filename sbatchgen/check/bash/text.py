@@ -1,0 +1,96 @@
+"""The text of a script: its syntax tree, and lines and columns in it."""
+
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+from sbatchgen.base.frozen import cached_property
+from sbatchgen.check.bash.grammar import EXPANSIONS, Node, parse
+
+_SPANS = EXPANSIONS - {"simple_expansion"} | {"array"}
+
+
+class Fault(NamedTuple):
+    """What could not be read as bash, and the line where it starts."""
+
+    text: str
+    line: int
+
+
+class ShellText:
+    """The text of a script, in which offsets are characters from 0."""
+
+    def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
+        if "\r" in text:
+            text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
+        self.text = text  # a carriage return at the end of a line is a blank here
+        self._origin = origin
+        self.fixed = fixed  # whether it is the value of a word, whose position all of it has
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *map(re.Match.end, re.finditer("\n", self.text))]
+
+    def position(self, at: int) -> tuple[int, int]:
+        """Return the line and the column of an offset, from 1, in the script that holds this text."""
+        line0, column0 = self._origin
+        if self.fixed:
+            return line0, column0
+        line = bisect_right(self._line_starts, at)
+        column = at - self._line_starts[line - 1]
+        return line + line0 - 1, column + (column0 if line == 1 else 1)
+
+    @cached_property
+    def _parsed(self) -> tuple[list[Node], tuple[Fault, ...], int]:
+        tree = parse(self.text)
+        unread = self.position(tree.end)[0] if tree.end >= 0 else 0
+        return tree.nodes, tuple(Fault(what, self.position(at)[0]) for what, at in tree.faults), unread
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the syntax tree, each before its children; the first is the whole text."""
+        return self._parsed[0]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What the grammar does not understand as bash."""
+        return self._parsed[1]
+
+    @property
+    def unread(self) -> int:
+        """The line from which on the text is too long or too tangled to be read; 0 if all of it is read."""
+        return self._parsed[2]
+
+    @cached_property
+    def spans(self) -> dict[int, int]:
+        """The end of each expansion and of each array, by its start."""
+        return {node.start: node.end for node in self.nodes if node.kind in _SPANS}
+
+
+class Placed:
+    """Anything with a position in a script: `at` and `end` are characters from 0, lines count from 1."""
+
+    __slots__ = ()
+    source: ShellText
+    at: int
+    end: int
+
+    @property
+    def line(self) -> int:
+        """The line of its first character."""
+        return self.source.position(self.at)[0]
+
+    @property
+    def column(self) -> int:
+        """The column of its first character."""
+        return self.source.position(self.at)[1]
+
+    @property
+    def end_line(self) -> int:
+        """The line where it ends."""
+        return self.source.position(self.end)[0]
+
+    @property
+    def end_column(self) -> int:
+        """The column after its last character."""
+        return self.source.position(self.end)[1]

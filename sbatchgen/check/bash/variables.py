@@ -1,0 +1,200 @@
+"""The values of variables where they are used, if the text says them: literal assignments, and arrays.
+
+An assignment counts if it is made in the script's own shell each time the script gets there. A value is known
+if no assignment that may or may not be made follows the last such assignment before it. In a loop, where the
+order of the text is not that of time, no later assignment may set the variable; in a function, only one in
+the whole script.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sbatchgen.check.bash.statement import DECLARATIONS, Assignment, Command, Context, VariableUse
+from sbatchgen.check.bash.text import Placed
+from sbatchgen.check.bash.walk import Walk
+from sbatchgen.check.bash.word import Piece, Word, split
+
+DEPTH_MAX = 20  # of variables that hold variables
+WORDS_MAX = 10_000  # that the words of arrays may become
+PIECES_MAX = 500  # that a word may become
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # of a file, in exec {lock}>file
+_COUNTED = re.compile(
+    r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
+)
+_DEFAULTS = ("", ":-", "-", ":?", "?")
+_EXPANSIONS = ("variable", "command", "arithmetic")
+LOCAL = frozenset(("local", "declare", "typeset"))  # in a function
+READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
+
+
+class Variables:
+    """The variables of a script."""
+
+    def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
+        self._source = walk.source
+        self._functions = [(node.start, node.end) for node in walk.functions]
+        self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
+        # Each time that a variable gets or loses a value, in the order of the text.
+        self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
+        self._known: dict[int, tuple[Word, Word]] = {}  # a word and what it becomes, by the word's id
+        self._by_name: dict[str, list[Assignment]] = {}
+        for assignment in self.sets:
+            if not assignment.prefix:
+                self._by_name.setdefault(assignment.name, []).append(assignment)
+
+    def followed(self, word: Word) -> Word:
+        """Return the word with the values of the variables whose values are known."""
+        if word.value is not None:
+            return word
+        if id(word) not in self._known:
+            pieces = self._followed(word, DEPTH_MAX, [PIECES_MAX])
+            self._known[id(word)] = word, Word(pieces, word.at, word.end, word.source)
+        return self._known[id(word)][1]
+
+    def expand(self, word: Word) -> tuple[Word, ...]:
+        """Return the words that a word becomes; what is not known stays."""
+        return tuple(self._expanded(word, DEPTH_MAX, [WORDS_MAX]))
+
+    def _expanded(self, word: Word, depth: int, left: list[int]) -> Iterator[Word]:
+        piece = word.only_piece
+        left[0] -= 1
+        parts: Sequence[Word] | None = None
+        if word.source is self._source and piece and piece.kind == "variable" and depth and left[0] >= 0:
+            if piece.operator:
+                pass
+            elif piece.subscript == "@" or (piece.subscript == "*" and not piece.quoted):
+                parts = self._items(piece.name, piece.at)
+            elif not piece.quoted and not piece.subscript and (value := self._value(piece.name, piece.at)):
+                parts = tuple(split(value))
+        if parts is None:
+            yield word
+        for part in parts or ():
+            yield from self._expanded(part if piece and piece.quoted else _split_again(part), depth - 1, left)
+
+    def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
+        """The pieces of a word, with the pieces of variables in place of their expansions."""
+        if word.source is not self._source or word.value is not None:
+            return word.pieces
+        pieces: list[Piece] = []
+        for piece in word.pieces:
+            left[0] -= 1
+            value: Word | None = None
+            if piece.kind == "variable" and piece.subscript in ("", "0") and piece.operator in _DEFAULTS:
+                value = self._value(piece.name, piece.at) if depth and left[0] > 0 else None
+            pieces += (piece,) if value is None else self._followed(value, depth - 1, left)
+        return tuple(pieces)
+
+    def _value(self, name: str, at: int) -> Word | None:
+        """The value of a variable at an offset; None if it is not known."""
+        last, later = self._last(name, at)
+        if last is None or later:
+            return None
+        if last.items is not None:
+            return last.items[0] if last.items else None
+        return last.word
+
+    def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
+        """The elements of an array at an offset, with elements that are appended only sometimes."""
+        last, later = self._last(name, at)
+        if last is None or last.items is None or not all(each.append and each.items for each in later):
+            return None
+        return last.items + tuple(item for each in later for item in each.items or ())
+
+    def _last(self, name: str, at: int) -> tuple[Assignment | None, list[Assignment]]:
+        """The last assignment that is always made before an offset, and those after it that may count."""
+        known = self._by_name.get(name, [])
+        if any(start <= at < end for start, end in self._functions):
+            only = known[0] if len(known) == 1 and known[0].context.top else None
+            return only, []
+        last: Assignment | None = None
+        later: list[Assignment] = []
+        always = [each for each in known if each.context.function and each.by not in LOCAL]
+        loop_end = next((end for start, end in self._loops if start <= at < end), at)
+        for each in known:
+            if each.context.function:
+                continue
+            is_before = each.end <= at and not (each.context.subshell or each.context.substitution)
+            if is_before and each.context.top and not each.append and not each.subscript:
+                last, later = each, []
+            elif is_before or at <= each.at < loop_end:
+                later.append(each)
+        return last, later + always
+
+
+def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
+    source = walk.source
+    yield from walk.assignments
+    for loop, context in walk.loops:
+        place = Word((), loop.start, loop.start, source)
+        if loop.kind == "for_statement":
+            name = loop.children[0]
+            yield _unknown(source.text[name.start : name.end], "for", context, place)
+        elif loop.kind == "c_style_for_statement":
+            yield from _counted(source.text[loop.start : loop.children[-1].start], "for", context, place)
+    for command in walk.commands:
+        if command.test:
+            counts = command.text if command.path == "((" else ""
+            yield from _counted(counts, "((", command.context, command)
+        elif command.name in DECLARATIONS:
+            yield from _declared(command)
+        else:
+            yield from command.assignments
+            yield from _read_by(command) if command.name in READERS else ()
+    for match in _DESCRIPTOR.finditer(source.text):
+        yield _unknown(match[1], "exec", Context(branch=True), Word((), match.start(), match.end(), source))
+    for use in uses:
+        if use.operator in (":=", "="):
+            yield _unknown(use.name, f"${{{use.operator}}}", Context(branch=True), use)
+
+
+def _unknown(name: str, by: str, context: Context, place: Placed) -> Assignment:
+    """A variable that gets a value which the text does not say."""
+    return Assignment(name=name, by=by, context=context, at=place.at, end=place.at, source=place.source)
+
+
+def _counted(text: str, by: str, context: Context, place: Placed) -> Iterator[Assignment]:
+    """What arithmetic sets, such as i in i++."""
+    for match in _COUNTED.finditer(text):
+        yield _unknown(match[1] or match[2], by, context, place)
+
+
+def _declared(command: Command) -> Iterator[Assignment]:
+    """What export, declare, local, readonly and typeset set; a name without a value may be exported by it."""
+    flags = "".join(word.text[1:] for word in command.words[1:] if word.text.startswith("-"))
+    exported = "x" in flags if command.name in ("declare", "typeset") else command.name == "export"
+    if command.name == "export" and ("f" in flags or "n" in flags):
+        return
+    for assignment in command.assignments:
+        is_as_said = assignment.prefix or assignment.exported == exported
+        yield assignment if is_as_said else replace(assignment, exported=exported)
+    for word in command.words[1:] if exported else ():
+        if _NAME.fullmatch(word.text):
+            name = _unknown(word.text, command.name, command.context, word)
+            yield replace(name, exported=True, append=True, items=())
+
+
+def _read_by(command: Command) -> Iterator[Assignment]:
+    """What read, mapfile, getopts, let, printf -v and unset do to variables."""
+    words = command.words[1:]
+    if command.name == "let":
+        for word in words:
+            yield from _counted(word.value or word.text, "let", command.context, command)
+        return
+    if command.name == "printf":
+        words = words[1:2] if words and words[0].text == "-v" else ()
+    elif command.name == "getopts":
+        words = words[1:2]
+    for word in words:
+        if _NAME.fullmatch(word.text):
+            yield _unknown(word.text, command.name, command.context, word)
+
+
+def _split_again(word: Word) -> Word:
+    """Return a word of a variable that has no quotes: bash splits what the quotes of its value held."""
+    if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
+        return word
+    pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)
+    return replace(word, pieces=tuple(pieces))

@@ -1,0 +1,202 @@
+"""The commands of a syntax tree, each with what surrounds it: one pass over the tree."""
+
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from sbatchgen.check.bash.grammar import Node
+from sbatchgen.check.bash.statement import (
+    DECLARATIONS,
+    REDIRECTS,
+    Assignment,
+    Command,
+    Context,
+    Pipe,
+    assignment,
+)
+from sbatchgen.check.bash.text import ShellText
+from sbatchgen.check.bash.word import ASSIGNED
+
+
+@dataclass
+class Walk:
+    """What a pass over the tree finds, in the order of the text."""
+
+    source: ShellText  # the text
+    commands: list[Command] = field(default_factory=list)
+    # The assignments that are not part of a command.
+    assignments: list[Assignment] = field(default_factory=list)
+    loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, and what surrounds each
+    functions: list[Node] = field(default_factory=list)
+    end: int = sys.maxsize  # where the script ends, if that is before its text does
+
+
+class _Place(NamedTuple):
+    """Where a node is: the node around it, what surrounds it, its pipeline and its place in that."""
+
+    parent: str
+    context: Context
+    pipe: Pipe | None = None
+    stage: int = 0
+
+
+_BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
+_FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
+_SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
+_LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
+_COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
+_WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
+_STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
+_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))  # of assignments
+_SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
+_NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
+_IN_FOR = {"loop": True, "branch": True, "condition": False}
+_IN_SUBSTITUTION = {"substitution": True, "condition": False, "background": False}
+_CHANGES: dict[str, dict[str, Any]] = {
+    "subshell": {"subshell": True},
+    "command_substitution": _IN_SUBSTITUTION,
+    "process_substitution": _IN_SUBSTITUTION,
+    "while_statement": {"loop": True, "branch": True, "condition": True},
+    "for_statement": _IN_FOR,
+    "c_style_for_statement": _IN_FOR,
+    "do_group": {"condition": False},
+    "if_statement": {"condition": True},
+    "elif_clause": {"branch": True, "condition": True},
+    "case_statement": {"branch": True},
+    "negated_command": {"condition": True},
+    "list": {"condition": True},
+}
+
+
+def walk(source: ShellText, context: Context) -> Walk:
+    """Return the commands of a text and what surrounds them."""
+    walker = _Walker(source)
+    stack = [(source.nodes[0], _Place("", context))]
+    while stack:
+        stack += walker.enter(*stack.pop())[::-1]
+    for command in reversed(walker.walk.commands):
+        if not (command.context.function or command.context.substitution):
+            command.last = True
+            break
+    return walker.walk
+
+
+class _Walker:
+    """One pass over the nodes, each before its children."""
+
+    def __init__(self, source: ShellText) -> None:
+        self.walk = Walk(source)
+        self.redirections: dict[Node, list[Node]] = {}
+
+    def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
+        """Note what a node is, and return its children with their places."""
+        source, kind, context = self.walk.source, node.kind, place.context
+        if kind == "variable_assignment" and place.parent not in _HOLDERS:
+            if ASSIGNED.match(source.text, node.start):
+                self.walk.assignments.append(assignment(source, node, node.end, context))
+            else:  # --name=value is a command
+                node = Node("command", node.start, node.end, [node])
+                kind = node.kind
+        rest = None
+        inner = place
+        if kind in _NOTED:
+            if kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
+                context = context._replace(background=True)
+            if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
+                context = context._replace(subshell=True)
+            node, rest = self.cut(node) if kind == "command" else (node, None)
+            inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
+        changes = _CHANGES.get(kind)
+        inner_context = inner.context._replace(**changes) if changes else inner.context
+        inner = _Place(kind, inner_context, inner.pipe, inner.stage)
+        entered: list[tuple[Node, _Place]] = []
+        for child in node.children:
+            if child.children or child.kind in _SIMPLE:
+                entered.append((child, inner))
+            elif child.kind == "then":
+                inner = inner._replace(context=inner.context._replace(branch=True, condition=False))
+            elif child.kind in ("&&", "||") and kind in ("list", "heredoc_redirect"):
+                inner = inner._replace(context=context._replace(branch=True))
+            elif child.kind in ("|", "|&") and kind == "pipeline":
+                inner = inner._replace(stage=inner.stage + 1)
+        if rest:
+            entered.append((rest, place))
+        return entered
+
+    def note(self, node: Node, place: _Place) -> _Place:
+        """Note what a node is, and return where its children are."""
+        walk, text = self.walk, self.walk.source.text
+        match node.kind:
+            case kind if kind in _SUBSTITUTIONS:
+                return _Place("", place.context)
+            case "pipeline":
+                return self.pipeline(place)
+            case "function_definition":
+                walk.functions.append(node)
+                name = _FUNCTION.match(text, node.start)
+                return _Place("", Context(function=name[1] if name else "", trap=place.context.trap))
+            case "redirected_statement":
+                self.redirect(node)
+            case kind if kind in _LOOPS:
+                walk.loops.append((node, place.context))
+            case kind if kind in _SIMPLE:
+                self.add(node, place)
+            case "compound_statement" if text.startswith("((", node.start):
+                self.add(node, place)
+        return place
+
+    def add(self, node: Node, place: _Place) -> None:
+        """Add a command, or assignments that the grammar takes for a command."""
+        nodes = (*node.children, *self.redirections.get(node, ()))
+        command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
+        if node.kind == "command" and command.prefix and not command.words:
+            self.walk.assignments.extend(replace(each, prefix=False) for each in command.prefix)
+            return
+        self.walk.commands.append(command)
+        if command.pipe:
+            command.pipe.add(command)
+
+    def cut(self, node: Node) -> tuple[Node, Node | None]:
+        """Cut off what the grammar takes for the command of assignments, but is on the next line.
+
+        The tree stays as it is, for other passes over it.
+        """
+        source = self.walk.source
+        for index, (left, right) in enumerate(pairwise(node.children), start=1):
+            gap = source.text[left.end : right.start]
+            if right.kind == "command_name" and "\n" in gap.replace("\\\n", ""):
+                parts = node.children[index:]
+                if source.text[right.start : right.end] in DECLARATIONS:
+                    parts = [self.as_assignment(part) for part in parts]
+                first = Node(node.kind, node.start, left.end, node.children[:index])
+                rest = Node("command", right.start, node.end, parts)
+                if node in self.redirections:
+                    self.redirections[rest] = self.redirections.pop(node)
+                return first, rest
+        return node, None
+
+    def as_assignment(self, part: Node) -> Node:
+        """Return a word of export or the like as the assignment that it is, which the grammar has missed."""
+        is_one = ASSIGNED.match(self.walk.source.text, part.start, part.end)
+        return Node("variable_assignment", part.start, part.end, part.children) if is_one else part
+
+    def pipeline(self, place: _Place) -> _Place:
+        """A new pipeline; after a here-document's delimiter, the command before it is the first of it."""
+        if place.parent != "heredoc_redirect" or not self.walk.commands:
+            return place._replace(pipe=Pipe(), stage=0)
+        first = self.walk.commands[-1]
+        if first.pipe is None:
+            first.pipe = Pipe()
+            first.pipe.add(first)
+        return place._replace(pipe=first.pipe, stage=first.stage)
+
+    def redirect(self, node: Node) -> None:
+        """Note redirections for the command before them: the grammar gives them to its whole pipeline."""
+        redirections = [child for child in node.children if child.kind in REDIRECTS]
+        last: Node | None = node
+        while last and last.kind in _WRAPPERS:
+            last = next((child for child in reversed(last.children) if child.kind not in REDIRECTS), None)
+        if last:
+            self.redirections.setdefault(last, []).extend(redirections)

@@ -1,0 +1,189 @@
+"""The words of a command, and what each is without its quotes.
+
+The syntax tree gives where a word and the expansions in it start and end; its quotes are read here.
+Source: bash(1), QUOTING and EXPANSION.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sbatchgen.check.bash.text import Placed, ShellText
+
+
+class Piece(NamedTuple):
+    """A part of a word."""
+
+    # "text", "glob" (* ? and [), "variable", "command" ($( ) and backquotes), "process" (<( )), "arithmetic",
+    # "array" (of NAME=( )), "brace" ({a,b}) or "tilde".
+    kind: str
+    text: str  # the characters that a text or a glob means, without quotes; of others the source
+    quoted: bool  # whether it is in quotes
+    at: int  # where it starts in the script
+    name: str = ""  # the variable's name
+    subscript: str = ""  # the text in the variable's brackets, such as @
+    operator: str = ""  # of ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after it
+
+
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that takes twice the time, for each word
+class Word(Placed):
+    """A word as bash splits a command, never changed. Lines and columns count from 1."""
+
+    pieces: tuple[Piece, ...]  # its parts
+    at: int  # where it starts, in characters from 0
+    end: int  # where it ends
+    source: ShellText  # the script that holds it
+
+    @property
+    def text(self) -> str:
+        """The word as it is written."""
+        return self.source.text[self.at : self.end]
+
+    @property
+    def value(self) -> str | None:
+        """The string that it is, without quotes; None if it depends on an expansion.
+
+        The names of files that * ? and [ match are not looked for: as in bash without a match, the characters
+        stay.
+        """
+        if len(self.pieces) == 1:  # as most words
+            piece = self.pieces[0]
+            return piece.text if piece.kind in LITERAL else None
+        is_literal = LITERAL.issuperset([piece.kind for piece in self.pieces])
+        return "".join([piece.text for piece in self.pieces]) if is_literal else None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables that it expands, without variables in its substitutions."""
+        return tuple(piece.name for piece in self.pieces if piece.kind == "variable")
+
+    @property
+    def quoted(self) -> bool:
+        """Whether all of it is in quotes."""
+        return bool(self.pieces) and all(piece.quoted for piece in self.pieces)
+
+    @property
+    def only_piece(self) -> Piece | None:
+        """Its piece, if it has no other."""
+        return self.pieces[0] if len(self.pieces) == 1 else None
+
+
+LITERAL = frozenset(("text", "glob"))
+ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
+_PLAIN = re.compile(r"[\w./:,=%@^+\-\]}]+")
+_VARIABLE = r"\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])"
+_BARE = re.compile(
+    r"""(?P<text>[^\\'"$`~{*?\[(<>]+) | \\\n | \\(?P<escaped>.) | '(?P<single>[^']*)' | "(?P<empty>)"
+    | \$'(?P<ansi>(?:\\.|[^'\\])*)' | (?P<open>\$?") | (?P<glob>[*?\[])
+    | (?P<brace>\{(?:[^\s{},]|\{[^\s{}]*\})*(?:,|\.\.)\S*\}) | (?P<tilde>~[\w+.-]*(?=[/:]|\Z)) | """
+    + _VARIABLE
+    + "| (?P<other>.)",
+    re.DOTALL | re.VERBOSE,
+)
+_DOUBLE = re.compile(
+    r"""(?P<text>[^"\\$`]+) | \\\n | \\(?P<escaped>[$`"\\]) | (?P<close>") | """
+    + _VARIABLE
+    + "| (?P<other>.)",
+    re.DOTALL | re.VERBOSE,
+)
+_SPECIAL = frozenset(("name", "glob", "brace", "tilde"))
+_QUOTES = frozenset(("escaped", "single", "ansi", "empty"))
+_ESCAPE = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,6})|(.))", re.DOTALL
+)
+_CONTROLS = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+_EXPANSION = re.compile(
+    r"\$\{([!#]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?"
+    r"(:[-=?+]|##?|%%?|//|/[#%]?|\^\^?|,,?|@[A-Za-z]|[-=?+:*@]|).*\}",
+    re.DOTALL,
+)
+_KINDS = {"`": "command", "<": "process", ">": "process", "(": "array"}
+
+
+def word(source: ShellText, at: int, end: int) -> Word:
+    """Return the word between two offsets."""
+    if _PLAIN.fullmatch(source.text, at, end):
+        return Word((Piece("text", source.text[at:end], quoted=False, at=at),), at, end, source)
+    pieces: list[Piece] = []
+    last: Piece | None = None  # a text: with the same quotes, the next one is a part of it
+    for piece in _pieces(source, at, end):
+        if piece.kind != "text":
+            last = None
+        elif last and last.quoted == piece.quoted:
+            pieces[-1] = last = last._replace(text=last.text + piece.text)
+            continue
+        else:
+            last = piece
+        pieces.append(piece)
+    return Word(tuple(pieces), at, end, source)
+
+
+def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
+    text, spans, at = source.text, source.spans, start
+    quoted = False
+    while at < end:
+        if at in spans and spans[at] <= end:
+            yield expansion(text[at : spans[at]], at, quoted=quoted)
+            at = spans[at]
+            continue
+        match = (_DOUBLE if quoted else _BARE).match(text, at, end)
+        kind = match.lastgroup if match else None
+        if match is None or kind is None:  # a continued line
+            at += 2
+            continue
+        if kind in ("open", "close"):
+            quoted = kind == "open"
+        elif kind == "name":
+            yield expansion(match[0], at, quoted=quoted)
+        elif (
+            kind == "tilde"
+            and at > start  # where it is a folder only in the value of an assignment
+            and not (text[at - 1] in "=:" and ASSIGNED.match(text, start, at))
+        ):
+            yield Piece("text", match[0], quoted=quoted, at=at)
+        elif kind in _SPECIAL:
+            yield Piece(kind, match[0], quoted=quoted, at=at)
+        else:
+            value = _ESCAPE.sub(_unescaped, match[kind]) if kind == "ansi" else match[kind]
+            yield Piece("text", value, quoted=quoted or kind in _QUOTES, at=at)
+        at = match.end()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    octal, *hexadecimals, character = match.groups()
+    if character:
+        return _CONTROLS.get(character, character if character in "\\'\"?" else match[0])
+    code = int(octal, 8) if octal else int("".join(filter(None, hexadecimals)), 16)
+    return chr(code) if code < 0x110000 else "\ufffd"
+
+
+def expansion(text: str, at: int, *, quoted: bool) -> Piece:
+    """Return the piece that is an expansion."""
+    if text.startswith("${"):
+        match = _EXPANSION.fullmatch(text)
+        before, name, subscript, after = match.groups() if match else ("", "", "", "?")
+        return Piece("variable", text, quoted, at, name, subscript or "", before + after)
+    if text.startswith("$") and text[1:2] not in ("(", "["):
+        return Piece("variable", text, quoted, at, text[1:])
+    if text.startswith("$"):
+        is_command = text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
+        return Piece("command" if is_command else "arithmetic", text, quoted, at)
+    return Piece(_KINDS.get(text[0], "text"), text, quoted, at)
+
+
+def split(whole: Word) -> Iterator[Word]:
+    """Yield the words that a string becomes if it is expanded without quotes: blanks part it."""
+    pieces: list[Piece] = []
+    for piece in whole.pieces:
+        parts = re.split(r"[ \t\n]+", piece.text) if piece.kind in LITERAL else ()
+        for index, part in enumerate(parts):
+            if index and pieces:
+                yield replace(whole, pieces=tuple(pieces))
+                pieces = []
+            if part:
+                pieces.append(piece._replace(text=part))
+        if not parts:
+            pieces.append(piece)
+    if pieces:
+        yield replace(whole, pieces=tuple(pieces))

@@ -1,0 +1,401 @@
+"""What may be known of a cluster: what the rules of scripts ask for. Profiles have it, and more.
+
+The records are not frozen and have no comparison, only to start faster.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from sbatchgen.base.keys import described, record, required
+from sbatchgen.base.units import (
+    Citation,
+    Count,
+    CpuList,
+    Duration,
+    Memory,
+    Moment,
+    NodeRange,
+    Release,
+    Text,
+    Weights,
+)
+from sbatchgen.check.sbatch.gres import is_slice
+
+
+def only_for(option: str, allowed: Sequence[str]) -> str:
+    """Return why a partition is not for jobs of other accounts or QOS."""
+    return f"only for {option} {' or '.join(allowed)}"
+
+
+class StartFacts:
+    """How jobs start in a cluster or a partition, where rules of scripts ask: here nothing is known."""
+
+    @property
+    def job_env(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values of the variables that jobs get, with any launcher."""
+        return iter(())
+
+    @property
+    def job_qos(self) -> str:
+        """The quality of service of a job that sbatchgen renders; "" for Slurm's default."""
+        return ""
+
+    @property
+    def interfaces(self) -> Mapping[str, str]:
+        """Network interfaces by the variable of the training that names them."""
+        return {}
+
+
+@record
+class NodeFacts:
+    """What a node has; None is "not known"."""
+
+    cpus_per_node: Count | None = described("CPUs of a node.")
+    threads_per_core: Count | None = described("Hardware threads of a core.")
+    mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
+    mem_installed: Memory | None = described(
+        "Memory built into a node, as tables of hardware have it: jobs may have less."
+    )
+    mem_largest: Memory | None = described("Memory of the largest node, where nodes differ slightly.")
+    gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_memory: Memory | None = described("Memory of a GPU.")
+    gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
+    shards_per_gpu: Count | None = described("Shards of a GPU.")
+    features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
+    gres: Mapping[Text, Count] | None = described(
+        "Generic resources of a node apart from GPUs, as {nvme: 3600}."
+    )
+    tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
+
+    @property
+    def whole_gpus(self) -> dict[str, int]:
+        """GPUs of a node by type, "" for any, without slices of a GPU (MIG)."""
+        if self.gpu_types:
+            return {str(kind): count for kind, count in self.gpu_types.items() if not is_slice(kind)}
+        return {"": self.gpus_per_node} if self.gpus_per_node else {}
+
+
+# Whose GPUs the keys of `GpuLimits` count.
+GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+
+
+OLD_DAYS = 180  # from here on the facts of a profile are worth a look
+
+
+@record
+class GpuLimits:
+    """How many GPUs somebody may have at a time; None is "not known"."""
+
+    gpus_max: int | None = described("Most GPUs of a job.")
+    gpus_max_user: int | None = described("Most GPUs of all running jobs of a user (MaxTRESPerUser).")
+    gpus_max_account: int | None = described(
+        "Most GPUs of all running jobs of an account (MaxTRESPerAccount)."
+    )
+
+
+@record
+class NodeShape(NodeFacts):
+    """A kind of node of a partition."""
+
+    nodes: Count | None = described("How many such nodes.")
+
+
+@record
+class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
+    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+
+    KEYS_FIRST: ClassVar = True
+
+    time_max: Duration | None = described("Longest time limit (MaxTime).")
+    time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
+    time_by_nodes: Mapping[NodeRange, Duration] = described(
+        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+    )
+    node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
+    nodes: Text | None = described("Host names, as n[1-16].")
+    nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
+    nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
+    cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    processes_per_gpu: Count = described(
+        "Processes of a job on each GPU, as 2 where each of two tiles is a device.", make=lambda: Count(1)
+    )
+    gpu_cpus: tuple[CpuList, ...] = described(
+        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.", ()
+    )
+    gpu_type: Text | None = described(
+        "Type of the GPUs, as a100; of several, the one of a job that names none."
+    )
+    gpus_typed: bool = described(
+        "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
+    )
+    gpu_type_required: bool = described("Whether a request for GPUs must name their type.", False)
+    mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
+    mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
+    mem_per_gpu_default: Memory | None = described("Memory per GPU if a job sets none (DefMemPerGPU).")
+    mem_per_node_default: Memory | None = described("Memory of a node if a job sets none (DefMemPerNode).")
+    mem_per_node_max: Memory | None = described("Most memory of a job on a node (MaxMemPerNode).")
+    cpus_per_node_max: Count | None = described("Most CPUs of all jobs on a node (MaxCPUsPerNode).")
+    shapes: tuple[NodeShape, ...] = described(
+        "Kinds of its nodes, where they differ. What is not given for all nodes is the most that one has.", ()
+    )
+    accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
+    accounts_denied: tuple[Text, ...] = described("Accounts that may not use it.", ())
+    qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
+    qos_denied: tuple[Text, ...] = described("Qualities of service that may not use it.", ())
+    groups: tuple[Text, ...] = described("Groups of users who may use it (AllowGroups); empty: any.", ())
+    submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
+    partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
+    preemption: Literal["requeue", "cancel", "suspend"] | None = described(
+        "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
+    )
+    preemption_grace: Duration | None = described("How long a job runs on once it is preempted (GraceTime).")
+    billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
+    hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
+    state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
+    exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
+    oversubscribed: bool = described(
+        "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
+    )
+    reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    internet: bool | None = described("Whether its nodes reach the internet.")
+
+    def __post_init__(self) -> None:
+        """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
+        for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
+            numbers = [getattr(shape, name) for shape in self.shapes]
+            if name == "mem_per_node":
+                numbers = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
+            if getattr(self, name) is None and None not in numbers:
+                setattr(self, name, max(numbers, default=None))
+        if self.features is None and self.shapes and all(kind.features is not None for kind in self.shapes):
+            self.features = tuple(dict.fromkeys(name for kind in self.shapes for name in kind.features or ()))
+        for shape in self.shapes:  # what is given for all nodes holds for each kind
+            for name in ("features", "gres", "tmp_per_node"):
+                if getattr(shape, name) is None:
+                    setattr(shape, name, getattr(self, name))
+        shared = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
+        self.shards_per_gpu = self.shards_per_gpu or max(shared, default=None)
+        threads = [shape.threads_per_core or Count(1) for shape in self.shapes]
+        self.threads_per_core = self.threads_per_core or min(threads, default=None)
+        if not self.gpu_types:
+            kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
+            self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
+
+    def time_limit(self, nodes: int) -> Duration | None:
+        """Return the longest time limit of a job with so many nodes."""
+        spans = self.time_by_nodes.items()
+        limits = [limit for span, limit in spans if span.first <= nodes <= span.last]
+        limits += [self.time_max] if self.time_max else []
+        if self.node_minutes_max and nodes > 0:
+            limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
+        return min(limits, default=None)
+
+    def only_type(self) -> str:
+        """Return the type of GPU that a job gets if it does not ask for one; "" if there are several."""
+        return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
+
+    def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
+        """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
+        asked = [*gpus]
+        wanted = sum(count for _, count in asked)
+        return [
+            kind
+            for kind in self.shapes or (self,)
+            if (kind.gpus_per_node is None or wanted <= kind.gpus_per_node)
+            and (not kind.gpu_types or all(n <= kind.gpu_types.get(Text(t), 0) for t, n in asked if t))
+        ]
+
+    def whole_of(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
+        """Return the GPUs of these types ("" for any) on a node, for each kind of nodes that has some."""
+        types = [Text(kind) for kind, _ in gpus]
+        typed = "" not in types
+        counts = [
+            sum(kind.gpu_types.get(name, 0) for name in types)
+            if typed and kind.gpu_types
+            else kind.gpus_per_node
+            for kind in self.kinds()
+        ]
+        return [count for count in counts if count]
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
+        if gpus is not None and gpus < 0:
+            yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
+        elif gpus is not None and types and sum(types.values()) != gpus:
+            what = f"gpu_types has {sum(types.values())} GPUs, gpus_per_node {gpus}"
+            yield "gpu_types", what, "make the two agree"
+        for low, high in (
+            ("time_default", "time_max"),
+            ("nodes_min", "nodes_max"),
+            ("mem_per_cpu_default", "mem_per_cpu_max"),
+            ("mem_per_node_default", "mem_per_node_max"),
+            ("mem_per_node", "mem_largest"),
+            ("mem_per_node", "mem_installed"),
+        ):
+            least, most = getattr(self, low), getattr(self, high)
+            if least is not None and most is not None and least > most:
+                yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
+            yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
+        if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
+            yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        elif self.gpu_type_required and self.gpu_types and self.gpu_type not in (None, *self.gpu_types):
+            yield (
+                "gpu_type",
+                f"no node has GPUs of type {self.gpu_type}",
+                f"write {' or '.join(self.gpu_types)}",
+            )
+        yield from self._ranges_at_fault()
+
+    def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
+        before: NodeRange | None = None
+        for span in sorted(self.time_by_nodes, key=lambda each: each.first):
+            if before and span.first <= before.last:
+                what = f"{before} and {span} have numbers of nodes in common"
+                yield "time_by_nodes", what, "give each number of nodes one limit"
+            if self.time_max and self.time_by_nodes[span] > self.time_max:
+                what = f"{self.time_by_nodes[span]} for {span} nodes is more than time_max {self.time_max}"
+                yield "time_by_nodes", what, f"write {span}: {self.time_max}, or less"
+            before = span
+
+
+@record
+class Qos(GpuLimits):
+    """Limits of a quality of service."""
+
+    time_max: Duration | None = described("Longest time limit.")
+    nodes_max: int | None = described("Most nodes of a job.")
+    cpus_max: int | None = described("Most CPUs of a job.")
+    nodes_min: int | None = described("Fewest nodes of a job (MinTRES).")
+    gpus_min: int | None = described("Fewest GPUs of a job (MinTRES).")
+    cpus_min: int | None = described("Fewest CPUs of a job (MinTRES).")
+    jobs_max: int | None = described("Most jobs of a user at a time, with waiting ones (MaxSubmitPU).")
+    deny_on_limit: bool = described(
+        "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
+    )
+    overrides: tuple[Literal["time_max", "nodes_max", "nodes_min", "partition_qos"], ...] = described(
+        "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, OverPartQOS, ...).", ()
+    )
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        for what in ("nodes", "gpus", "cpus"):
+            least, most = getattr(self, f"{what}_min"), getattr(self, f"{what}_max")
+            if least is not None and most is not None and least > most:
+                yield f"{what}_min", f"{least} is more than {what}_max {most}", f"write {most}, or less"
+
+
+@record
+class Limits:
+    """Settings of slurm.conf for all partitions; None is "not known"."""
+
+    enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
+    enforce_accounts: bool | None = described("AccountingStorageEnforce has associations.")
+    enforce_qos: bool | None = described("AccountingStorageEnforce has qos: an unknown QOS is refused.")
+    max_array_size: int | None = described("MaxArraySize of slurm.conf.")
+    max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
+    memory_consumable: bool | None = described(
+        "Whether jobs on a node share out its memory (SelectTypeParameters with MEMORY)."
+    )
+    several_gpus_per_sharing_job: bool = described(
+        "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
+    )
+    select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
+        "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
+    )
+    topology: Literal["tree", "block", "flat"] | None = described(
+        "TopologyPlugin of slurm.conf: --switches needs tree, --segment block."
+    )
+    switch_nodes: Count | None = described("Nodes of the largest leaf switch (topology tree).")
+
+
+@record
+class Reservation:
+    """A reservation of nodes; None is "not known"."""
+
+    partitions: tuple[Text, ...] = described("Partitions that have nodes of it; empty: not known.", ())
+    until: Moment | None = described("When it ends, and its jobs with it.")
+
+
+@record
+class User:
+    """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
+
+    name: Text = required("The user's name.")
+    groups: tuple[Text, ...] = described("Those of the user's groups that partitions name.", ())
+    host: Text | None = described("The host that was asked.")
+    account: Text | None = described("The account of a job that names none.")
+    accounts: Mapping[Text, tuple[Text, ...]] = described(
+        "Accounts, each with its qualities of service; Slurm refuses others.", make=dict
+    )
+    qos: Text | None = described("The quality of service of a job that names none.")
+
+
+@record
+class FactSource:
+    """Where the documentation of a cluster says a fact."""
+
+    at: Citation = required(
+        "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
+    )
+    keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
+
+
+@record
+class KnownCluster(StartFacts):
+    """A cluster, with what the rules of scripts ask for; None is "not known"."""
+
+    KEYS_FIRST: ClassVar = True
+    places: ClassVar[Mapping[str, str]] = {}  # of its keys in its file, as "required" -> "/etc/x.yaml:4"
+
+    name: Text = required("The name of the cluster.")
+    url: Text = required("The guide that its facts are from.")
+    checked: Text = required("Date on which they were last verified, as 2026-01-31.")
+    until: Moment | None = described("When it ended or will end, as 2026-08-31.")
+    successor: Text | None = described("The profile of what takes its place then.")
+    site: Text | None = described("The centre that runs it.")
+    contact: Text | None = described("Whom to ask.")
+    description: Text | None = described("One line.")
+    slurm: Release | None = described("Release of Slurm, as 24.05.")
+    scheduler: Literal["slurm", "none", "env"] = described(
+        "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
+    )
+    partitions: Mapping[Text, PartitionFacts] = described("Partitions by name.", make=dict)
+    default_partition: Text | None = described(
+        "The partition of a job that names none; where it can't run there, the first that fits."
+    )
+    limits: Limits = described("Limits of slurm.conf.", make=Limits)
+    qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
+    gres_types: tuple[Text, ...] | None = described("Names that --gres may have here (GresTypes).")
+    licenses: Mapping[Text, int] | None = described("Licenses that exist here, with their numbers.")
+    reservations: Mapping[Text, Reservation] = described(
+        "Reservations by name, of the user who discovered them.", make=dict
+    )
+    plugin_options: tuple[Text, ...] | None = described(
+        "Options that the site's plugins add to sbatch; with = at the end if they take a value."
+    )
+    user: User | None = described("The user who discovered it; leave it out of a profile for others.")
+    policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
+        "Severity of rules by id: error, warning, info or off.", make=dict
+    )
+    gpu_vendor: Literal["nvidia", "amd", "intel"] = described(
+        "Who made the GPUs. On Intel's a trainer of your own trains, with xccl or ccl.", "nvidia"
+    )
+    required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
+    omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
+    sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+
+    def line(self, key: str) -> str:
+        """Return the file and line that say a key, in parentheses after a blank; "" if no file says it."""
+        place = self.places.get(key, "")
+        return f" ({place[place.rfind('/') + 1 :]})" if place else ""
+
+    @property
+    def age(self) -> int:
+        """Days since its facts were verified; 0 if `checked` is not a date."""
+        try:
+            return int(time.time() - Moment.parse(self.checked).epoch) // 86400
+        except ValueError:
+            return 0

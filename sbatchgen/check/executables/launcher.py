@@ -1,0 +1,108 @@
+"""What a call of a launcher says: for how many nodes and processes it is, and where they meet.
+
+    call = LauncherCall.from_argv(["torchrun", "--nnodes=2", "--nproc-per-node=4", "train.py"])
+    call.name, call.nodes, call.workers  # "torchrun", 2, 4
+
+Source: torch/distributed/run.py of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.executables.command_options import program_name, read_options
+from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS
+from sbatchgen.check.executables.python_program import of_python
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DEFAULT_PORT = "29500"  # of torchrun and deepspeed
+
+
+@frozen(kw_only=True)
+class LauncherCall:
+    """A call of a launcher, in a script or as it was started."""
+
+    name: str  # the launcher
+    # Its options by their long names; None for a value that the script does not say.
+    options: Mapping[str, str | None]
+    job_nodes: int | None = 1  # the nodes of the job; None if they are not known
+    has_program: bool = True  # whether a program follows its options
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
+        """Return the launcher that a process is, also by a module of Python; None for another program."""
+        words = list(argv)
+        name, at = program_name(words, PROGRAMS)
+        if name == "python":
+            given, at = read_options(words, at, PROGRAMS[name])
+            modules = [value for option, value, *_ in given[-1:] if option == "m"]
+            words = [*modules, *words[at:]]
+            name, at = of_python(words, is_module=bool(modules)) if words else ("", 0)
+        if name not in LAUNCHERS:
+            return None
+        given, at = read_options(words, at, PROGRAMS[name])
+        options = {option: value for option, value, *_ in given}
+        return cls(name=name, options=options, has_program=at < len(words), **more)
+
+    @cached_property
+    def nodes(self) -> int:
+        """For how many nodes it waits; 0 if its options do not say."""
+        return self._number("NODES") if self.of_role("NODES")[0] else 1
+
+    @cached_property
+    def workers(self) -> int:
+        """How many processes it starts on its node; 0 if its options do not say."""
+        if not self.of_role("PROCESSES")[0]:
+            return int(self.is_one_by_default)
+        processes = self._number("PROCESSES")
+        if not self.name.startswith("accelerate"):
+            return processes
+        is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate's own file may say
+        return -(-processes // self.nodes) if is_known and self.nodes else 0
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its nodes take their ranks from an option, and do not find them by a rendezvous."""
+        own = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
+        is_group = self.of_role("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
+        return bool(is_group) and not own and self.options.get("rdzv-backend", "static") == "static"
+
+    @property
+    def knows_others(self) -> bool:
+        """Whether a deepspeed may know the other nodes, which a file lists; true of other launchers."""
+        return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
+
+    @property
+    def is_one_by_default(self) -> bool:
+        """Whether it starts a single process because its options do not say how many."""
+        return self.name == "torchrun" and not self.of_role("PROCESSES")[0]
+
+    @property
+    def port(self) -> str:
+        """The port on which it listens on its node; "" if it takes a free one."""
+        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may use another's port
+        if self.name not in ("torchrun", "deepspeed") or not is_static or self.nodes != 1:
+            return ""
+        _, colon, port = (self.options.get("rdzv-endpoint") or "").rpartition(":")
+        port = port if colon else self.options.get("master-port", _DEFAULT_PORT) or ""
+        return "" if port == "0" or "standalone" in self.options else port
+
+    @property
+    def lacks_program(self) -> bool:
+        """Whether its command ends before the program that it should start."""
+        return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
+
+    def of_role(self, role: str) -> tuple[str, str]:
+        """Return the first option with a role that it has, and its value; "" twice without one."""
+        names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
+        return next(((name, self.options[name] or "") for name in names), ("", ""))
+
+    def _number(self, role: str) -> int:
+        """Return the number in the option with a role; 0 if that holds no number."""
+        value = self.of_role(role)[1]
+        return int(value) if re.fullmatch(r"\d{1,9}", value, re.ASCII) else 0

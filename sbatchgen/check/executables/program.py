@@ -1,0 +1,103 @@
+"""What is known of each program of the table, and which programs are of a kind.
+
+PROGRAMS["timeout"].operands  # 1: the duration, before the command that it starts
+programs("shell")  # bash, sh, dash and others
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+
+from sbatchgen.check.executables.word_table import rows
+
+STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
+_OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
+
+
+@dataclass(kw_only=True)
+class Program:
+    """A program that starts others."""
+
+    name: str  # its name, with the verb after it: "nice", "uv run"
+    kinds: frozenset[str]  # its kinds, as in the table
+    operands: int = 0  # how many words are between its options and what it starts, such as an image
+    modules: tuple[str, ...] = ()  # the modules as which Python starts it
+    values: set[str] = field(default_factory=set)  # the long names of its options that take a value
+    flags: set[str] = field(default_factory=set)  # the long names of its options without a value
+    optional: set[str] = field(default_factory=set)  # options whose value only follows an =
+    letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
+    # How many values an option takes, where that is not one.
+    counts: dict[str, int] = field(default_factory=dict)
+    # Options whose value is the last word that the program reads itself.
+    last: set[str] = field(default_factory=set)
+    # What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all nodes),
+    # RANK (of the node), PORT and HOST (of the rendezvous); of MPI, PROCESSES (all), EACH (those of a node)
+    # and PLACE (other hosts or slots than Slurm's).
+    roles: dict[str, list[str]] = field(default_factory=dict)
+
+    def role(self, role: str) -> str:
+        """Return the first option with this role; "" without one."""
+        return self.roles.get(role, [""])[0]
+
+    def add_option(self, text: str) -> None:
+        """Add an option as the table writes it; of =PROGRAM all options of another program."""
+        if text.startswith("="):
+            other = PROGRAMS[text[1:].replace("/", " ")]
+            for part in ("values", "flags", "optional", "letters", "counts", "roles"):
+                getattr(self, part).update(getattr(other, part))
+            return
+        match = _OPTION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not an option of the table")
+        letter, name, optional, equals, last, role = match.groups()
+        if letter:
+            self.letters[letter] = name
+        (self.values if optional or equals else self.flags).add(name)
+        if optional:
+            self.optional.add(name)
+        if len(equals) > 1:
+            self.counts[name] = len(equals)
+        if last:
+            self.last.add(name)
+        if role:
+            self.roles.setdefault(role, []).append(name)
+
+
+PROGRAMS: dict[str, Program] = {}
+MODULES: dict[str, str] = {}  # what Python starts as a module -> the name of the program
+_NAMES: dict[str, set[str]] = {}  # of each kind
+
+
+def programs(*kinds: str) -> frozenset[str]:
+    """Return the names of all programs of these kinds, with their verbs."""
+    return frozenset().union(*(_NAMES[kind] for kind in kinds))
+
+
+def commands(*kinds: str) -> frozenset[str]:
+    """Return the words by which programs of these kinds are called: uv of uv run."""
+    return frozenset(name.partition(" ")[0] for name in programs(*kinds))
+
+
+def _read_table() -> None:
+    for heads, rest in rows(__file__, "programs.txt"):
+        names, _, options = rest.partition(" | ")
+        kinds = frozenset(word for word in heads.split() if not word.isdecimal())
+        all_names = [name.replace("/", " ") for name in names.split()]
+        called = [name for name in all_names if not name.startswith("-m ")]
+        for kind in kinds:
+            _NAMES.setdefault(kind, set()).update(called)
+        modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
+        MODULES.update(dict.fromkeys(modules, called[0]))
+        if not kinds & STARTING:
+            continue
+        operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
+        first = Program(name=called[0], kinds=kinds, operands=operands, modules=modules)
+        for option in options.split():
+            first.add_option(option)
+        PROGRAMS.update({name: replace(first, name=name) for name in called})
+
+
+_read_table()
+SHELLS = programs("shell")
+# They start the processes of a training themselves: srun would start each of them once for each task.
+STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}
+LAUNCHERS = programs("launcher")

@@ -1,0 +1,25 @@
+"""The program of the table that a Python starts, by a module or a file."""
+
+from collections.abc import Sequence
+
+from sbatchgen.check.executables.command_options import program_name
+from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands
+
+
+def of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
+    """Return the program of the table that Python starts by a module or a file, and where its options begin.
+
+    A file is known by its name in a folder of programs, as .venv/bin/torchrun, or by that of a module, as
+    torch/distributed/run.py; "" is any other.
+    """
+    name = words[0]
+    if is_module:
+        return MODULES.get(name, ""), 1
+    if name.endswith("/training/torchrun.py"):
+        return "torchrun", 1
+    if "/" in name and name.rpartition("/")[2] in commands("launcher"):
+        return program_name(words, PROGRAMS)
+    for module, program in MODULES.items() if name.endswith(".py") else ():
+        if name.endswith(f"/{module.replace('.', '/')}.py"):
+            return program, 1
+    return "", 1

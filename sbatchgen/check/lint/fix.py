@@ -1,0 +1,58 @@
+"""Safe fixes: edits of a script that keep all other bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from sbatchgen.base.finding import Edit, Finding
+
+_PASSES = 10  # more than any chain of fixes needs; two that undo each other end here
+
+
+def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
+    """Return the script with every safe fix; one may make room for another, so it is read again."""
+    for _ in range(_PASSES):
+        new = edited(data, findings(data))
+        if new == data:
+            break
+        data = new
+    return data
+
+
+def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
+    """Return the script with the edits of these findings; of findings whose edits meet, the first counts."""
+    lines = data.split(b"\n")
+    taken: dict[int, list[Edit]] = {}
+    for finding in findings:
+        others = [(edit, other) for edit in finding.edits for other in taken.get(edit.line, [])]
+        inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
+        if inside and not any(_meet(edit, other) for edit, other in others):
+            for edit in finding.edits:
+                taken.setdefault(edit.line, []).append(edit)
+    for number, edits in taken.items():
+        line = lines[number - 1].decode("utf-8", "surrogateescape")
+        for edit in sorted(edits, key=lambda edit: edit.column, reverse=True):
+            rest = line[edit.end - 1 :] if edit.end else ""
+            line = f"{line[: edit.column - 1]}{edit.text}{rest}"
+        lines[number - 1] = line.encode("utf-8", "surrogateescape")
+    return b"\n".join(lines)
+
+
+def _meet(edit: Edit, other: Edit) -> bool:
+    """Whether two edits of a line touch the same characters; two insertions at one place do."""
+    ends = [each.end or 1 << 30 for each in (edit, other)]
+    return edit.column <= ends[1] and other.column <= ends[0]
+
+
+def difference(name: str, before: bytes, after: bytes) -> bytes:
+    """Return the change as a unified diff for patch(1) and git; empty if nothing changed."""
+    import difflib
+
+    label = os.fsencode(name.lstrip("/"))
+    old, new = (re.findall(rb"[^\n]*\n|[^\n]+", data) for data in (before, after))  # \r does not end a line
+    made = difflib.diff_bytes(difflib.unified_diff, old, new, b"a/" + label, b"b/" + label)
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in made
+    )

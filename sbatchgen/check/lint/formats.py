@@ -1,0 +1,187 @@
+"""Findings as text for people, and as JSON, SARIF and annotations of GitHub for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from sbatchgen import __version__
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Edit, Finding, Severity
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import first_names, fix_lines, one_line, visible
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+_WIDTH = 100  # of a script's line as it is quoted
+
+Style = Callable[[str, str], str]
+
+
+@frozen()
+class Located:
+    """A finding, the file that it is in, and the line of the file that it is about."""
+
+    file: str
+    finding: Finding
+    line: str
+
+
+def as_text(located: Iterable[Located], style: Style) -> str:
+    """What, where with the line itself, and the fix; `style` colours a text by a severity.
+
+    Findings of a file that say the same are shown once, with their other lines.
+    """
+    lines: list[str] = []
+    alike: dict[tuple[str, str, Problem], list[Located]] = {}
+    for each in located:
+        kind = (each.file, each.finding.rule, each.finding.problem._replace(at=""))
+        alike.setdefault(kind, []).append(each)
+    for each, *others in alike.values():
+        finding, place = each.finding, each.finding.place
+        severity = style(finding.severity, finding.severity)
+        at = f"{one_line(each.file)}:{place.line}:{place.column}"
+        lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
+        lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
+        lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
+        if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
+            lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
+    return "".join(lines)
+
+
+def _quote(line: str, column: int, end: int, number: int) -> str:
+    """The line with a mark below; of a long one, the part around the mark. A tab takes one column."""
+    first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
+    last = min(end - 1 if end else len(line), first + _WIDTH)
+    shown = _flat(line[first : first + _WIDTH]).rstrip()
+    before = len(_flat(line[first : max(first, column - 1)]))
+    width = max(1, len(_flat(line[column - 1 : last]).rstrip()))
+    gutter = " " * len(str(number))
+    return f"    {number} | {shown}\n    {gutter} | {' ' * before}{'^' * width}\n"
+
+
+def _flat(text: str) -> str:
+    return visible(text.replace("\t", " "))
+
+
+class EditOutput(TypedDict):
+    """A change of a line."""
+
+    line: int
+    column: int
+    end_column: int
+    text: str
+
+
+class FindingOutput(TypedDict):
+    """A finding as `lint --format json` prints it."""
+
+    file: str
+    line: int
+    column: int
+    end_column: int
+    rule: str
+    severity: Severity
+    message: str
+    fix: str
+    edits: Sequence[EditOutput]
+    run: Sequence[str]
+
+
+def as_json(located: Iterable[Located]) -> str:
+    """Return a list of FindingOutput."""
+    return json.dumps([_object(each.file, each.finding) for each in located], indent=2) + "\n"
+
+
+def _object(file: str, finding: Finding) -> FindingOutput:
+    return {
+        "file": _sound(file),
+        "line": finding.place.line,
+        "column": finding.place.column,
+        "end_column": finding.place.end,
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "message": _sound(finding.problem.what),
+        "fix": _sound(finding.problem.fix),
+        "edits": [
+            {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _sound(edit.text)}
+            for edit in finding.edits
+        ],
+        "run": ["sbatchgen", "lint", "--fix", file] if finding.edits else [],
+    }
+
+
+def _sound(text: str) -> str:
+    r"""The text without bytes that were no UTF-8, which JSON has no characters for: \xff."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def as_github(located: Iterable[Located]) -> str:
+    """Workflow commands: GitHub shows them next to the lines of a change."""
+    lines: list[str] = []
+    for each in located:
+        finding, place = each.finding, each.finding.place
+        facts = {"file": each.file, "line": place.line, "col": place.column}
+        facts |= {"endColumn": place.end} if place.end else {}
+        facts |= {"title": finding.rule}
+        message = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
+        properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in facts.items())
+        lines.append(f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(message)}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """The text with GitHub's own marks escaped, and without control characters."""
+    return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
+
+
+def as_sarif(
+    located: Sequence[Located],
+    problems: Sequence[Problem],
+    titles: Mapping[str, str],
+    pages: Mapping[str, str],
+) -> str:
+    """SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
+    used = sorted({each.finding.rule for each in located})
+    texts = {"shortDescription": titles, "help": pages}
+    rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
+    for rule in rules:
+        known = {key: about[rule["id"]] for key, about in texts.items() if rule["id"] in about}
+        rule.update((key, {"text": text, "markdown": text}) for key, text in known.items())
+    notifications = [{"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems]
+    run = {
+        "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
+        "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(each, used.index(each.finding.rule)) for each in located],
+    }
+    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _result(each: Located, index: int) -> dict[str, Any]:
+    from urllib.parse import quote
+
+    finding, place = each.finding, each.finding.place
+    region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
+    if place.end > place.column:
+        region["endColumn"] = place.end
+    message = ". Fix: ".join(_sound(part) for part in (finding.problem.what, finding.problem.fix) if part)
+    artifact = {"uri": quote(each.file.encode("utf-8", "surrogateescape"))}
+    change = {"artifactLocation": artifact, "replacements": [*map(_replacement, finding.edits)]}
+    mending = {"description": {"text": _sound(finding.problem.fix)}, "artifactChanges": [change]}
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "level": SARIF_LEVELS[finding.severity],
+        "message": {"text": message},
+        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
+    } | ({"fixes": [mending]} if finding.edits else {})
+
+
+def _replacement(edit: Edit) -> dict[str, Any]:
+    """An edit; without an end column a region goes to the end of the line, without its line break."""
+    region = {"startLine": edit.line, "startColumn": edit.column}
+    region |= {"endColumn": edit.end} if edit.end else {}
+    return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

@@ -1,0 +1,185 @@
+"""All rules over one script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Finding, in_order
+from sbatchgen.base.units import RELEASES
+from sbatchgen.check.lint.suppression import apply_suppressions
+from sbatchgen.check.rules import comments, judge
+from sbatchgen.check.rules.rule import Applies, Rule
+from sbatchgen.check.script.job import OLD_SLURM
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.check.script.wrapped_job import wrapped_jobs
+
+LONG = 1 << 17  # characters of a script that is not read for other releases as well
+_LONGEST = 200  # characters of an exception's message
+_ABOUT_OPTIONS = ("directives", "words", "misread_values", *judge.JOBS)
+_ABOUT_LAUNCHES = ("processes", "steps", "rendezvous")
+_Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
+
+
+@cache
+def rules() -> dict[str, Rule[Any]]:
+    """Return every rule by its id, in the order of the ids."""
+    modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
+    every = (*comments.RULES, *judge.rules(modules))  # the text's rule is the last of its id
+    return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
+
+
+@cache
+def _of_scripts() -> dict[str, Rule[Any]]:
+    return {rule.id: rule for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))}
+
+
+def applies(rule_id: str, where: Applies) -> bool:
+    """Whether a rule is true of such scripts or lines; rules of other tools and of comments always are."""
+    rule = _of_scripts().get(rule_id)
+    return rule is None or where in rule.applies
+
+
+def marks_secret(rule_id: str) -> bool:
+    """Whether the findings of a rule mark what no report may show again."""
+    rule = _of_scripts().get(rule_id)
+    return rule is not None and rule.marks_secret
+
+
+def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
+    """Return the findings of a script that no comment in it turns off, in the order of its lines.
+
+    So are findings of other tools. A plan finds the same mistake as the text does: it is reported once.
+    """
+    failures: _Failures = {}
+    every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
+    findings = _findings(script, judge.that_may_find(every, script), failures)
+    findings += _of_wrapped(script, failures)
+    findings = _dated(script, _applying(script, findings))
+    findings += _new(script, others, findings)
+    if "sbatchgen:" in script.text:
+        findings = apply_suppressions(
+            findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
+        )
+    return in_order([*findings, *_failure_findings(script, failures)])
+
+
+def _of_wrapped(script: JobScript, failures: _Failures) -> Iterator[Finding]:
+    """Yield what rules of launches warn of in the jobs that the script submits with sbatch --wrap."""
+    for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
+        place = script.at_word(word)
+        for finding in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
+            if finding.severity != "info" and not finding.pedantic:
+                problem = finding.problem._replace(at=place.text)
+                yield finding._replace(place=place, problem=problem, edits=())
+
+
+def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """Return those of other findings that the text does not show: of another rule, or of another launch."""
+    lines: dict[str, set[int]] = {}
+    for finding in findings:
+        lines.setdefault(finding.rule, set()).add(finding.place.line)
+    has_same = any(finding.rule in lines for finding in others)
+    commands = [launch.command for launch in script.launches] if has_same else []
+    spans = [range(command.line, command.end_line + 1) for command in commands]
+    new = []
+    for finding in others:
+        line, seen = finding.place.line, lines.get(finding.rule, set())
+        own = next((span for span in spans if line in span), range(line, line + 1))
+        of_all = any(not any(other in span for span in spans) for other in seen)  # as of a directive
+        if not of_all and seen.isdisjoint(own):
+            new.append(finding)
+    return new
+
+
+def _certain_ids(script: JobScript) -> list[str]:
+    """Return the ids of rules that have no more to say of a script: none where the cluster is not known.
+
+    A rule that compares with the cluster is silent then, and one about started programs without a dry run.
+    """
+    started = {rule.id for rule in judge.rules(judge.STARTED)}
+    return [rule for rule in rules() if rule not in started] if script.known else []
+
+
+def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
+    """Return what rules find. One that raises, as none should, ends neither the others nor the call."""
+    findings: list[Finding] = []
+    for rule in wanted:
+        try:
+            findings.extend(judge.findings(rule, script))
+        except Exception as error:  # noqa: BLE001 - any of them is a bug of ours
+            import traceback
+
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+            cause = f"{type(error).__name__}: {str(error)[:_LONGEST]}, {where}"
+            failures.setdefault(cause, []).append(rule.id)
+    return findings
+
+
+def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
+    """Yield a finding for each cause, of the first rule that it ended."""
+    place = script.at(1)
+    for cause, ids in failures.items():
+        who = f"rule {ids[0]}" if len(ids) == 1 else f"rule {ids[0]} and {len(ids) - 1} more"
+        what = f"{who} failed on this script ({cause}): please report it"
+        yield Finding("warning", Problem(what, place.text), rule=ids[0], place=place)
+
+
+def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Downgrade errors that only newer releases raise, when no release is given."""
+    about = judge.rules(_ABOUT_OPTIONS)
+    ids = {rule.id for rule in about}
+    lines = _error_lines(finding for finding in findings if finding.rule in ids)
+    if not script.assumed or not lines or len(script.text) > LONG:
+        return findings
+    if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
+        return findings
+    refusing = {finding.rule for finding in findings if finding.severity == "error"}
+    wanted = sorted(about, key=lambda rule: rule.id not in refusing)
+    newest: dict[int, str] = {}  # the release up to which a line is taken
+    for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
+        older = script.read_by(release)
+        for rule in wanted:
+            lines -= _error_lines(_findings(older, [rule], {}))
+            if not lines:  # mostly by the rules that refuse them now
+                break
+        newest |= dict.fromkeys(lines, release)
+        if not lines:
+            break
+        wanted = [rule for rule in about if rule.id in refusing]  # which came between the two releases
+    dated = []
+    for finding in findings:
+        release = newest.get(finding.place.line, "")
+        if release and finding.severity == "error":
+            what = f"{finding.problem.what} (Slurm {release} and older take it)"
+            problem = finding.problem._replace(what=what)
+            finding = finding._replace(severity="warning", problem=problem)  # noqa: PLW2901
+        dated.append(finding)
+    return dated
+
+
+def _error_lines(findings: Iterable[Finding]) -> set[int]:
+    return {finding.place.line for finding in findings if finding.severity == "error"}
+
+
+def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Leave out findings of rules that are not true of this script, or of a line to be filled in."""
+    if not findings:
+        return []
+    if script.written_directives:
+        return [finding for finding in findings if applies(finding.rule, Applies.PURE_WRITERS)]
+    if script.writes_jobs:
+        findings = [finding for finding in findings if applies(finding.rule, Applies.WRITERS)]
+    if not (lines := {*script.placeholders, *script.unfilled}):
+        return findings
+    if script.is_template:
+        return [finding for finding in findings if applies(finding.rule, Applies.TEMPLATES)]
+    return [
+        finding
+        for finding in findings
+        if applies(finding.rule, Applies.PLACEHOLDERS)
+        or (finding.place.line not in lines and applies(finding.rule, Applies.UNFILLED))
+    ]

@@ -1,0 +1,292 @@
+"""`sbatchgen lint`: from names of files to a report and an exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from sbatchgen.base import text_table as tables
+from sbatchgen.base.errors import LIMIT_STATUS, CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.base.files import write
+from sbatchgen.base.finding import Finding, Severity
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import counted, one_line
+from sbatchgen.check.lint import fix, formats, shellcheck
+from sbatchgen.check.lint.lint_settings import Settings, findings_of
+from sbatchgen.check.lint.linter import marks_secret, rules
+from sbatchgen.check.lint.source import STDIN, Source, files, sources
+from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
+from sbatchgen.check.rules.rule import CUT_SHORT
+from sbatchgen.check.rules.rule_page import pages
+
+RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
+FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
+PAGES_MAX = 2  # with their numbers of findings: a summary has five lines at most
+MANY = 100  # files from which on it pays to start processes
+
+Others = Callable[[Source, Settings], Sequence[Finding]]
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """What a call of `lint` gives."""
+
+    report: str  # for stdout
+    change: bytes  # what --fix has changed or --diff would, for stdout, before the report
+    problems: tuple[Problem, ...]  # files that can't be read, for stderr
+    summary: tuple[str, ...]  # lines for stderr
+    status: int  # the exit status
+
+
+@frozen(kw_only=True)
+class Checked:
+    """The findings of a file, and the change that --fix or --diff makes of them."""
+
+    located: tuple[formats.Located, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    change: bytes = b""
+    scripts: int = 0
+    submitters: int = 0  # of the scripts
+    is_document: bool = False
+
+
+@frozen()
+class Task:
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
+
+    settings: Settings
+    mend: str = ""
+    shellcheck: str = ""
+    others: Others | None = None  # finds more in a script, as a dry run of it does
+
+
+class RuleText(NamedTuple):
+    """A rule with its page, in Markdown."""
+
+    rule: str
+    severity: Severity
+    pedantic: bool
+    title: str
+    page: str
+
+
+class RulesOutput(TypedDict):
+    """What `lint --rules` and `lint --explain` print for programs."""
+
+    rules: Sequence[RuleText]
+
+
+def explanation(names: Sequence[str]) -> str:
+    """Return the pages of rules, in Markdown; raises CommandLineError if there is no such rule."""
+    known = pages()
+    return "\n".join(known[rule].short(_source(rule)) for rule in _named(names))
+
+
+def _source(rule: str) -> str:
+    """Return where a rule follows from, if that is not a page of ours."""
+    source = rules()[rule].source or rules()[rule].report
+    return "" if source.startswith("docs/") else source
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Return the ids of rules that --explain names; raises CommandLineError if there is no such rule."""
+    known = pages()
+    wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
+    for rule in wanted:
+        if SHELLCHECK.fullmatch(rule):
+            page = f"see {shellcheck.PAGES}{rule}"
+            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
+        if rule in RETIRED:
+            raise CommandLineError.of(removal(rule), at="--explain")
+        if rule not in known:
+            raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
+    return wanted
+
+
+def rule_texts(names: Sequence[str]) -> list[RuleText]:
+    """Return rules with their pages: those that --explain names, or all."""
+    wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
+    return [
+        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].short(_source(each.id)))
+        for each in wanted
+    ]
+
+
+def table() -> str:
+    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    every = rules().values()
+    return tables.table(
+        (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
+    )
+
+
+def run(
+    names: Sequence[str],
+    *,
+    settings: Settings,
+    style: formats.Style,
+    form: str,
+    strict: bool,
+    fail_on: str,
+    mend: str,
+    ask_shellcheck: bool | None,
+    others: Others | None = None,
+) -> Outcome:
+    """Lint files, folders and - for stdin, as the options of `sbatchgen lint` ask for it.
+
+    `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
+    up to shellcheck.FILES files where it is installed; `others` finds more in a script, in any process.
+    """
+    problems: list[Problem] = []
+    named = list(files(names, problems.append))
+    program = shellcheck.program(len(named), wanted=ask_shellcheck)
+    task = Task(settings, mend, program, others)
+    checked = list(_check_all(named, task))
+    located = [finding for file in checked for finding in file.located]
+    problems += [problem for file in checked for problem in file.problems]
+    least = min(RANK[fail_on], RANK["warning"]) if strict else RANK[fail_on]
+    failing = any(RANK[each.finding.severity] >= least for each in located)
+    notes = [*map(removal, settings.removed)]
+    if form == "text":
+        notes += [*_pages(checked), _summary(located, checked)]
+    return Outcome(
+        report=_report(form, located, problems, style),
+        change=b"".join(file.change for file in checked),
+        problems=tuple(problems),
+        summary=tuple(notes),
+        status=FOUND if problems or failing else _status_of_plans(located, fail_on),
+    )
+
+
+def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
+    """Return the status of a plan that left steps out, unless no finding shall give one; else 0.
+
+    A script that waits for ever in the dry run, as for a server, gives an info, which is not a failure.
+    """
+    cut_short = [each.finding for each in located if each.finding.rule == CUT_SHORT]
+    has_more = any(finding.severity == "warning" for finding in cut_short)
+    return LIMIT_STATUS if has_more and fail_on != "never" else 0
+
+
+def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
+    """Raise CommandLineError if a change can't be made, or not be shown in this format."""
+    if mend and form != "text":
+        what = f"--{mend} shows a change, which is text"
+        raise CommandLineError.of(what, at="--format", fix="--format text")
+    if mend == "fix" and STDIN in names:
+        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
+
+
+def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+    """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(processors, len(names))
+    work = partial(check, task=task)
+    if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
+        return map(work, names)
+    from sbatchgen.check.lint.workers import spread
+
+    return spread(work, names, processes)
+
+
+def check(name: str, task: Task) -> Checked:
+    """Lint a file, and mend it if the task says so."""
+    try:
+        scripts = sources(name)
+        change = b""
+        if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
+            scripts, change = _mend(name, scripts[0], task)
+        located = tuple(finding for source in scripts for finding in _located(source, task))
+        is_document = any(source.indents for source in scripts)
+        submitters = sum(source.is_submitter for source in scripts)
+        return Checked(
+            located=located,
+            change=change,
+            scripts=len(scripts),
+            submitters=submitters,
+            is_document=is_document,
+        )
+    except DocumentError as error:
+        return Checked(problems=error.problems)
+
+
+def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+    """Return what is left of a script to report on, and the change."""
+    new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    change = fix.difference(source.file, source.data, new)
+    if task.mend == "fix" and change:
+        write(Path(name), new, before=source.data)
+        source = replace(source, data=new)
+    return [source], change
+
+
+def _located(source: Source, task: Task) -> Iterator[formats.Located]:
+    """Yield the findings of a script with their lines, in which secrets are not shown again."""
+    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    if task.others:
+        others = [*others, *task.others(source, task.settings)]
+    findings = findings_of(source, task.settings, others)
+    lines = source.text.split("\n") if findings else []
+    numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
+    shown = {source.line + number: " " * source.indent(number) + lines[number] for number in numbers}
+    for finding in findings:
+        if marks_secret(finding.rule) and finding.place.line in shown:
+            line, start = shown[finding.place.line], finding.place.column - 1
+            end = finding.place.end - 1 if finding.place.end else len(line)
+            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+    for finding in findings:
+        yield formats.Located(source.file, finding, shown.get(finding.place.line, ""))
+
+
+def _report(
+    form: str, located: Sequence[formats.Located], problems: Sequence[Problem], style: formats.Style
+) -> str:
+    if form == "json":
+        return formats.as_json(located)
+    if form == "github":
+        return formats.as_github(located)
+    if form == "sarif":
+        titles = {rule.id: rule.title for rule in rules().values()}
+        texts = {page.rule: page.short(_source(page.rule)) for page in pages().values()}
+        return formats.as_sarif(located, problems, titles, texts)
+    return formats.as_text(located, style)
+
+
+def _pages(checked: Sequence[Checked]) -> list[str]:
+    """Return the documents with the most findings, with their numbers, where there are several."""
+    pages = [file for file in checked if file.is_document and file.located]
+    if len(pages) < 2:
+        return []
+    worst = sorted(pages, key=lambda file: [-count for count in _numbers(file.located)])[:PAGES_MAX]
+    rows = [(one_line(file.located[0].file), _counts(file.located)) for file in pages if file in worst]
+    left = len(pages) - len(rows)
+    others = f"and {counted(left, 'page')} with fewer" if left else ""
+    return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), others]
+
+
+def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
+    scripts = sum(file.scripts for file in checked)
+    if not scripts:
+        return "no scripts found"
+    pages = sum(file.is_document for file in checked)
+    submitters = sum(file.submitters for file in checked)
+    verb = "submits" if submitters == 1 else "submit"
+    where = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
+    where += f", in {counted(pages, 'page')}" if pages > 1 else ""
+    return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
+
+
+def _numbers(located: Sequence[formats.Located]) -> tuple[int, int, int]:
+    """The numbers of errors, warnings and infos."""
+    severities = [each.finding.severity for each in located]
+    return severities.count("error"), severities.count("warning"), severities.count("info")
+
+
+def _counts(located: Sequence[formats.Located]) -> str:
+    errors, warnings, infos = _numbers(located)
+    counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)
+    return ", ".join(counts + [f"{infos} info"] * bool(infos))

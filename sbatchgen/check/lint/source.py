@@ -1,0 +1,193 @@
+"""Where scripts come from: files, folders, stdin, and the examples of documents.
+
+Nothing larger than MAX_BYTES is read, and only regular files are: a pipe may never end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sbatchgen.base.errors import DocumentError, Problem, near_file
+from sbatchgen.base.files import read_start
+from sbatchgen.base.finding import Finding, Place
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.wrong_file import mistaken
+from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
+
+MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
+STDIN = "-"
+SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
+PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")  # with directives
+OTHERS = (".py", ".yaml", ".yml")
+OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
+_DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
+_MARK = b"#SBATCH"
+# A command of a shell's script that submits others: alone, after another, or in id=$(sbatch ...).
+_SUBMITS = re.compile(
+    rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
+    rb"sbatch[ \t]+[^\s)]"
+)
+_SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")
+_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
+_INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
+_HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
+_LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
+
+
+@frozen(kw_only=True)
+class Source:
+    """A script and where it is."""
+
+    file: str  # the file's name, as the user wrote it
+    data: bytes  # the script
+    line: int = 1  # the line of the file in which it starts, from 1
+    indents: tuple[int, ...] = ()  # of an example of a document, the characters before each of its lines
+    is_part: bool = False  # whether it is an example that shows a part of a script: it has no `#!`
+
+    @property
+    def is_submitter(self) -> bool:
+        """Whether it submits others, and is not a job itself."""
+        return _is_submitter(self.data)
+
+    @property
+    def text(self) -> str:
+        """The script; bytes that are not UTF-8 are surrogates."""
+        return self.data.decode("utf-8", "surrogateescape")
+
+    def indent(self, number: int) -> int:
+        """How many characters of the document are before a line of the script, counted from 0."""
+        return self.indents[number] if 0 <= number < len(self.indents) else 0
+
+    def moved(self, finding: Finding) -> Finding:
+        """Return the finding with its place in the file; without edits in a document."""
+        if not self.indents:
+            return finding
+        old = finding.place
+        at = self.indent(old.line - 1)
+        line, column = old.line + self.line - 1, old.column + at
+        place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
+        what, fix = (_LINES.sub(self._moved_lines, text) for text in finding.problem[::2])
+        return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
+
+    def _moved_lines(self, match: re.Match[str]) -> str:
+        """Return the numbers of lines in a message as those of the document."""
+        return re.sub(r"\d+", lambda number: str(int(number[0]) + self.line - 1), match[0])
+
+
+def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
+    """Yield the files of these names, each once; of a folder, the scripts in it at any depth, by name.
+
+    Run folders in it are left out, with the copies of scripts and code that they hold.
+    """
+    seen: set[str] = set()
+    for name in names:
+        is_file = name == STDIN or not os.path.isdir(name)  # noqa: PTH112 - a name stays as it was given
+        for file in (name,) if is_file else _scripts(name, complain):
+            if file not in seen:
+                seen.add(file)
+                yield file
+
+
+def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
+    def closed(error: OSError) -> None:
+        complain(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
+
+    # Links to folders are not followed, so there is no loop.
+    for where, folders, names in os.walk(folder, onerror=closed):
+        if where != folder and OF_A_RUN.issubset(names):
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(where, name).removeprefix("./")  # noqa: PTH118 - as GitHub names it
+            suffix = os.path.splitext(name)[1]  # noqa: PTH122
+            if name.startswith("."):
+                continue
+            is_document = suffix.lower() in DOCUMENTS
+            is_likely = suffix in PERHAPS or is_document
+            if suffix in SCRIPTS or (is_likely and _has_directives(path, is_document)):
+                yield path
+
+
+def _is_submitter(data: bytes) -> bool:
+    is_shell = _SHELL.match(data) and b"sbatch" in data and not _DIRECTIVE.search(data)
+    return bool(is_shell and _SUBMITS.search(data))
+
+
+def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
+    """Whether a script begins with directives or submits others, or a document has directives anywhere."""
+    try:
+        if is_document:
+            return _MARK in read_start(Path(path), MAX_BYTES)
+        data = read_start(Path(path), 1 << 16)
+        return _DIRECTIVE.search(data) is not None or _is_submitter(data)
+    except OSError:
+        return False
+
+
+def sources(name: str) -> list[Source]:
+    """Read the scripts of a file: one, or those of a document.
+
+    Raises:
+        DocumentError: It can't be read, is not a regular file, is too large, or is something else.
+    """
+    if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
+        raise DocumentError([problem])
+    source = whole(name)
+    return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
+
+
+def is_script(job: str) -> bool:
+    """Return whether JOB is a finished script: by its name, or by its first line."""
+    path = Path(job)
+    if job.endswith((".yaml", ".yml")) or not path.exists():
+        return False
+    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
+        return True
+    return path.is_file() and read_start(path, 2) == b"#!"
+
+
+def whole(name: str) -> Source:
+    """Read a file as a script, whatever its name; raises DocumentError as `sources` does."""
+    shown = "<stdin>" if name == STDIN else name
+    try:
+        limit = MAX_BYTES + 1
+        data = sys.stdin.buffer.read(limit) if name == STDIN else read_start(Path(name), limit)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DocumentError.of(f"can't read {shown}: {why}", fix=near_file(name)) from error
+    if len(data) > MAX_BYTES:
+        what = f"{shown} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
+        raise DocumentError.of(what, fix="keep the data in a file of its own")
+    return Source(file=shown, data=data)
+
+
+def _written(block: CodeBlock) -> Iterator[CodeBlock]:
+    """Yield the scripts that a block writes as they are, in cat > job.sh <<'EOF'; else the block."""
+    matches = [*_HEREDOC.finditer(block.text)]
+    for match in matches:
+        before = block.text.count("\n", 0, match.start("script"))
+        yield CodeBlock(match["script"], block.line + before, block.indents[before:])
+    if not matches:
+        yield block
+
+
+def scripts_of(document: Source) -> list[Source]:
+    """Return the scripts of a document; a missing `#!` is put before one."""
+    scripts = []
+    all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
+    for block in (script for each in all_blocks for script in _written(each)):
+        script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
+        is_indented = _INDENTED.match(script) is not None  # and so is the reader's copy
+        if _DIRECTIVE.search(script) or is_indented:
+            if not (is_indented or _FIRST_LINE.match(script)):
+                script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1
+            is_part = line < block.line
+            scripts.append(
+                Source(file=document.file, data=script, line=line, indents=indents, is_part=is_part)
+            )
+    return scripts

@@ -1,0 +1,95 @@
+"""Findings that a script's author has seen and wants: comments that turn rules off, and rules about them.
+
+#SBATCH --time=24   # sbatchgen: disable=SB127      this line
+# sbatchgen: disable=SB309,SB311                    the next line, with its continuations
+# sbatchgen: disable-file=SB4                       the whole script; SB4 means all of SB4xx
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from sbatchgen.base.finding import Finding, Place
+from sbatchgen.check.rules.comments import KINDS, RULES, Applied, Suppression, starts_id
+
+_COMMENT = re.compile(
+    r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
+)
+_NAME = re.compile(r"\w+")
+_OTHERS = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
+_FILE = (0, 0)  # the lines of a comment for the whole script
+
+
+def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
+    """Yield those of a script's lines."""
+    following = _FILE
+    for number, line in enumerate(lines, start=1):
+        match = _COMMENT.search(line) if "sbatchgen:" in line else None
+        if not match:
+            continue
+        covered = (number, number)
+        if match["kind"] == "disable-file":
+            covered = _FILE
+        elif not line[: match.start()].strip():
+            if following[0] <= number:  # else it is one of several before the same line
+                following = _next_command(lines, number)
+            covered = following
+        names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []
+        for start, end, name in [(*name.span(), name[0]) for name in names] or [(*match.span(), "")]:
+            at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
+            yield Suppression(rule=name.upper(), kind=match["kind"], lines=covered, at=at)
+
+
+def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
+    """Return the next line that is not a linter's comment, and the last of its continuations."""
+    first = number + 1
+    while first <= len(lines) and _OTHERS.match(lines[first - 1]):
+        first += 1
+    last = first
+    while last < len(lines) and lines[last - 1].endswith("\\") and not _OTHERS.match(lines[last]):
+        last += 1
+    return first, last
+
+
+def not_suppressed(
+    findings: Iterable[Finding], comments: Sequence[Suppression]
+) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
+    """Return the findings that no comment turns off, and lines and rules of comments that turn one off."""
+    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
+    for comment in comments:
+        if comment.kind in KINDS:
+            starts.setdefault(comment.lines, set()).add(comment.rule)
+    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
+    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
+    used: set[tuple[tuple[int, int], str]] = set()
+    left = []
+    for finding in findings:
+        line, rule = finding.place.line, finding.rule
+        matching = {rule[:end] for end in range(1, len(rule) + 1)}
+        places = {_FILE, (line, line), around.get(line, _FILE)}
+        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
+        used |= covering
+        left += [finding] * (not covering)
+    return left, used
+
+
+def apply_suppressions(
+    findings: Sequence[Finding],
+    file: str,
+    lines: Sequence[str],
+    *,
+    rules: Sequence[str],
+    certain: Sequence[str],
+) -> list[Finding]:
+    """Return the findings that no comment turns off, and what is wrong with the comments.
+
+    `certain` are the ids of rules for which a comment that turns nothing off has no use.
+    """
+    comments = list(find_suppressions(file, lines))
+    left, used = not_suppressed(findings, comments)
+    unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
+    idle = [comment for comment in unused if starts_id(comment.rule, certain)]
+    applied = Applied(comments=comments, idle=idle, rules=rules)
+    about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
+    return [*left, *not_suppressed(about, comments)[0]]

@@ -1,0 +1,292 @@
+"""Images, mounts, and what gets into a container.
+
+What pyxis takes and refuses: its README and args.c (0.24). Apptainer: its user documentation (1.3), pages
+"Bind Paths and Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from sbatchgen.base.finding import Place
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.script.job import IN_CONTAINER
+from sbatchgen.check.script.script import CONTAINER_WORDS, JobScript
+from sbatchgen.check.script.script_containers import IMAGE_FILE, PULLED
+
+RULES: Rules[JobScript] = Rules()
+
+GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
+GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
+_DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
+_AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
+# A driver that is mounted by hand, and a flag in a variable.
+_BY_HAND = re.compile(
+    r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
+    re.IGNORECASE,
+)
+_EXPANSION = re.compile(r"\$\{[^{}]*\}")
+
+
+@RULES.add("SB504", "warning", "a container without access to the GPUs", words=CONTAINER_WORDS)
+def _sees_gpus(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    if not (resources.gpu_count or resources.shards):
+        return
+    containers = [container for container in script.containers if not container.pyxis]
+    for container in containers:
+        for word in container.command.words if container.command else ():
+            if word.text in ("-nv", "-rocm"):
+                what = f"Apptainer refuses {word.text}: one dash is for options of a letter"
+                yield Hit(script.at_word(word), what, f"-{word.text}", "error")
+                return
+    variables = script.assigned | {name for name, _ in script.site_env}
+    given = any(GPU_FLAGS & container.options.keys() for container in containers)
+    if given or not containers or GPU_VARIABLES & variables:
+        return
+    if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's devices are those of /dev
+        return
+    if _DRIVER.search(script.text):  # mounted by hand
+        return
+    for container in containers:
+        if container.trains and not container.image.startswith("instance:"):  # which has what it started with
+            what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
+            yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
+
+
+@RULES.add("SB505", "warning", "an image that the nodes can't find", words=CONTAINER_WORDS)
+def _image_is_there(script: JobScript) -> Iterator[Hit]:
+    for container in script.containers:
+        image = container.image
+        if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
+            what = f"'{image}' does not start with / or .: pyxis takes it for the name of an image in a "
+            what += "registry, and the pull fails"
+            yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
+            continue
+        if not script.makes_log_folders or not image.startswith("/") or "$" in image:
+            continue  # only where it is submitted
+        missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
+        if missing and not _MAKES_IMAGE.search(script.text):
+            what = f"image '{image}' does not exist here"
+            yield Hit(container.at, what, "prepare it (sbatchgen image), or fix the path")
+
+
+_MAKES_IMAGE = re.compile(
+    r"\b(?:apptainer|singularity|enroot)\b.* (?:pull|build|import)\b|\b(?:cp|rsync|sbcast|wget|curl) "
+    r"|container-save"
+)
+
+
+@RULES.add(
+    "SB506",
+    "warning",
+    "an image that every node pulls from a registry",
+    applies=Applies.USUALLY & ~Applies.RENDERED,
+    words=CONTAINER_WORDS,
+)
+def _pulls(script: JobScript) -> Iterator[Hit]:
+    for container in script.containers:
+        if not container.registry:
+            continue
+        if "array" in script.resources:
+            who = "each task of the array pulls"
+        elif script.resources.nodes > 1:
+            who = f"each of {script.resources.nodes} nodes pulls"
+        else:
+            continue
+        what = f"{who} '{container.image}' from the registry when it starts: this takes minutes, and "
+        what += "registries limit the number of pulls"
+        fix = "apptainer pull x.sif IMAGE once, then use x.sif"
+        if container.pyxis:
+            fix = f"enroot import -o x.sqsh docker://{container.image} once, "
+            fix += "and --container-image=$PWD/x.sqsh"
+        yield Hit(container.at, what, fix)
+
+
+@RULES.add(
+    "SB520",
+    "warning",
+    "a meeting place in the home of a container",
+    source="https://github.com/NVIDIA/pyxis",
+    words=("container",),
+    report="https://github.com/skypilot-org/skypilot/pull/9181",
+)
+def _meets_at_home(script: JobScript) -> Iterator[Hit]:
+    """A file below ~ that one node writes and others wait for, where each node has a home of its own."""
+    for launch in script.steps:
+        step = launch.step
+        if step is None or (launch.nodes or 0) < 2 or "container-image" not in step.options:
+            continue
+        if {"container-mount-home", "container-mounts"} & step.options.keys():
+            continue
+        for _, body in launch.strings:
+            written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
+            waits = {match[1] for match in _READS_HOME.finditer(body.source.text)}
+            if both := written & waits:
+                what = f"~/{min(both)} is in the container's home, which each node has for itself: what one "
+                what += "node writes there, the others never see"
+                fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
+                is_sure = "no-container-mount-home" in step.options  # else the site's enroot.conf decides
+                yield Hit(script.at_word(launch.command), what, fix, None if is_sure else "info")
+                return
+
+
+_HOME = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"
+_WRITES_HOME = re.compile(rf">\s*{_HOME}")
+_READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME}")
+
+
+@RULES.add("SB507", "info", "an image without a version tag", words=CONTAINER_WORDS)
+def _pinned(script: JobScript) -> Iterator[Hit]:
+    for container in script.containers:
+        if not container.registry or "@sha256:" in container.image:
+            continue
+        last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
+        name, colon, tag = last.partition(":")
+        is_registry = "." in name and "/" not in container.image  # without an image: SB146
+        if "$" in name or is_registry or (colon and tag != "latest"):
+            continue
+        what = f"'{container.image}' names no version: a restart may get a newer image from the registry"
+        yield Hit(container.at, what, f"name a version: {name}:24.04")
+
+
+@RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
+def _mounts(script: JobScript) -> Iterator[Hit]:
+    for container in script.containers:
+        name = "container-mounts" if container.pyxis else "bind"
+        for option, value, _ in container.uses:
+            # A variable of several options, as BINDS="-B /a:/x -B /b:/y", that bash splits into words later.
+            if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
+                continue
+            before, plain = "", value
+            while before != plain:  # ${DATA:-/data} and the like would divide the list
+                before, plain = plain, _EXPANSION.sub("$X", plain)
+            at = container.options[name][1]
+            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # by a variable
+            for item in plain.split(",") if not is_unset else ():
+                if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
+                    fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
+                    yield Hit(at, f"'{item}' in --{name}: {why}", fix)
+
+
+def _of_pyxis(item: str) -> str:
+    """Why pyxis refuses a mount; empty if it does not. Source: args.c, add_mount and parse_mount_option."""
+    source, *rest = item.split(":", 2)
+    if not source or (rest and not rest[0]):
+        return "pyxis finds an empty path"
+    if source[0] not in "./$~" and source not in ("tmpfs", "umount"):
+        return "pyxis wants a source that starts with / or ."
+    target = rest[0] if rest else source
+    if target[0] not in "./$~":
+        return "pyxis wants a target that starts with / or ."
+    if len(rest) > 1 and rest[1].startswith("/"):
+        return "a third path instead of flags"
+    return ""
+
+
+def _of_apptainer(item: str) -> str:
+    """Why Apptainer refuses a bind path; empty if it does not."""
+    source, *rest = item.split(":")
+    if rest and not source:
+        return "an empty source"
+    if len(rest) > 1 and rest[1].startswith("/"):
+        return "a third path instead of ro or rw"
+    return ""
+
+
+@RULES.add("SB511", "info", "Python packages of the home folder in the container", words=CONTAINER_WORDS)
+def _home(script: JobScript) -> Iterator[Hit]:
+    inside = {"no-home", "contain", "containall"}
+    for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
+        asked = "container-mount-home" in container.options
+        by_default = not container.pyxis and not inside & container.options.keys()
+        pythons = (tool.options.keys() for tool in container.inside if tool.name == "python")
+        isolated = any({"s", "I", "Is", "sI"} & options for options in pythons)
+        if not container.trains or not (asked or by_default) or isolated:
+            continue
+        at = container.options["container-mount-home"][1] if asked else container.at
+        what = "the home folder is mounted: packages in ~/.local override those of the image"
+        yield Hit(at, what, "export PYTHONNOUSERSITE=1")
+
+
+@RULES.add(
+    "SB521",
+    "warning",
+    "a command of Slurm inside a container",
+    source="https://github.com/NVIDIA/pyxis",
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/21404",
+)
+def _slurm_inside(script: JobScript) -> Iterator[Hit]:
+    """Commands in the string of a container's shell: few images have Slurm and its key."""
+    held = script.launches if "container" in script.text or "exec" in script.text else ()
+    for launch in () if _HAS_SLURM.search(script.text if held else "") else held:
+        if not (launch.container or (launch.step and "container-image" in launch.step.options)):
+            continue
+        for shell, tool in pairwise(launch.tools):
+            option = shell.option("command") if shell.name in SHELLS else None
+            string = option.value_word if option else None
+            if not string or tool.body.source.fixed or string.source is not script.body.source:
+                continue  # the value of a variable, whose $( ) ran in the script
+            traps = [each for _, trap in tool.body.traps for each in trap.commands]
+            is_later = string.text.startswith("'")  # in double quotes $( ) runs in the script
+            for command in (*tool.body.commands, *traps):
+                if command.name in _OF_SLURM and (is_later or not command.context.substitution):
+                    what = f"{command.name} runs inside the container, and few images have Slurm"
+                    fix = f"{command.name} in the script, before srun, and its result in an exported variable"
+                    yield Hit(script.at_word(launch.command), what, fix)
+                    return
+
+
+_OF_SLURM = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
+_HAS_SLURM = re.compile(
+    r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
+)
+
+
+@RULES.add(
+    "SB522",
+    "warning",
+    "a command outside of the container",
+    source="bash(1)",
+    words=CONTAINER_WORDS,
+    report="https://github.com/NVIDIA/pyxis/issues/157",
+)
+def _outside(script: JobScript) -> Iterator[Hit]:
+    """A command after a semicolon, as in srun --container-image=X A; B."""
+    text, commands = script.body.source.text, script.body.commands
+    inside = {id(container.command) for container in script.containers}
+    for first, second in pairwise(commands):
+        if id(first) not in inside or first.line != second.line or first.source is not script.body.source:
+            continue
+        between = text[first.end : second.at]
+        if between.strip() in (";", "&&") and second.name in _WORKS:
+            what = f"bash ends the step at {between.strip()}: {second.name} runs outside of the container"
+            fix = f"srun --container-image=IMAGE bash -c '... {between.strip()} {second.name} ...'"
+            yield Hit(script.at_command(second), what, fix)
+            return
+
+
+_WORKS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
+
+
+@RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))
+def _named(script: JobScript) -> Iterator[Hit]:
+    for container in script.containers:
+        name, at = container.options.get("container-name", ("", Place()))
+        if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
+            what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
+            what += f"image, not '{container.image}'"
+            yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
+
+
+@RULES.add("SB519", "warning", "a script that runs in the container of its steps")
+def _script_inside(script: JobScript) -> Iterator[Hit]:
+    option = script.options.get("environment")
+    if option and script.named("srun", "scontrol"):
+        fix = f"srun --environment={option.value} PROGRAM, and no directive"
+        yield Hit(script.at_use(option), f"--environment {IN_CONTAINER}", fix)

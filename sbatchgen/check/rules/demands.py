@@ -1,0 +1,480 @@
+"""Tasks, GPUs, CPUs and memory of a job, and what its nodes have of them: SB131 to SB133, SB207 to SB241.
+
+A fact that the profile does not give is not judged. Limits that hold whatever the profile says are those of
+Slurm: sbatch(1), slurm.conf(5), gres.html.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from sbatchgen.base.errors import did_you_mean
+from sbatchgen.base.quoting import counted
+from sbatchgen.base.units import Memory, Text, mebibytes
+from sbatchgen.check.cluster_facts import NodeFacts, NodeShape, PartitionFacts
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.sbatch.gres import OF_GPUS, is_slice, requested
+from sbatchgen.check.sbatch.rivals import Rivals, rivals
+from sbatchgen.check.script.job import NO_PARTITION, Job
+from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+
+RULES: Rules[Job] = Rules()
+Fits = Callable[[NodeFacts], bool]
+
+_MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+_LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
+
+
+@RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
+def exclusive_options(job: Job) -> Iterator[Hit]:
+    """SB131."""
+    resources = job.resources
+    pairs = [*rivals(resources)]
+    names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
+    if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
+        before = "--gres counts and --gpus-per-node is ignored"
+        typed = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
+        typed |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
+        if len(typed) > 1:  # a type beside none: every release refuses it
+            pairs.append(Rivals("gpus-per-node", "gres", "", "", ""))
+        else:
+            pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
+    for first, second, since, before, _ in pairs:
+        refused = job.slurm >= since
+        what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
+        what += f" since {since}" if before or not refused else ""
+        what += f"; in {job.slurm} {before}" if before and not refused else ""
+        yield Hit(second, what, "keep one of them", "warning" if job.is_script and not refused else None)
+    if job.option("gpus-per-socket").rpartition(":")[2].strip("0") and "sockets-per-node" not in resources:
+        what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
+        yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
+    for name, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
+        nothing = name == "mem-per-gpu" and resources.mem_per_gpu == 0
+        if name in resources and not nothing and not resources.gpu_option and job.slurm >= since:
+            what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
+            of_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
+            yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
+    if not (job.is_script or pairs):  # of a script SB135 has these words
+        yield from _refused_counts(resources.options, job.slurm)
+
+
+def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
+    """Numbers of GPUs, nodes and tasks that do not match."""
+    asked = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
+    if asked is None:
+        return
+    from sbatchgen.check.sbatch.combination import check_options  # few jobs need them
+    from sbatchgen.check.sbatch.values import RefusedError
+
+    try:
+        check_options(options, slurm=slurm)
+    except RefusedError as error:
+        fix = "ask for the GPUs of one node alone: gpus_per_node" if asked == "gpus" else "say --nodes too"
+        yield Hit(asked, f'sbatch refuses the job: "{error}"', fix)
+
+
+@RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")
+def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
+    resources = job.resources
+    nodes_max = resources.nodes_max or resources.nodes_min
+    tasks, each = resources.ntasks, resources.ntasks_per_node
+    if tasks and each and nodes_max and tasks > nodes_max * each:
+        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {each} each: Slurm refuses "
+        what += "the job, or changes what it asks for"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(nodes_max * each, 'task')}"
+        yield Hit("ntasks", what, fix)
+
+
+@RULES.add("SB133", "warning", "fewer tasks than nodes", source="src/sbatch/opt.c of Slurm")
+def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
+    tasks, nodes = job.resources.ntasks, job.resources.nodes_min
+    if tasks and nodes and tasks < nodes:
+        what = f"{counted(tasks, 'task')} on {nodes} nodes: Slurm gives the job {counted(tasks, 'node')}"
+        yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
+
+
+@RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
+def _gpus_within_node(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        resources, limit = job.resources.spread(partition.nodes_max), partition.gpus_per_node
+        if limit is not None and resources.gpu_count > limit:
+            what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
+            if limit:
+                nodes = -(-resources.nodes * resources.gpu_count // limit)
+                per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
+                what = f"partition '{name}' has {counted(limit, 'GPU')} a node, but the job asks for "
+                what += f"{resources.gpu_count} a node{per_node}"
+                if resources.gpus and job.profile.limits.enforce_part_limits == "no":
+                    what += ": it waits for ever, if Slurm does not refuse it"
+                fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
+                if job.takes_one_gpu:  # SB013
+                    fix = "ask for 1"
+            why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
+            yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+            continue
+        alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
+        untyped = _untyped(resources)
+        if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
+            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
+            what += f"no type gets no more: Slurm refuses {untyped}"
+            fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
+            yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
+            continue
+        counts = {str(kind): count for kind, count in partition.gpu_types.items()}
+        for kind, asked in resources.gpus_on_node:
+            if asked > counts.get(kind, asked):
+                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
+                what += f"asks for {asked}"
+                why_not = f"{counts[kind]} GPUs of type {kind} a node"
+                fix = f"ask for at most {kind}:{counts[kind]}"
+                yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+
+
+@RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
+def _even_gpus(job: Job) -> Iterator[Hit]:
+    asked, nodes = job.resources, job.resources.nodes
+    parts = [*job.partitions.values()] or [NO_PARTITION]
+    if job.profile.limits.select_type in ("cons_res", "linear"):
+        return  # SB240
+    if not any(asked.splits_gpus(each.whole_of(asked.gpus or ()), alone=each.exclusive) for each in parts):
+        return
+    total = asked.gpus_in_all
+    most = max((count for each in parts for count in each.whole_of(asked.gpus or ())), default=total)
+    shares = split(total, nodes, most)
+    example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
+    what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
+    what += f"the {nodes} nodes {example}"
+    typed = f"{asked.gpus[0][0]}:" if asked.gpus and len(asked.gpus) == 1 and asked.gpus[0][0] else ""
+    fix = f"--gpus-per-node={typed}{max(total // nodes, 1)} instead of --gpus"
+    if total % nodes:
+        what += f", and {total} can't be split evenly"
+        fix = f"--gpus-per-node={typed}N instead of --gpus, with as many on each node"
+    if not job.is_script:
+        yield Hit("gpus", what, "--nodes 1, or " * (total <= most) + fix)
+    elif (processes := _on_each_node(job)) is not None:
+        lacking = processes * nodes > total
+        what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
+        yield Hit("gpus", what, fix, None if lacking else "warning")
+
+
+def _on_each_node(job: Job) -> int | None:
+    """Return the processes that a script starts on each node, 1 if not known; None if tasks follow GPUs.
+
+    Slurm gives a node with more GPUs more of the tasks of --ntasks: each may still have a GPU.
+    """
+    launches = getattr(job, "trainings", ())
+    if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
+        return max(workers)
+    launchers = any(launch.launcher for launch in launches)
+    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or launchers) else 1
+
+
+def _untyped(resources: ResourceRequest) -> int:
+    """Return how many GPUs of a node must have one type, although the job names none: not those of --gpus."""
+    per_node = resources.gpu_option in ("gres", "gpus-per-node")
+    return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
+
+
+def _of_one_type(node: NodeFacts) -> int:
+    """Return the most GPUs of one type that a node has."""
+    return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
+
+
+@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
+def _slices(job: Job) -> Iterator[Hit]:
+    slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
+    for kind, count in slices:
+        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
+        whole = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
+        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{whole}:1'.lstrip(':')}")
+
+
+@RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
+def _gpu_type_known(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        here = _types(partition)
+        if not partition.gpus_typed and job.resources.gpu_types:
+            what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
+            fix = "ask for GPUs without a type"
+            yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
+        for kind, option in job.resources.gpu_types.items() if here else ():
+            if kind not in here and not _is_passed_over(option, job):
+                what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
+                why_not = f"GPUs of type {', '.join(here)}"
+                yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
+
+
+def _is_passed_over(option: str, job: Job) -> bool:
+    """Whether Slurm looks at no type here: since 23.02, at one of --gpus-per-task without a number."""
+    value = job.resources.options.get(option, "")
+    return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
+
+
+@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
+def _gpu_type_given(job: Job) -> Iterator[Hit]:
+    untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
+    for name, partition in job.partitions.items() if untyped else ():
+        here = _types(partition, job.resources.gpus_on_node)
+        if len(here) > 1:
+            what = f"partition '{name}' has GPUs of types {', '.join(here)}: "
+            refuses = "a request must name one" if partition.gpu_type_required else ""
+            what += refuses or "the job gets whichever is free"
+            wanted = max(1, job.resources.gpu_count)
+            enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
+            fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
+            yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
+        elif partition.gpu_type_required:
+            what = f"a request for GPUs of partition '{name}' must name their type"
+            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
+            yield Hit(job.resources.gpu_option, what, fix, "error")
+
+
+@RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
+def _gres_known(job: Job) -> Iterator[Hit]:
+    known = job.profile.gres_types
+    asked = [("gres", name) for name, _, _ in job.resources.gres]
+    items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
+    asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
+    if known is None:
+        return
+    for option, name in asked:
+        if name not in known:
+            what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
+            yield Hit(option, what, did_you_mean(name, known))
+    of_gpus = job.resources.gpu_option
+    if "gpu" not in known and of_gpus not in ("", "gres"):
+        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{of_gpus}"
+        yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
+
+
+@RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
+def _shards_within_gpu(job: Job) -> Iterator[Hit]:
+    for partition in job.partitions.values():
+        limit = partition.shards_per_gpu
+        if limit and job.resources.shards > limit and not job.profile.limits.several_gpus_per_sharing_job:
+            what = f"{job.resources.shards} shards must lie on one GPU, which has {limit}: "
+            what += "Slurm refuses the job" if job.slurm >= "23.11" else "the job would wait for ever"
+            fix = f"ask for at most {limit}, or for whole GPUs"
+            yield Hit("gres", what, fix, why_not=f"{limit} shards a GPU")
+
+
+@RULES.add(
+    "SB213", "warning", "several processes that share one GPU", source="https://slurm.schedmd.com/gres.html"
+)
+def _shards_for_one(job: Job) -> Iterator[Hit]:
+    resources = job.resources
+    processes = resources.processes_per_node or resources.tasks_per_node
+    if resources.shards and (processes > 1 or job.has_replicas):
+        what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
+        what += "duplicate GPU)"
+        fix = "use one process per node, or whole GPUs"
+        # The tasks of a script may be meant as its CPUs.
+        yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
+
+
+@RULES.add("SB214", "info", "shards do not limit GPU memory", source="https://slurm.schedmd.com/gres.html")
+def _shards_share_memory(job: Job) -> Iterator[Hit]:
+    if job.resources.shards:
+        what = "shards do not limit GPU memory: another job can use it up"
+        yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
+
+
+@RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
+def _cpus_within_node(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
+        here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
+        if limit and here and min(here) > limit and job.resources.is_exclusive:
+            what = f"partition '{name}' gives jobs at most {limit} of {min(here)} CPUs of a node (Max"
+            what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
+            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
+        limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
+        if limits and resources.cpus_on_node > min(limits):
+            what = f"partition '{name}' has {min(limits)} CPUs a node, but the job asks for "
+            what += f"{resources.cpus_on_node}"
+            if resources.tasks_per_node > 1 and resources.cpus_per_task:
+                what += f": {resources.tasks_per_node} tasks with {resources.cpus_per_task} each"
+            options = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
+            option = next((option for option in options if option in resources), "")
+            why_not = f"{min(limits)} CPUs a node"
+            yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
+
+
+@RULES.add_fit("SB216", "error", "more memory on a node than it has")
+def _memory_within_node(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        resources = job.resources.spread(partition.nodes_max)
+        about = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
+        wanted = [(limit, _memory(job, resources, partition, node)) for limit, node in about]
+        if not all(limit and asked > limit for limit, asked in wanted):
+            continue
+        limit, asked = max(wanted)
+        what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
+        what += str(Memory(asked))
+        if each := resources.mem_per_cpu or resources.mem_per_gpu:
+            units = "CPUs" if resources.mem_per_cpu else "GPUs"
+            what += f": {asked // each} {units} with {Memory(each)} each"
+        elif resources.mem is None:
+            what += ", the partition's default"
+        fix = f"set --mem {Memory(limit)} or less"
+        if any(limit == node.mem_installed for _, node in about):
+            fix = f"ask for less than {Memory(limit)}: jobs may have a part of what is installed"
+        fix = "ask for no memory: slurm.conf has no RealMemory" if limit <= 1 else fix
+        yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
+
+
+def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
+    """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
+    largest = node.mem_largest or node.mem_per_node or node.mem_installed
+    shared_out = job.profile.limits.memory_consumable is not False  # else Slurm does not look at the limit
+    return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
+
+
+def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
+    """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
+    shared_out = job.profile.limits.memory_consumable is not False
+    cpus, gpus = asked.cpus_on_node, asked.gpu_count
+    whole = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
+    if whole and shared_out:  # all that a node has is the job's
+        cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
+    if asked.mem is not None:
+        return asked.mem or node.mem_per_node or 0
+    if asked.mem_per_cpu:
+        return asked.mem_per_cpu * cpus
+    of_gpus = (asked.mem_per_gpu or 0) * gpus
+    if not shared_out:
+        return of_gpus
+    of_cpus = (partition.mem_per_cpu_default or 0) * cpus
+    if of_gpus:  # and a node also has to have the default memory of the CPUs
+        return max(of_gpus, of_cpus)
+    return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
+
+
+@RULES.add("SB218", "warning", "a whole node with the default memory only")
+def _exclusive_memory(job: Job) -> Iterator[Hit]:
+    resources = job.resources
+    given = any(partition.mem_per_cpu_default for partition in job.partitions.values())
+    if job.profile.limits.memory_consumable is False:
+        return
+    if resources.options.get("exclusive") == "" and not _memory_option(job) and (given or not job.known):
+        what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
+        yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
+
+
+@RULES.add("SB220", "warning", "more memory per CPU than the partition allows", source="sbatch(1)")
+def _memory_per_cpu(job: Job) -> Iterator[Hit]:
+    asked = job.resources.mem_per_cpu
+    for name, partition in job.partitions.items():
+        limit = partition.mem_per_cpu_max
+        if asked and limit and asked > limit:
+            cpus = (job.resources.cpus_per_task or 1) * -(-asked // limit)
+            what = f"{Memory(asked)} per CPU is over the {limit} of partition '{name}': Slurm gives {cpus} "
+            what += "CPUs per task instead"
+            yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {limit} or less, or --cpus-per-task {cpus}")
+
+
+@RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
+def _kind_of_node(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
+        enough = [[shape for shape in shapes if fits(shape)] for fits, _ in _wishes(job, asked, partition)]
+        if not all(enough):
+            continue  # other rules tell it
+        fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
+        alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
+        nodes = job.resources.nodes if alike else 1
+        count = sum(shape.nodes or nodes for shape in fitting)
+        what = " and ".join(words for _, words in _wishes(job, asked, partition) if words)
+        if count < nodes:
+            has = f"only {count} nodes" if count else "no node"
+            why_not = f"{has} with {what}"
+            if count > 0:
+                what += f", but {nodes} nodes were asked for"
+            kinds = "; ".join(_described(shape) for shape in shapes)
+            what = f"partition '{name}' has {has} with {what}"
+            yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
+
+
+def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
+    """Yield what a job asks of a node: whether a kind has it, and what it is."""
+    cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
+    having = partition.kinds(asked.gpus_on_node)
+    if job.profile.limits.select_type == "cons_tres":
+        having = [node for node in having if _untyped(asked) <= (_of_one_type(node) or math.inf)]
+    yield having.__contains__, counted(asked.gpu_count, "GPU")
+    yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
+
+    def has_memory(node: NodeFacts) -> bool:
+        return _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
+
+    yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
+    if features:
+        from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need it
+
+        yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
+    others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]
+
+    def has_others(node: NodeFacts) -> bool:
+        return all(_of_gres(node, name, count) >= count for name, count in others)
+
+    yield has_others, " and ".join(f"{count} {name}" for name, count in others)
+
+
+def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
+    """Return how many of a generic resource a node has."""
+    return unknown if node.gres is None else node.gres.get(Text(name), 0)
+
+
+@RULES.add_fit("SB239", "error", "local disk or other resources that no node has")
+def _disk_within_node(job: Job) -> Iterator[Hit]:
+    disk = mebibytes(job.option("tmp")) or 0
+    for name, partition in job.partitions.items():
+        if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
+            size = partition.tmp_per_node
+            what = f"nodes of partition '{name}' have {size} of local disk (TmpDisk), but the job asks for "
+            fix = f"set --tmp {size} or less" if size else "remove --tmp"
+            yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
+        for resource, _, count in job.resources.gres:
+            available = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
+            is_judged = resource == "gpu" or (available and resource == "shard")  # by SB207 and SB212
+            if count > available and not is_judged:
+                has = f"{available or 'no'} {resource}"
+                what = f"a node of partition '{name}' has {has}, but {count} were asked for"
+                fix = f"ask for at most {available}" if available else f"leave out {resource}"
+                yield Hit("gres", what, fix, why_not=f"{available} {resource} a node")
+
+
+@RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
+def _selected(job: Job) -> Iterator[Hit]:
+    plugin = job.profile.limits.select_type
+    for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
+        if option in job.resources:
+            has = f"this cluster has select/{plugin}"
+            what = f"--{option} needs select/cons_tres, and {has}: Slurm refuses it"
+            fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
+            yield Hit(option, what, fix)
+
+
+_OF_CONS_TRES = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
+
+
+def _described(shape: NodeShape) -> str:
+    """What a kind of node has, in words."""
+    types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
+    facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
+    facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
+    facts += [str(memory)] if (memory := shape.mem_per_node or shape.mem_installed) else []
+    return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"
+
+
+def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
+    """The types of GPUs on nodes that have so many."""
+    named = (partition.gpu_type,) if partition.gpu_type else ()
+    here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
+    return tuple(dict.fromkeys((*named, *here)))
+
+
+def _memory_option(job: Job) -> str:
+    return next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in job.resources), "")

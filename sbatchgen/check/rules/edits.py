@@ -1,0 +1,45 @@
+"""Safe edits of a script's body: words and lines inserted without changing anything else."""
+
+from __future__ import annotations
+
+import re
+
+from sbatchgen.base.finding import Edit
+from sbatchgen.check.bash import Command, Word
+from sbatchgen.check.script.script import JobScript
+
+
+def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
+    """An insertion before a word; none if the word comes from an expansion or another text."""
+    if word.source is not script.body.source or not word.text or word.text != word.value:
+        return ()
+    return (Edit(word.line, word.column, word.column, text),)
+
+
+def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
+    """An insertion after a word; none if the word comes from an expansion or another text."""
+    return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
+
+
+def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
+    """A new line before a command that always runs; none if another command starts on its line."""
+    line = _line(script, command.line)
+    if not _is_own(script, command) or line[: command.column - 1].strip():
+        return ()
+    return (Edit(command.line, 1, 1, f"{text}\n"),)
+
+
+def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
+    """A new line after a background command that always runs; none if its line continues."""
+    line = _line(script, command.end_line)
+    if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
+        return ()
+    return (Edit(command.end_line, len(line) + 1, 0, f"\n{text}"),)
+
+
+def _is_own(script: JobScript, command: Command) -> bool:
+    return command.context.top and command.source is script.body.source
+
+
+def _line(script: JobScript, number: int) -> str:
+    return script.lines[number - 1] if 0 < number <= len(script.lines) else ""

@@ -1,0 +1,202 @@
+"""Variables that are empty where a script uses them: SB335, and elements of lists: SB434.
+
+What the environment of the submission, a site or a module may set is not known, so a variable that the script
+does not set is reported only if the text shows that it should: it is set later, or almost under this name, or
+it is the only one, and nothing works without it.
+
+Source: bash(1), PARAMETERS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.errors import nearest
+from sbatchgen.check.bash import Assignment, Body, Command, Piece, VariableUse
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.safety import ALWAYS_SET, OF_SITES
+from sbatchgen.check.rules.software import PREPARES
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+SHORTEST = 5  # characters of a name that can be taken for another
+ALIKE = 0.9
+_HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
+_BY_OTHERS = re.compile(  # what Slurm, bash, the login shell, a module or a site sets
+    r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
+    r"|_?LMFILES|LMOD|MODULE[SD]|LD_|CONDA|PYTHON[A-Z]|VIRTUAL_ENV|EB(?:ROOT|VERSION)|LANG$|LC_|TERM$|DISPLAY$"
+    r"|PS[1-4]$|IFS$|REPLY$|OPT(?:ARG|IND)|PIPESTATUS$|FUNCNAME$|\w*PATH$"
+)
+_OF_SITE = re.compile(r"\w*(?:SCRATCH|WORK|WRK|HOME|STORE|PROJ|TMP|DATA|ROOT|CLUSTER|VERSION|DIR$)")
+_OPENERS = frozenset(("cd", "pushd", "source", "."))
+_INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
+
+
+@RULES.add("SB335", "warning", "a variable that is empty where it is used", source="bash(1)")
+def _empty(script: JobScript) -> Iterator[Hit]:
+    body = script.body
+    if body.language not in SHELLS or body.faults or not script.directive_lines:
+        return
+    sets: dict[str, list[Assignment]] = {}
+    for made in body.sets:
+        sets.setdefault(made.name, []).append(made)
+    unset: dict[str, VariableUse] = {}
+    words = [word.only_piece or word for test in body.tests for word in test.words]
+    seen = ALWAYS_SET | OF_SITES | {word.name if isinstance(word, Piece) else word.text for word in words}
+    for use in body.uses:
+        name = use.name
+        if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _BY_OTHERS.match(name):
+            continue
+        if name not in sets:
+            unset |= {name: use} if name not in script.tested else {}
+        elif hit := _too_early(script, use, sets[name]):
+            seen |= {name}
+            yield hit
+    if unset and not (script.sources_commands or script.is_wrapped):
+        yield from _misnamed(script, unset, sets)
+        yield from _needed(script, unset)
+
+
+@RULES.add(
+    "SB434",
+    "warning",
+    "an index of the array that a list of the script does not have",
+    source="bash(1)",
+    words=("SLURM_ARRAY_TASK_ID",),
+    report="https://github.com/RILAB/lab-docs/issues/2",
+)
+def _outside_of_list(script: JobScript) -> Iterator[Hit]:
+    """Tasks of the array whose number, perhaps with a sum, is beyond a list that the text gives."""
+    body, text = script.body, script.body.source.text
+    if body.language not in ("bash", "sh") or not script.array:
+        return
+    for use in body.uses:
+        list_use = _INDEXED.fullmatch(text, use.at, use.end) if use.source is body.source else None
+        offset = _offset(body, list_use[2]) if list_use else None
+        count = _length(body, use.name) if offset is not None else 0
+        if offset is None or not count or f"{{#{use.name}[" in text:
+            continue
+        tasks = [number for run in script.array for number in (run[0], run[-1])]
+        worst = max(tasks) if max(tasks) + offset >= count else min(tasks)
+        index = worst + offset
+        if index >= count or index < 0:
+            what = (
+                f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} elements, "
+            )
+            what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "it is one from the end")
+            fix = f"--array={-offset}-{count - 1 - offset}"
+            yield Hit(script.at_start(use), what, fix)
+            return
+
+
+_INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")
+_TASK = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
+_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
+
+
+def _offset(body: Body, index: str, depth: int = 3) -> int | None:
+    """Return what an index adds to the number of the task, also by a variable; None of another one."""
+    match = _SUM.fullmatch(index.strip().strip('"'))
+    if match:
+        return int(f"{match[1]}{match[2]}") if match[2] else 0
+    name = index.strip().strip('"').lstrip("$").strip("{}")
+    sets = body.sets_of(name)
+    is_one = len(sets) == 1 and sets[0].word and sets[0].context.top and not sets[0].append
+    return _offset(body, sets[0].word.text, depth - 1) if is_one and sets[0].word and depth else None
+
+
+def _length(body: Body, name: str) -> int:
+    """Return how many elements a list has for certain; 0 if the text does not say it."""
+    sets = body.sets_of(name)
+    items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
+    for item in items or ():
+        is_one = all(piece.quoted or piece.kind == "text" for piece in item.pieces)
+        if not is_one or "@" in item.text or item.text.startswith("["):
+            return 0
+    return len(items or ())
+
+
+def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
+    """Return the hit of a variable that is used above the only lines that set it."""
+    if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
+        return None
+    command = script.body.command_around(use.at)
+    in_a_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
+    if command is None or not (in_a_test or (command.context.top and sets[0].context.top)):
+        return None
+    if command.context.function or command.context.loop or _only_shows(command):
+        return None
+    line = sets[0].line
+    what = f"${use.name} is empty here, as line {line} sets it"
+    if script.body.option_at("nounset", use.line):
+        what = f"${use.name} is not set here, as line {line} sets it: with set -u the script ends here"
+    fix = f"move line {line} above this one"
+    if command.name == "trap":
+        fix = "single quotes: bash then expands it when the trap runs"
+    return Hit(script.at_start(use), what, fix)
+
+
+def _misnamed(
+    script: JobScript, unset: dict[str, VariableUse], sets: dict[str, list[Assignment]]
+) -> Iterator[Hit]:
+    """Yield the variables that the script sets under nearly the same name."""
+    plain = {_plain(name): name for name in sets if len(name) >= SHORTEST}
+    by_length: dict[int, list[tuple[str, str, str]]] = {}  # a script may set thousands of names
+    for like, name in plain.items():
+        by_length.setdefault(len(like), []).append((like, name, re.sub(r"\d", "", name)))
+    for name, use in unset.items():
+        if len(name) < SHORTEST or not plain:
+            continue
+        series, like = re.sub(r"\d", "", name), _plain(name)
+        near = [length for length in by_length if _may_be_alike(len(like), length)]
+        # Not the next of a series.
+        others = {each: other for length in near for each, other, of in by_length[length] if of != series}
+        other = others.get(like) or others.get(nearest(like, others, ALIKE), "")
+        if not other:
+            continue
+        if any(made.word and name in made.word.variables for made in sets[other]):
+            continue  # which takes its value from it
+        command = script.body.command_around(use.at)
+        if command is None or not _only_shows(command):
+            what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
+            yield Hit(script.at_start(use), what, f"write ${other}, which the script sets")
+
+
+def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
+    """Yield the only variable that the script does not set, if it is a folder, a program or its script."""
+    names = [name for name in unset if not _OF_SITE.match(name.upper())]
+    prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
+    if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
+        return
+    name, use = names[0], unset[names[0]]
+    command = script.body.command_around(use.at)
+    if command is None or re.search(rf"#.*\b{name}\b|--export", script.text):
+        return  # a comment, or an option, that explains it
+    index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
+    if index is None or command.context.function or command.test:
+        return
+    word = command.words[index]
+    alone = word.text.strip('"') in (f"${name}", f"${{{name}}}")
+    is_script = alone and index == 1 and _INTERPRETERS.fullmatch(command.name)
+    starts = index == 0 and len(command.words) > 1
+    if is_script or starts or (command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"')):
+        what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
+        yield Hit(script.at_start(use), what, f"set {name} before it, or write ${{{name}:?}}")
+
+
+def _only_shows(command: Command) -> bool:
+    """Whether a command prints a variable, and nothing depends on it."""
+    is_read = command.context.substitution or command.pipe or command.redirects
+    return command.name in ("echo", "printf", "unset") and not is_read
+
+
+def _may_be_alike(first: int, second: int) -> bool:
+    """Whether texts of these lengths may be as like as ALIKE, by the most that difflib can find."""
+    return 2.0 * min(first, second) / (first + second) >= ALIKE
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")

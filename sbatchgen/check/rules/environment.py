@@ -1,0 +1,450 @@
+"""What the body finds and sets around the programs it starts, and where the job is submitted from.
+
+Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
+documentation; bash(1) and execve(2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+
+from sbatchgen.base.finding import Edit
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.bash import Assignment, Body, Command, Word
+from sbatchgen.check.rules.edits import line_before
+from sbatchgen.check.rules.names import values_of
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.rules.software import PREPARES
+from sbatchgen.check.sbatch.option_table import HasArgument, specs, variables
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+_ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
+_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
+LONG_S = 3600  # from here on people wait for a program's output
+_PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
+_NEEDED = values_of("needed")
+_OLD = {old: new for old, (new,) in values_of("old").items()}
+_SLOW = values_of("slow")
+_OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
+_ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
+_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # where the system has its own
+_WORKERS = re.compile(
+    r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
+)
+# Options that give a job more CPUs than it asks for a task.
+_LOOSE = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
+_IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
+_KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
+_LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
+_COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
+
+
+@RULES.add(
+    "SB401",
+    "warning",
+    "the folder of Slurm's copy of the script",
+    applies=Applies.NOT_WRITERS,
+    words=("$0", "${0", "BASH_SOURCE"),
+)
+def _own_folder(script: JobScript) -> Iterator[Hit]:
+    fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
+    seen = set()
+    if script.submits:
+        return
+    if any("SUBMIT_DIR" in test.text or _IS_A_JOB.search(test.text) for test in script.body.tests):
+        return  # it also knows the other folder, or runs without Slurm
+    for use in script.body.uses:
+        if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
+            continue
+        command = script.body.command_around(use.at)
+        text = script.body.source.text
+        before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
+        if command and re.search(r"\$\{\w+:?-[^}]*$", before):
+            continue  # the default in ${NAME:-...}
+        by_command = command and command.name in _PATHS and not command.context.branch
+        if by_command or use.operator in ("%", "%%"):
+            seen.add(use.line)
+            what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
+            what += "script"
+            yield Hit(script.at_start(use), what, fix)
+
+
+@RULES.add("SB404", "warning", "the steps do not get the environment of the script", words=("exp",))
+def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
+    yield from _without_path(script)
+    export = script.option("export")
+    if "export" not in script.options or "ALL" in export.upper().split(","):
+        return
+    if "SLURM_EXPORT_ENV" in script.assigned:
+        return
+    sets = any(made.exported for made in script.body.sets) or script.named(*PREPARES, "conda", "spack")
+    if not sets and export.upper() in ("NONE", "NIL"):
+        return  # Slurm loads the user's environment, and the script sets nothing that could be lost
+    for launch in script.steps:
+        if launch.step is None or launch.step.option("export"):
+            continue
+        what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
+        if not sets:
+            what = f"--export={export} leaves out PATH and all else: srun may not find the program"
+        line = "export SLURM_EXPORT_ENV=ALL"
+        edits = line_before(script, launch.command, line)
+        yield Hit(script.at_word(launch.step.words[0]), what, f"{line} on a line before it", edits=edits)
+        return
+
+
+def _without_path(script: JobScript) -> Iterator[Hit]:
+    """Steps whose own --export leaves no PATH, and that start a program by its name alone.
+
+    Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
+    """
+    for launch in script.steps:
+        option = launch.step.option("export") if launch.step else None
+        program = launch.of_step
+        if not option or not option.value or not program or "$" in program.words[0].text:
+            continue
+        names = {part.partition("=")[0].upper() for part in option.value.split(",")}
+        if not {"ALL", "PATH"} & names and "/" not in program.words[0].text:
+            what = f"srun --export={option.value} leaves no PATH: the tasks don't find {program.name}"
+            yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
+
+
+@RULES.add(
+    "SB427",
+    "warning",
+    "two masks of GPUs",
+    source=_ROCM,
+    words=("HIP_VISIBLE_DEVICES",),
+    report="https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13",
+)
+def _two_masks(script: JobScript) -> Iterator[Hit]:
+    masks = {}
+    for setting in script.body.sets:
+        if setting.name in _MASKS and setting.word and not setting.context.branch:
+            masks[setting.name] = setting, script.body.text_of(setting.word)
+    if len(masks) == len(_MASKS):
+        setting, value = masks["HIP_VISIBLE_DEVICES"]
+        if not value.startswith("0"):
+            what = "HIP_VISIBLE_DEVICES chooses, by new numbers from 0, among the GPUs that "
+            what += f"ROCR_VISIBLE_DEVICES leaves: {value} may be no GPU"
+            yield Hit(script.at_start(setting), what, "keep ROCR_VISIBLE_DEVICES alone")
+
+
+_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+@RULES.add(
+    "SB432",
+    "warning",
+    "two choices of a GPU for each task",
+    source=_CUDA,
+    words=("LOCAL_RANK",),
+    report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
+)
+def _chosen_twice(script: JobScript) -> Iterator[Hit]:
+    """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
+    for launch in script.trainings:
+        tasks = launch.tasks_per_node or 0
+        if not launch.is_native or tasks < 2:
+            continue
+        source = script.source_of(launch)
+        if source and "device_count" in source.words:
+            continue  # the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()
+        for _, body in launch.strings:
+            sets = _texts(body)
+            if all(_is_local(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
+                what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
+                what += f"{launch.program.name} finds no GPU of this number"
+                fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
+                yield Hit(script.at_command(launch.command), what, fix)
+
+
+def _texts(body: Body) -> dict[str, str]:
+    """The last value of each variable, as it is written, also of env NAME=VALUE; "" for none."""
+    texts = {made.name: made.word.text if made.word else "" for made in body.sets}
+    for command in body.commands if "env" in body.source.text else ():
+        given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
+        texts |= {name: value for name, equals, value in given if equals and name.isidentifier()}
+    return texts
+
+
+def _is_local(name: str, texts: dict[str, str], depth: int = 4) -> bool:
+    """Whether a variable is the number of a task on its node, by the text and perhaps by other variables."""
+    match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
+    if match is None or not depth:
+        return False
+    source = next(filter(None, match.groups()))
+    is_share = source == "SLURM_PROCID" and "%" in match[0]
+    return source == "SLURM_LOCALID" or is_share or _is_local(source, texts, depth - 1)
+
+
+# $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)).
+_ONE_VARIABLE = re.compile(r'"?\$(?:(\w+)|\{(\w+)\}|\(\( *\$?\{?(\w+)\}?(?: *% *[\w$]+)? *\)\))"?')
+
+
+@RULES.add(
+    "SB407",
+    "warning",
+    "more threads or workers than a task has CPUs",
+    words=("OMP_NUM_THREADS", "workers", "-j"),
+)
+def _threads_fit(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        cpus = _cpus(launch, script)
+        if cpus is None:
+            yield from _one_by_default(launch, script)
+        if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
+            continue  # the batch shell has the CPUs of all tasks of its node
+        has = f"a task has {counted(cpus, 'CPU')}"
+        before = (made for made in script.body.sets if made.at < launch.command.end)
+        settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
+        count = launch.workers or 1
+        threads = _small((settings[-1].value or "") if settings else "")
+        if threads * count > cpus:
+            each = counted(threads, "thread")
+            many = f"{count} processes with {each} each" if count > 1 else each
+            fewer = f"OMP_NUM_THREADS={cpus // count}, or " if count <= cpus else ""
+            fix = f"{fewer}--cpus-per-task={threads * count}"
+            place = script.at_start(settings[-1])
+            yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
+        for word, workers in _loading(launch):
+            if workers > cpus:
+                what = f"{workers} data loading workers, but {has}"
+                fix = f"--cpus-per-task={workers + 1}, or {counted(max(1, cpus - 1), 'worker')}"
+                yield Hit(script.at_word(word), what, fix)
+
+
+def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
+    """Workers in a job that asks for GPUs and for no CPUs: some partitions have a number for each GPU."""
+    asked = script.resources
+    is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
+    whole = any(partition.exclusive for partition in script.partitions.values())
+    for word, workers in _loading(launch) if is_plain and asked.gpu_count and not whole else ():
+        if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
+            what = f"{workers} data loading workers, and the job asks for no CPUs: it has one, unless the "
+            what += "partition gives each GPU some"
+            yield Hit(script.at_word(word), what, f"--cpus-per-task={workers + 1}", "info")
+
+
+def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
+    """The options of a program that say how many workers load its data, with the number."""
+    for name, word, value in arguments(launch):
+        if _WORKERS.fullmatch(name):
+            yield word, _small(value)
+
+
+@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED,))
+def _variables_set(script: JobScript) -> Iterator[Hit]:
+    shows = script.named("echo", "printf")
+    for use in script.first_uses(_NEEDED.get):
+        options = _NEEDED[use.name]
+        if script.sbatch.has_foreign or use.name in script.tested:
+            continue
+        if any(option in script.options or option in script.sbatch.options for option in options):
+            continue
+        what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
+        if options == ["array"]:  # most often given to sbatch itself
+            if not script.body.option_at("nounset", use.line) or _ARRAY_GIVEN.search(script.text):
+                continue
+            what = (
+                f"Slurm sets {use.name} only if --array is given: under set -u the job ends here without it"
+            )
+        gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
+        instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
+        fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
+        uses = [each.at for each in script.body.uses if each.name == use.name]
+        only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
+        is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
+        often = "info" if only_shown or is_open else None
+        yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
+
+
+@RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW,))
+def _debugging(script: JobScript) -> Iterator[Hit]:
+    of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
+    for setting, value in _settings(script, _SLOW):
+        if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
+            continue
+        if value.upper() in _SLOW[setting.name] and (setting.name, value) not in script.site_env:
+            what = f"{setting.name}={value} is for debugging and slows training down"
+            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
+            yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
+
+
+@RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
+def _shell_of_script(script: JobScript) -> Iterator[Hit]:
+    first = script.lines[0].rstrip("\r")
+    words = first.removeprefix("#!").split()
+    several = first.startswith("#!") and len(words) > 2
+    if several and words[0].endswith("/env") and not words[1].startswith("-"):
+        what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
+        path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
+        line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
+        yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
+    language = script.body.language
+    if language != "bash" and {*language} == {*"bash"} and _BASH.match(first):  # bash4 and bosh may exist
+        column = first.index(language) + 1
+        what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
+        edit = Edit(1, column, column + len(language), "bash")
+        yield Hit(script.at(1), what, first.replace(language, "bash", 1), "error", (edit,))
+    if language not in ("sh", "dash"):
+        return
+    for command in script.body.commands:
+        feature = _of_bash(command)
+        if feature:
+            what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
+            line = " ".join(["#!/bin/bash", *words[1:]])
+            edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
+            yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)
+            return
+
+
+@RULES.add(
+    "SB412",
+    "warning",
+    "results on a node's local disk",
+    source=_LOCAL_DISK,
+    words=("tmp", "/shm", "TMPDIR"),
+)
+def _results_kept(script: JobScript) -> Iterator[Hit]:
+    copies = script.named(*_COPIES)
+    for launch in script.trainings:
+        for name, word, value in arguments(launch):
+            if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
+                continue
+            if script.body.traps or any(command.at > launch.command.at for command in copies):
+                return
+            what = f"{name} {value} is on each node's own disk: it is lost when the job ends"
+            yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
+
+
+@RULES.add("SB414", "info", "the old name of a variable", words=(*_OLD,))
+def _old_names(script: JobScript) -> Iterator[Hit]:
+    for use in script.body.uses:
+        new = _OLD.get(use.name)
+        if new is None or use.name in script.assigned:
+            continue
+        line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
+        start = line.find(use.name, use.column - 1) + 1
+        at = (use.line, start, start + len(use.name))
+        edits = (Edit(*at, new),) if start else ()
+        place = script.at(*at) if start else script.at(use.line)
+        yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
+
+
+@RULES.add(
+    "SB417",
+    "warning",
+    "a GLOO_SOCKET_IFNAME that gloo can't use",
+    source=_GLOO,
+    words=("GLOO_SOCKET_IFNAME",),
+)
+def _gloo_interface(script: JobScript) -> Iterator[Hit]:
+    for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
+        if value[:1] in ("^", "="):
+            what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
+            fix = "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it"
+            yield Hit(script.at_start(setting), what, fix)
+
+
+@RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
+def _unbuffered(script: JobScript) -> Iterator[Hit]:
+    name = "PYTHONUNBUFFERED"
+    known = script.assigned | {variable for variable, _ in script.site_env}
+    if script.starts_unseen or name in known:
+        return
+    if script.resources.time is None or script.resources.time < LONG_S:
+        return
+    for launch in script.trainings:
+        python = next((tool for tool in launch.tools if tool.name == "python"), None)
+        if python is None or launch.launcher or name in launch.command.text:
+            continue
+        if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
+            what = "Python buffers what it prints into a file: the log comes late, and a killed job's log "
+            what += "misses its end"
+            yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
+            return
+
+
+@RULES.add(
+    "SB901",
+    "warning",
+    "a variable that overrides the script",
+    source="sbatch(1)",
+    report="https://github.com/aws-samples/aws-eda-slurm-cluster/issues/223",
+)
+def _overrides(script: JobScript) -> Iterator[Hit]:
+    known = specs(script.slurm)
+    for variable, name in variables(script.slurm) if script.environment else ():
+        new = script.environment.get(variable)
+        is_flag = name in known and known[name].argument is HasArgument.NONE
+        if new is None or (is_flag and new not in ("", "1", "yes")):  # else it takes the flag back
+            continue
+        if name not in script.options:
+            what = f"{variable}={new} in the environment sets --{name}, which the script does not set"
+            yield Hit(script.at(1), what, f"unset {variable}, or write it into the script", "info")
+        elif not is_flag and (old := script.option(name)) != new:
+            what = f"{variable} in the environment wins over the script: --{name} is '{new}', not '{old}'"
+            yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
+
+
+def _cpus(launch: Launch, script: JobScript) -> int | None:
+    """The CPUs of a task; None if the script does not say."""
+    resources = script.resources
+    option = launch.step.option("cpus-per-task") if launch.step else None
+    if option:
+        return launch.number(option, launch.step) if launch.step else None
+    if resources.cpus_per_task:
+        return resources.cpus_per_task
+    unknown = _LOOSE & resources.options.keys() or resources.gpu_count or resources.shards
+    whole = any(partition.exclusive for partition in script.partitions.values())
+    return None if unknown or whole or launch.step is None or not script.is_sized else 1
+
+
+def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
+    """The options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
+    program = launch.program
+    words = list(program.rest)
+    for index, word in enumerate(words):
+        if not word.text.startswith("-") and "=" not in word.text:
+            continue
+        name, equals, value = (word.value or program.body.text_of(word)).partition("=")
+        if not equals and index + 1 < len(words):
+            value = program.body.text_of(words[index + 1])
+        yield name, word, value
+
+
+def _small(text: str) -> int:
+    """A number of up to four digits; 0 for anything else."""
+    return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
+
+
+def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
+    """The assignments of variables with these names, with their values."""
+    for assignment in script.body.sets:
+        if assignment.name in names and assignment.word is not None and assignment.by != "unset":
+            value = script.body.value(assignment.word)
+            if value:
+                yield assignment, value
+
+
+def _of_bash(command: Command) -> str:
+    """What of a command is bash's and no other shell's; "" if nothing is."""
+    if command.test:
+        opener = command.words[0].text if command.words else ""
+        return opener if opener in ("[[", "((") else ""
+    if command.name in _OF_BASH:
+        return command.name
+    if command.name == "set" and any(word.value == "pipefail" for word in command.words):
+        return "pipefail"
+    for redirect in command.redirects:
+        if redirect.operator in ("<<<", "&>", "&>>"):
+            return redirect.operator
+    if any(piece.kind == "process" for word in command.words for piece in word.pieces):
+        return "<( )"
+    return ""

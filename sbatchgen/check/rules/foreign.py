@@ -1,0 +1,164 @@
+"""Lines of other schedulers: sbatch translates those of PBS and LSF, and skips others.
+
+tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Place
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.sbatch.header import FOREIGN, Directive, Kind, OtherScheduler, Token
+from sbatchgen.check.sbatch.values import RefusedError, check_value
+from sbatchgen.check.script.job import OLD_SLURM
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+# The letters of options with and without a value; -d of PBS came after 22.05.
+VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
+FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
+_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
+# What sbatch drops of a list of resources (-l), with the option for it.
+_DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
+DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
+# How sbatch reads a list of resources (-l): the values of the first kind end at a colon, others at a comma.
+_RESOURCE = re.compile(
+    r"(select|ncpus|mpiprocs)=([^:]+)|(mem|walltime|cput|file|accelerator|arch|gres|host|mpp\w+|nice|nodes"
+    r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
+    re.IGNORECASE,
+)
+_OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes walltime=time"
+_AS_OPTION = dict(pair.split("=") for pair in _OPTIONS.split())
+_HOURS = re.compile(r"(\d{1,3}):(\d\d)")
+
+
+@RULES.add("SB122", "warning", "directives of PBS or LSF", words=("#PBS", "#BSUB"))
+def _obeyed(script: JobScript) -> Iterator[Hit]:
+    lines = _lines(script)
+    if lines and not any(map(_refused, lines)):
+        what = f"sbatch obeys #{lines[0].kind.name} lines too, even after commands, and they win over #SBATCH"
+        fix = "remove them, or add #SBATCH --ignore-pbs"
+        if other := script.other_scheduler:
+            what = f"{_called(other)}: sbatch would take its {other.mark} lines for its own"
+            fix = _submit_there(other)
+        yield Hit(script.at(lines[0].line), what, fix)
+
+
+def _called(other: OtherScheduler) -> str:
+    return f"this is a script of {other.name}, not of Slurm"
+
+
+def _submit_there(other: OtherScheduler) -> str:
+    return f"submit it where {other.name} runs; for Slurm write its options as #SBATCH lines"
+
+
+@RULES.add("SB148", "warning", "directives of a scheduler that sbatch does not know", source="sbatch(1)")
+def _skipped(script: JobScript) -> Iterator[Hit]:
+    other = script.other_scheduler
+    if other and other.name not in _NAMES.values():
+        what = f"{_called(other)}: sbatch takes its {other.mark} lines for comments"
+        yield Hit(script.at(other.lines[0]), what, _submit_there(other))
+
+
+@RULES.add(
+    "SB142",
+    "error",
+    "a line of PBS or LSF that sbatch refuses",
+    source="src/sbatch/xlate.c of Slurm",
+    words=("#PBS", "#BSUB"),
+)
+def _not_known(script: JobScript) -> Iterator[Hit]:
+    for line in _lines(script):
+        if line.line not in script.placeholders and (refused := _refused(line)):
+            word, why = refused
+            what = f"sbatch reads #{line.kind.name} lines too, and refuses the script: {why}"
+            other = script.other_scheduler
+            fix = _submit_there(other) if other else "remove the line, or add #SBATCH --ignore-pbs"
+            yield Hit(_at(script, word), what, fix)
+
+
+@RULES.add(
+    "SB143",
+    "warning",
+    "a request of PBS or LSF that sbatch drops or misreads",
+    source="src/sbatch/xlate.c of Slurm",
+    words=("#PBS", "#BSUB"),
+)
+def _lost(script: JobScript) -> Iterator[Hit]:
+    for line in _lines(script):
+        given = list(_given(line))
+        of_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
+        for letter, value, word in given:
+            hours = _HOURS.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
+            if hours:
+                what = f"LSF's {value} is hours and minutes, but sbatch reads minutes and seconds"
+                yield Hit(_at(script, word), what, f"#SBATCH --time={int(hours[1]):02}:{hours[2]}:00")
+            for asked in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
+                name, _, amount = asked.partition("=")
+                option = DROPPED.get(name)
+                if option and not (of_nodes and name == "gpus"):
+                    what = f"sbatch drops {asked} of the #PBS line: the job does not get it"
+                    yield Hit(_at(script, word), what, f"#SBATCH {option}={amount or 'N'}")
+
+
+def _lines(script: JobScript) -> list[Directive]:
+    """The lines that sbatch translates: those of LSF, or else those of PBS."""
+    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
+    of_lsf = [line for line in lines if line.kind is Kind.BSUB]
+    return [] if "ignore-pbs" in script.options else of_lsf or lines
+
+
+def _refused(line: Directive) -> tuple[Token, str] | None:
+    """The word of a line that sbatch does not take, and what is wrong with it; open quotes are SB108's."""
+    if line.fault:
+        return None
+    for letter, value, word in _given(line):
+        if not letter:
+            return word, f"'{value}' is not an option"
+        if letter not in VALUES[line.kind] + FLAGS[line.kind]:
+            return word, f"it does not know the option -{letter} of {_NAMES[line.kind]}"
+        if (line.kind, letter) == (Kind.PBS, "l") and (why := _refused_resources(value)):
+            return word, why
+    last = line.words[-1] if line.words else None
+    if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUES[line.kind]:
+        return last, f"{last.text} has no value"
+    return None
+
+
+def _refused_resources(text: str) -> str:
+    """What sbatch says of a list of resources that it refuses; "" where it takes it."""
+    for match in _RESOURCE.finditer(text):
+        name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
+        try:
+            if name in _AS_OPTION:
+                size = re.sub("[bB]$", "", value) if name == "mem" else value
+                check_value(_AS_OPTION[name], size, slurm=OLD_SLURM)
+        except RefusedError as error:
+            return f'of {name}={value} it says "{error}"'
+    return ""
+
+
+def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:
+    """Yield letter, value and word of each option, as getopt(3) reads them; no letter for other words."""
+    words = iter(line.words)
+    for word in words:
+        text = word.text
+        if text in ("-cwd", "--cwd") and line.kind is Kind.BSUB:
+            next(words, None)
+            continue
+        if len(text) < 2 or text[0] != "-" or text[1] == "-":
+            yield "", text, word
+            return
+        for at, letter in enumerate(text[1:], start=2):
+            if letter in VALUES[line.kind]:
+                following = None if text[at:] else next(words, None)
+                yield letter, text[at:] or (following.text if following else ""), following or word
+                break
+            yield letter, "", word
+
+
+def _at(script: JobScript, word: Token) -> Place:
+    return script.at(word.line, word.column, word.end)

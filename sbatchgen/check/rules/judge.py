@@ -1,0 +1,75 @@
+"""All rules, and what they find in a resolved job or a script."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sbatchgen.base.finding import Finding, Place
+from sbatchgen.check.cluster_facts import KnownCluster
+from sbatchgen.check.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from sbatchgen.check.script.script import JobScript
+
+# The modules of rules, by what they judge. Only those that are needed are loaded.
+RESOLVED = ("jobs.judge.job_keys", "jobs.judge.launch_arguments")
+TRAINERS = ("jobs.judge.trainers",)  # jobs that are submitted here
+JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
+_STARTED_WORDS = "started_ends started_values started_steps started_launchers"
+STARTED = tuple(f"lab.started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
+_SCRIPTS_WORDS = """
+directives foreign words misread_values processes step_commands emptiness rendezvous steps environment
+software names containers survival kills safety secret syntax submitting
+"""
+SCRIPTS = tuple(_SCRIPTS_WORDS.split())
+
+
+class Judged(Protocol):
+    """What rules judge: a job, or the dry run of a script."""
+
+    @property
+    def profile(self) -> KnownCluster:
+        """The cluster."""
+
+    def at_option(self, option: str) -> Place:
+        """Where an option is given."""
+
+
+@cache
+def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
+    """The rules of some modules: those of this folder by their names alone."""
+    paths = (name if "." in name else f"check.rules.{name}" for name in modules)
+    return tuple(rule for path in paths for rule in import_module(f"sbatchgen.{path}").RULES)
+
+
+_Group = tuple[tuple[str, ...], list[Rule[Any]]]
+
+
+@cache
+def _by_words(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
+    """Return the rules in groups with the same words; without those about a cluster that is not known."""
+    groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
+    for rule in rules:
+        if known or rule.has_defaults or not rule.about_fit:
+            groups.setdefault(rule.words, []).append(rule)
+    return [*groups.items()]
+
+
+def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any]]:
+    """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
+    text, wanted = script.text, []
+    for words, group in _by_words(rules, known=script.known):
+        if not words or any(map(text.__contains__, words)):
+            wanted += group
+    return wanted
+
+
+def findings(rule: Rule[Any], job: Judged) -> list[Finding]:
+    """What a rule finds in a job, with the severity that the cluster's policies give it."""
+    policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
+    if policy == "off" or not (hits := list(rule.check(job))):
+        return []
+    judged = [rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at) for hit in hits]
+    return [each._replace(severity=policy, pedantic=False) for each in judged] if policy else judged

@@ -1,0 +1,182 @@
+"""Commands that end programs: pkill, killall and kill, also of traps. SB624 to SB626.
+
+Sources: pgrep(1), killall(1); what TERM to srun does was seen on Slurm 22.05 and 26.05, docs/design/slurm.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.quoting import visible
+from sbatchgen.check.bash import Command
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.safety import WHOLE_GPUS
+from sbatchgen.check.rules.survival import signal_of
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+# Options that choose among the processes, so that only some of those that match are ended.
+_CHOOSES = re.compile(
+    r"-[a-z]*[PgGstFnoOUxAr]|-0$"
+    r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
+    r"|uid|runstates)\b"
+)
+_SIGNAL = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")
+_TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
+
+
+@RULES.add(
+    "SB624",
+    "warning",
+    "pkill that ends more than it should",
+    source="pgrep(1)",
+    words=("pkill", "killall"),
+    report="https://github.com/PrimeIntellect-ai/prime-rl/pull/2586",
+)
+def _ends_more(script: JobScript) -> Iterator[Hit]:
+    yield from _ends_itself(script)
+    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
+    if is_whole or any(each.exclusive for each in script.partitions.values()) or not script.directive_lines:
+        return
+    for command in script.named("pkill", "killall"):
+        pattern = _pattern(command)
+        if pattern and command.source is script.body.source:
+            what = f"{command.name} also ends {visible(pattern)[:40]} of your other jobs on the node"
+            fix = f"kill $! of what the script starts, or pkill -P $$ {pattern}"
+            often: Severity | None = "info" if script.resources.gpu_count > 1 else None
+            yield Hit(script.at_command(command), what, fix, often)
+
+
+def _ends_itself(script: JobScript) -> Iterator[Hit]:
+    """A pkill -f that finds its shell, and srun: the command lines of both have the text of bash -c."""
+    for launch in script.steps:
+        for shell, body in launch.strings:
+            for command in body.commands if shell.option("command") else ():
+                pattern = _pattern(command) if _is_full(command) else ""
+                if pattern and _finds(pattern, body.source.text):
+                    what = f"pkill -f finds '{visible(pattern)[:40]}' in the text of this {shell.name} -c: "
+                    what += "it ends the shell that runs it, and srun"
+                    fix = f"srun {shell.name} -s <<'END' instead: the text is then in no command line"
+                    yield Hit(script.at_command(launch.command), what, fix)
+                    return
+
+
+def _is_full(command: Command) -> bool:
+    return command.name == "pkill" and any(
+        word.text == "--full" or re.fullmatch(r"-[a-z]*f[a-z]*", word.text) for word in command.words[1:]
+    )
+
+
+def _pattern(command: Command) -> str:
+    """What a pkill or killall looks for; "" if other options choose, or the text does not say it."""
+    if command.name not in ("pkill", "killall"):
+        return ""
+    words = [word.value for word in command.words[1:]]
+    name = ""
+    for before, word in zip(("", *words), words, strict=False):
+        if word is None or (_CHOOSES.match(word) and not (_SIGNAL.fullmatch(word) and word != "-0")):
+            return ""
+        if before not in _TAKES_VALUE and not word.startswith("-"):
+            name = word
+    return name
+
+
+def _finds(pattern: str, text: str) -> bool:
+    """Whether a plain pattern, with .* and classes of one letter at most, is in a text."""
+    if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
+        return False
+    for choice in pattern.split("|"):
+        at = 0
+        for part in choice.split(".*"):
+            match = re.compile(part).search(text, at)
+            at = match.end() if match else -1
+            if at < 0:
+                break
+        else:
+            return True
+    return False
+
+
+@RULES.add(
+    "SB625",
+    "warning",
+    "a TERM that reaches srun and not its tasks",
+    source="docs/design/slurm.md",
+    words=("trap",),
+)
+def _ends_srun(script: JobScript) -> Iterator[Hit]:
+    for command in _of_traps(script):
+        if command.name != "kill" or not _is_term(command):
+            continue
+        for word in command.words[1:]:
+            launch = _step_of(script, word.variables)
+            if launch:
+                what = "TERM to srun ends its tasks at once, without a TERM: "
+                what += f"{launch.program.name} in line {launch.command.line} saves nothing"
+                fix = "scancel --signal=TERM $SLURM_JOB_ID, to all tasks"
+                yield Hit(script.at_command(command), what, fix)
+                return
+
+
+@RULES.add(
+    "SB626",
+    "warning",
+    "a wait that a trap ends",
+    source="bash(1)",
+    words=("trap",),
+    report="https://github.com/ascii-supply-networks/dagster-slurm/pull/193",
+)
+def _ends_wait(script: JobScript) -> Iterator[Hit]:
+    signal, waits = signal_of(script, batch=True), script.named("wait")
+    names = {command.name for command in _of_traps(script)}
+    if signal is None or "kill" not in names or names & _STAYS or len(waits) != 1 or "kill -0" in script.text:
+        return  # what the trap calls may wait itself
+    wait, background = waits[0], [each for each in script.launches if each.command.background]
+    goes_on = any(each.at > wait.at and each.name in _STAYS - {"exit"} for each in script.body.commands)
+    if background and wait.context.top and not wait.context.loop and not goes_on:
+        what = (
+            f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and Slurm "
+        )
+        what += f"kills {background[-1].program.name[:30]} while it still saves"
+        again = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
+        yield Hit(script.at_command(wait), what, again)
+
+
+_STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until"))
+
+
+def _of_traps(script: JobScript) -> Iterator[Command]:
+    """The commands that run at a signal: of a trap's string, and of the functions that it calls."""
+    for trap, body in script.body.traps:
+        names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
+        called = {command.name for command in body.commands}
+        yield from body.commands if names else ()
+        yield from (each for each in script.body.commands if names and each.context.function in called)
+
+
+def _is_term(command: Command) -> bool:
+    """Whether a kill sends TERM: it names it, or no signal."""
+    signals = [word.text for word in command.words[1:] if _SIGNAL.fullmatch(word.text)]
+    named = [word.text.removeprefix("SIG") for word in command.words[1:]]
+    if "-s" in named or "--signal" in named:
+        return "TERM" in named or "15" in named
+    return all(signal.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for signal in signals)
+
+
+def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
+    """The training's step in the background whose process a variable holds: it is set to $! after it."""
+    for name in names:
+        sets = [made for made in script.body.sets if made.name == name and made.word]
+        if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):
+            continue
+        at = sets[-1].at if sets else len(script.text)
+        before = [each for each in script.body.commands if each.background and each.at < at]
+        last = max(before, key=lambda each: each.at, default=None)
+        for launch in script.trainings:
+            if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
+                return launch
+    return None

@@ -1,0 +1,558 @@
+"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB254.
+
+A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from sbatchgen.base.errors import did_you_mean, nearest
+from sbatchgen.base.finding import NOWHERE, Severity
+from sbatchgen.base.quoting import counted, first_names
+from sbatchgen.base.units import Duration, Text
+from sbatchgen.check.cluster_facts import GPUS_MAX, PartitionFacts, Qos, only_for
+from sbatchgen.check.rules.option_values import time_limit
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.sbatch.option_table import specs
+from sbatchgen.check.script.job import NO_PARTITION, Job
+from sbatchgen.check.script.resource_request import UNLIMITED
+
+RULES: Rules[Job] = Rules()
+
+LIMITS_OF_GPUS = ("SB224", "SB254")  # a job that names no number of nodes may have more, and goes elsewhere
+_LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
+_UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
+MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
+USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
+_NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
+MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
+
+
+@RULES.add_fit("SB201", "error", "the cluster has no such partition")
+def _partition_known(job: Job) -> Iterator[Hit]:
+    profile, known = job.profile, job.profile.partitions
+    for name in job.resources.partitions if known and "partition" not in profile.omit else ():
+        if name not in known:
+            what, severity = f"cluster '{profile.name}' has no partition '{name}'", None
+            if profile.sources and profile.user is None:  # documentation names the partitions that matter
+                what, severity = f"profile '{profile.name}' lists no partition '{name}'", "warning"
+            yield Hit("partition", what, did_you_mean(name, known), severity)  # type: ignore[arg-type]
+
+
+@RULES.add_fit("SB202", "error", "a partition that is down or takes no jobs")
+def _partition_up(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        if partition.state != "up":
+            takes = "takes jobs but starts none" if partition.state == "down" else "takes no jobs"
+            others = [other for other, facts in job.profile.partitions.items() if facts.state == "up"]
+            fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
+            severity = "warning" if partition.state == "down" else None
+            what = f"partition '{name}' is {partition.state}: it {takes}"
+            yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
+        elif partition.nodes == "":
+            fix = f"use another partition, {_UPDATE}"
+            yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
+
+
+@RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
+def _partition_given(job: Job) -> Iterator[Hit]:
+    if job.fits_nowhere:
+        if job.why_nowhere:
+            # Of a chosen partition, the rules that keep the job out of it report the error.
+            severity: Severity | None = "info" if job.has_chosen_partition else None
+            yield Hit(NOWHERE, job.why_nowhere, severity=severity)
+    elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
+        names = ", ".join(map(str, job.profile.partitions))
+        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
+        what += "the job"
+        yield Hit("partition", what, f"add --partition, one of: {names}", why_not="no default one")
+
+
+@RULES.add_fit("SB204", "error", "the time limit is longer than the partition's")
+def _time_within_limit(job: Job) -> Iterator[Hit]:
+    pends = "pending for ever (PartitionTimeLimit)"
+    fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
+    for name, partition in job.partitions.items():
+        limit, doubt = _limit(job, partition, "time_max")
+        for option, asked, then in (
+            ("time", job.resources.time, fate.get(job.profile.limits.enforce_part_limits, _REFUSED)),
+            ("time-min", job.resources.time_min, _REFUSED),
+        ):
+            if asked is not None and limit and asked > limit:
+                what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
+                why_not = f"time limit {limit} is less than {time_limit(asked)}"
+                fix = f"set --{option} {limit} or less{_lifting(job, asked)}"
+                yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
+
+
+_REFUSED = "Slurm refuses the job"
+
+
+def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
+    """Return a limit of the partition, None if the QOS lifts it, and what leaves it in doubt.
+
+    Where a job names no QOS it has its user's default one, which the profile does not know.
+    """
+    asked = _asked_qos(job)
+    lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
+    limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
+    return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
+
+
+def _lifting(job: Job, asked: int) -> str:
+    """Return the QOS with which a job may run so long, as the rest of a fix."""
+    names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
+    fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
+    return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
+
+
+def _in(doubt: str) -> Severity | None:
+    return "warning" if doubt else None
+
+
+def _asked_qos(job: Job) -> list[str]:
+    """The QOS that the job names; Slurm compares them without case (assoc_mgr_fill_in_qos in assoc_mgr.c)."""
+    return [name for name in job.option("qos").lower().split(",") if name]
+
+
+def _known_qos(job: Job) -> dict[str, Qos]:
+    return {name.lower(): qos for name, qos in job.profile.qos.items()}
+
+
+@RULES.add("SB205", "warning", "no time limit is asked for", applies=Applies.USUALLY & ~Applies.PARTS)
+def _time_given(job: Job) -> Iterator[Hit]:
+    empty = job.is_script and not job.resources.options
+    if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
+        return  # a script without directives has its options elsewhere, or writes another
+    if job.is_script:
+        from sbatchgen.check.rules.directives import unread_lines  # plans need it not
+
+        if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
+            return
+    limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
+    given = f", {limits[0]}," if limits and limits[0] else ""
+    what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
+    often = "info" if job.is_brief or job.is_wrapped else None
+    yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
+
+
+@RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
+def _nodes_within_limit(job: Job) -> Iterator[Hit]:
+    tasks = job.resources.ntasks or job.resources.nodes
+    nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
+    for name, partition in job.partitions.items():
+        limit, doubt = _limit(job, partition, "nodes_max")
+        if partition.nodes_max is None and nodes > 1:
+            from sbatchgen.check.sbatch.hostlist import hosts  # only jobs of several nodes need it
+
+            limit = len(hosts(str(partition.nodes or ""))) or None
+        if limit is not None and nodes > limit:
+            what = f"partition '{name}' has {limit} nodes, but the job asks for {nodes}"
+            if job.profile.limits.enforce_part_limits == "no":
+                what += ": Slurm refuses it, or leaves it pending for ever (PartitionNodeLimit)"
+            what += doubt
+            why_not = f"{counted(limit, 'node')} at most"
+            yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
+        nodes_max = job.resources.nodes_max or nodes
+        least, doubt = _limit(job, partition, "nodes_min")
+        if least is not None and "nodes" in job.resources and nodes_max < least:
+            what = f"partition '{name}' is for jobs of {least} nodes or more, "
+            what += f"but {nodes_max} were asked for{doubt}"
+            fix = f"ask for at least {least} nodes, or use another partition"
+            yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
+
+
+@RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
+def _time_of_nodes(job: Job) -> Iterator[Hit]:
+    nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
+    for name, partition in job.partitions.items():
+        limit, doubt = _limit(job, partition, "time_max")
+        limit = partition.time_limit(nodes) if nodes and (limit or not partition.time_max) else None
+        if limit is None or time <= limit or (partition.time_max and time > partition.time_max):
+            continue
+        asked = counted(nodes, "node")
+        what = f"{asked} of partition '{name}' may run for {limit}, not for {time_limit(time)}"
+        if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
+            what += f": a job may have {partition.node_minutes_max} node-minutes"
+        others = [step.first for step in partition.time_by_nodes]
+        others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
+        fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
+        ways = [f"--time {limit} or less"] if limit else []
+        ways += [f"--nodes {fitting[0]}"] if fitting else []
+        why_not = f"{limit} at most for {asked}"
+        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
+
+
+@RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
+def _options_work(job: Job) -> Iterator[Hit]:
+    resources, limits = job.resources, job.profile.limits
+    for option, kind in (("switches", "tree"), ("segment", "block")):
+        if option in resources and limits.topology not in (None, kind):
+            what = f"Slurm ignores --{option}: this cluster has no topology/{kind}"
+            yield Hit(option, what, f"remove --{option}")
+    switches = job.option("switches").partition("@")[0]
+    reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
+    if reached and limits.topology == "tree" and resources.nodes > reached:
+        what = f"--switches={switches}: so many leaf switches have {reached} nodes at most, and the job "
+        what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
+        fitting = -(-resources.nodes // (limits.switch_nodes or 1))
+        yield Hit("switches", what, f"remove it, or set --switches={fitting}")
+    for name, partition in job.partitions.items():
+        if partition.oversubscribed and resources.is_exclusive:
+            what = f"other jobs run on the nodes too: partition '{name}' ignores --exclusive (OverSubscribe)"
+            yield Hit("exclusive", what, "use another partition, or remove --exclusive")
+        if partition.exclusive and "oversubscribe" in resources:
+            what = f"partition '{name}' ignores --oversubscribe: jobs get whole nodes"
+            yield Hit("oversubscribe", what, "remove --oversubscribe")
+
+
+@RULES.add_fit("SB223", "error", "a required option is missing, or its value is not allowed")
+def _required_options(job: Job) -> Iterator[Hit]:
+    for name in job.profile.required:
+        option = name.replace("_", "-")
+        if option not in job.resources and option in specs(job.slurm):
+            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
+            yield Hit(option, what, f"add --{option} ...")
+    for where, partition in job.partitions.items():
+        for option, allowed, denied in (
+            ("account", partition.accounts, partition.accounts_denied),
+            ("qos", partition.qos, partition.qos_denied),
+        ):
+            yield from _not_allowed(job, where, option, allowed, denied)
+
+
+def _not_allowed(
+    job: Job, where: str, option: str, allowed: Sequence[str], denied: Sequence[str]
+) -> Iterator[Hit]:
+    """Yield that a job may not use a partition with its account or QOS.
+
+    A Slurm with a database looks at both, whatever it enforces. Without one it knows no account: where
+    AllowAccounts names some, 22.05 starts no job and 26.05 each; neither looks at anything else.
+    """
+    limits = job.profile.limits
+    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # for all that is known
+    asked = job.option(option) or str(getattr(job.user, option, None) or "")
+    if option == "account" and allowed and no_database and (not asked or asked in allowed):
+        pends = limits.enforce_part_limits not in ("any", "all")
+        fate = "leaves the job pending for ever" if pends else "refuses the job"
+        what = f"partition '{where}' is only for some accounts: without a database (slurmdbd) Slurm knows no "
+        what += f"account, and release 22.05 {fate}"
+        fix = "use a partition that is open to all, unless sacctmgr shows accounts"
+        yield Hit("partition", what, fix, "warning", why_not=only_for(option, allowed))
+    if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
+        what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
+        what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
+        yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
+    if not asked or not ((allowed and asked not in allowed) or asked in denied):
+        return
+    yours = "your " * (option not in job.resources)
+    what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
+    what += ": with a database (slurmdbd) Slurm leaves the job pending for ever" * no_database
+    fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
+    why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
+    yield Hit(option, what, fix, "warning" if no_database else None, why_not=why_not)
+
+
+@RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
+def _open_to_user(job: Job) -> Iterator[Hit]:
+    enforced = job.profile.limits.enforce_part_limits
+    for name, partition in job.partitions.items():
+        if not (partition.groups or partition.submit_hosts):
+            continue
+        from sbatchgen.check.script.user import closed  # few partitions are
+
+        for why_not, sure in closed(partition, job.user):
+            fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
+            what = f"partition '{name}' is {why_not}" + fate * sure
+            fix = "use another partition, or ask an administrator"
+            yield Hit("partition", what, fix, None if sure else "warning", why_not=why_not)
+    accounts = job.user.accounts if job.user else {}
+    account = job.option("account") or str((job.user and job.user.account) or "")
+    if accounts and account and account not in accounts:
+        is_free = job.profile.limits.enforce_accounts is False
+        fate = (
+            "partitions with lists of accounts may start no such job" if is_free else "Slurm refuses the job"
+        )
+        what = f"{job.user and job.user.name} has no account '{account}' here: {fate}"
+        yield Hit("account", what, did_you_mean(account, accounts), "warning" if is_free else None)
+    allowed = accounts.get(Text(account), ())
+    for qos in _asked_qos(job) if allowed and job.profile.limits.enforce_qos else ():
+        if qos in _known_qos(job) and qos not in (name.lower() for name in allowed):
+            what = f"account '{account}' may not use qos '{qos}': Slurm refuses the job"
+            yield Hit("qos", what, f"use {' or '.join(allowed)}")
+
+
+@RULES.add_fit("SB224", "error", "more than the QOS allows", source=_LIMITS_PAGE)
+def _within_qos(job: Job) -> Iterator[Hit]:
+    known = _known_qos(job)
+    for name in _asked_qos(job) if known else ():
+        if name not in known:
+            sure = job.profile.limits.enforce_qos
+            fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
+            what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
+            if job.profile.sources and job.profile.user is None:  # projects have qualities of their own
+                what, sure = f"profile '{job.profile.name}' lists no qos '{name}'", False
+            yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
+    reported: set[str] = set()
+    for partition in job.partitions.values() or [NO_PARTITION]:
+        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
+        for name, hit in _beyond_qos(job, partition):
+            if hit.what not in reported:
+                reported.add(hit.what)
+                yield hit if name in of_partition else hit._replace(why_not="")
+
+
+def _beyond_qos(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
+    """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
+    known, first = _known_qos(job), str(partition.partition_qos or "").lower()
+    default = str((job.user and job.user.qos) or "").lower()
+    in_force = [*dict.fromkeys(name for name in (first, *(_asked_qos(job) or [default])) if name in known)]
+    if any("partition_qos" in known[name].overrides for name in in_force if name != first):
+        in_force.reverse()
+    denies = any(known[name].deny_on_limit for name in in_force)
+    seen: set[str] = set()
+    for name in in_force:
+        yield from ((name, hit) for key, hit in _beyond(job, name, known[name], denies) if key not in seen)
+        seen |= {key for key in _LIMITS if getattr(known[name], key) is not None}
+
+
+_LIMITS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
+
+
+def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
+    """Yield the limits of a QOS that the job does not keep to, and what to say."""
+    resources = job.resources
+    fate = "Slurm refuses the job" if denies else "the job would pend for ever"
+    if limits.time_max and (resources.time or 0) > limits.time_max:
+        what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
+        what += f"'{name}': {fate}"
+        why_not = f"its qos '{name}' ends at {limits.time_max}"
+        yield "time_max", Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
+    for option, asked, unit in (
+        ("nodes", resources.nodes, "nodes"),
+        (resources.gpu_option, resources.gpus_in_all, "GPUs"),
+        ("cpus-per-task", resources.nodes * resources.cpus_on_node, "CPUs"),
+    ):
+        least, most = (getattr(limits, f"{unit.lower()}_{end}") for end in ("min", "max"))
+        if most is not None and asked > most:
+            what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
+            why_not = f"its qos '{name}' allows {most} {unit}"
+            fix = f"ask for at most {most}, or use another qos"
+            fix = f"{_ways(job, most)}, or use another qos" if unit == "GPUs" else fix
+            yield f"{unit.lower()}_max", Hit(option, what, fix, why_not=why_not)
+        if least is not None and asked < least:
+            what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
+            why_not = f"its qos '{name}' is for {least} {unit} or more"
+            yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {least}", why_not=why_not)
+    asked = resources.gpus_in_all
+    for key in ("gpus_max_user", "gpus_max_account"):
+        most = getattr(limits, key)
+        if most is not None and asked > most:
+            what = f"{asked} GPUs are over the limit of qos '{name}', {most} for {GPUS_MAX[key]}: {fate}"
+            why_not = f"its qos '{name}' allows {most} GPUs for {GPUS_MAX[key]}"
+            yield key, Hit(resources.gpu_option, what, _ways(job, most), why_not=why_not)
+    if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
+        what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
+        what += f"{job.array_tasks}: Slurm refuses it"
+        yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
+
+
+@RULES.add_fit("SB253", "error", "a cluster that has ended", source="docs/reference/profile.md")
+def _ended(job: Job) -> Iterator[Hit]:
+    profile = job.profile
+    has_ended = profile.until is not None and profile.until.epoch < time.time()
+    if not has_ended or job.is_script:
+        return
+    what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
+    if new := profile.successor:
+        yield Hit(NOWHERE, f"{what}, and '{new}' took its place", f"--profile {new}")
+    else:
+        yield Hit(NOWHERE, what, f"see {profile.url}; choose another profile", "warning")
+
+
+@RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
+def _gpus_of_partition(job: Job) -> Iterator[Hit]:
+    asked = job.resources.gpus_in_all
+    for name, partition in job.partitions.items():
+        for key, whose in GPUS_MAX.items():
+            most = getattr(partition, key)
+            if most is not None and asked > most:
+                what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
+                why_not = f"{most} GPUs at most for {whose}"
+                yield Hit(job.resources.gpu_option, what, _ways(job, most), why_not=why_not)
+                break
+
+
+def _ways(job: Job, most: int) -> str:
+    """Return how a job keeps to a number of GPUs: fewer nodes with as many on each, or fewer on each."""
+    nodes, each, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
+    if nodes < 2 or not each or option == "gpus":
+        return f"ask for at most {most}"
+    per_node = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
+    ways = [f"--nodes {most // each}" if most >= each else f"--nodes 1 {per_node}{most}"]
+    ways += [f"{per_node}{most // nodes}"] if most >= nodes else []
+    return " or ".join(ways)
+
+
+@RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
+def _features_known(job: Job) -> Iterator[Hit]:
+    every = [partition.features for partition in job.partitions.values()]
+    if not every or None in every:
+        return
+    known = {feature for features in every for feature in features or ()}
+    documented = job.profile.sources and job.profile.user is None  # which may name some of them alone
+    names = " or ".join(f"'{name}'" for name in job.partitions)
+    for option in ("constraint", "prefer"):
+        for feature in _listed(job, option):
+            if feature not in known:
+                what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
+                fix = did_you_mean(feature, known) or f"leave out --{option}"
+                if documented:
+                    what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition {names}"
+                severity: Severity | None = "warning" if documented else None
+                yield Hit(
+                    option, what, fix, severity, why_not="" if documented else f"no feature '{feature}'"
+                )
+    text = job.option("constraint")
+    if not text or not known.issuperset(_listed(job, "constraint")):
+        return
+    from sbatchgen.check.sbatch.lists import matches
+
+    kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
+    if not any(matches(text, having) for having in kinds):
+        what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
+        fix = "name features of one kind of node"
+        yield Hit("constraint", what, fix, why_not="no node with all features")
+
+
+@RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
+def _nodes_known(job: Job) -> Iterator[Hit]:
+    lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
+    if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
+        return
+    from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need it
+
+    known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
+    for option, text in lists.items():
+        strange = [host for host in hosts(text) if host not in known]
+        if strange:
+            names = " or ".join(f"'{name}'" for name in job.partitions)
+            what = f"partition {names} has no node {first_names(strange, 3)}"
+            fix = "name nodes of the partition, or remove the option"
+            yield Hit(option, what, fix, why_not=f"no node {first_names(strange, 3)}")
+    left = len(known - {*hosts(lists.get("exclude", ""))})
+    if left < job.resources.nodes:
+        what = f"--exclude leaves {counted(left, 'node')} of the partition, but the job asks for "
+        what += f"{job.resources.nodes}: Slurm refuses it"
+        yield Hit("exclude", what, "exclude fewer nodes", why_not=f"{counted(left, 'node')} left")
+
+
+@RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
+def _nodes_pinned(job: Job) -> Iterator[Hit]:
+    nodes = job.resources.options.get("nodelist")
+    if nodes:
+        what = f"--nodelist={nodes}: the job waits for these nodes, even if others are free"
+        yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
+
+
+@RULES.add_fit("SB229", "error", "a partition that needs a reservation")
+def _reservation_given(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        if partition.reservation_only and "reservation" not in job.resources:
+            what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
+            fix = "add --reservation=NAME, or use another partition"
+            yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
+
+
+@RULES.add_fit(
+    "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
+)
+def _reservation_fits(job: Job) -> Iterator[Hit]:
+    known, name = job.profile.reservations, Text(job.option("reservation"))
+    reservation = known.get(name)
+    if not reservation:
+        near = nearest(name, map(str, known), 0.8) if name and known else ""
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # not the next of a series
+            what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
+            yield Hit("reservation", what, f"did you mean '{near}'?")
+        return
+    left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
+    if left <= 0:
+        what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
+        yield Hit("reservation", what, f"remove --reservation, {_UPDATE}")
+        return
+    for where, partition in job.partitions.items():
+        if reservation.partitions and where not in reservation.partitions:
+            what = f"partition '{where}' has no nodes of reservation '{name}': the job never starts"
+            fix = f"use partition {' or '.join(reservation.partitions)}"
+            yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
+            continue
+        asked = job.resources.time or partition.time_default or partition.time_max or 0
+        if asked > left:
+            what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
+            what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
+            fitting = Duration(max(left // 60, 1) * 60)
+            yield Hit("reservation", what, f"set --time {fitting} or less, {_UPDATE}")
+
+
+@RULES.add_fit(
+    "SB232",
+    "error",
+    "an array that is too large for the cluster",
+    pedantic=True,
+    has_defaults=True,
+    source="",
+)
+def _array_within_limit(job: Job) -> Iterator[Hit]:
+    limits = job.profile.limits
+    size = limits.max_array_size or MAX_ARRAY_SIZE
+    largest = max((max(each[-1], each.step) for each in job.array), default=-1)
+    if largest >= size:
+        known = limits.max_array_size is not None
+        whose = "on this cluster" if known else "unless the site changed it"
+        what = f"array index {largest} is not below MaxArraySize ({size} {whose}): Slurm refuses the job"
+        fix = f"use indices from 0 to {size - 1}, and add an offset in the script"
+        yield Hit("array", what, fix, None if known else "warning")
+    if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:
+        what = f"the array has {job.array_tasks} tasks, and this cluster allows {limits.max_array_tasks}"
+        yield Hit("array", what, "submit several arrays")
+
+
+@RULES.add("SB233", "info", "a large array without a limit on running tasks")
+def _array_throttled(job: Job) -> Iterator[Hit]:
+    array = job.option("array")
+    if job.array_tasks >= MANY_TASKS and "%" not in array:
+        what = f"{job.array_tasks} tasks may start at once: they fill the cluster, or use up your limits"
+        yield Hit("array", what, f"limit them: --array={array}%50")
+
+
+@RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
+def _licenses_known(job: Job) -> Iterator[Hit]:
+    known = job.profile.licenses
+    for name, count in _listed(job, "licenses").items() if known is not None else ():
+        available = (known or {}).get(Text(name))
+        if available is None and count:
+            what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
+            yield Hit("licenses", what, did_you_mean(name, known or {}))
+        elif count > (available or 0):
+            what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
+            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
+
+
+def _listed(job: Job, option: str) -> dict[str, int]:
+    """Return a job's licences with their numbers, or its features; nothing for a malformed list (SB140)."""
+    if not (text := job.option(option)):
+        return {}
+    from sbatchgen.check.sbatch import lists  # few jobs name any
+
+    if (
+        option == "constraint" and job.slurm < "26.05"
+    ):  # seen on 22.05: it reads nothing up to the next & or |
+        text = re.sub(r"\][^&,|]+", "]", text)
+    with suppress(ValueError):
+        return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)
+    return {}

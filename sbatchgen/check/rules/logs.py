@@ -1,0 +1,153 @@
+"""Logs and signals in the options of a resolved job or a script: SB117, SB604, SB606, SB701 to SB711."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.units import VARIABLE
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.job import Job
+from sbatchgen.check.script.resource_request import UNLIMITED
+
+RULES: Rules[Job] = Rules()
+
+_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+LOGS = ("output", "error")
+DEFAULT_LEAD_S = 60  # of --signal without @
+MAX_LEAD_S = 65535
+_LITERAL_OPTIONS = """
+account chdir comment container-image container-mounts container-workdir error input job-name mail-user output
+partition qos
+"""
+LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
+_SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
+MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
+
+
+@RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
+def _not_expanded(job: Job) -> Iterator[Hit]:
+    """In a resolved job a dollar is a dollar, but for the variables that a path of ours may hold."""
+    literal = _SHELL if job.is_script else VARIABLE
+    for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
+        value = job.option(name)
+        if literal.search(value) is None:
+            continue
+        what = f"Slurm expands neither variables nor ~ in directives: --{name} is literally '{value}'"
+        fix = "write the path out; %x, %j and %u work" if name in LOGS else "write the value out"
+        yield Hit(name, what, fix, None if job.is_script else "error")
+
+
+@RULES.add("SB604", "error", "a signal that comes too soon after the start", source="sbatch(1)")
+def _signal_leaves_time(job: Job) -> Iterator[Hit]:
+    signal, time = job.resources.options.get("signal"), job.resources.time
+    to, at, seconds = (signal or "").partition("@")
+    if not to or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
+        return  # none, or one that sbatch refuses: SB126
+    lead = int(seconds) if at else DEFAULT_LEAD_S
+    if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
+        what = f"the signal comes {lead} s before the time limit of {time} s: the job would hardly have begun"
+        fix = f"set {to}@{max(1, time // 4)}, or a longer time"
+        yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
+    elif lead < DEFAULT_LEAD_S:
+        what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
+        safe = max(lead, min(300, time // 4 if time else 300))
+        fix = f"leave time to save: {to}@{safe}" if safe > lead else "leave time to save: a longer time limit"
+        yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
+
+
+@RULES.add("SB606", "warning", "a requeue that overwrites the log")
+def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
+    options = job.resources.options
+    mode = options.get("open-mode", "")[:1]
+    own_log = "%r" in options.get("output", "") and job.slurm >= "25.11"
+    if "requeue" in options and mode != "a" and not own_log:
+        what = "a requeued job overwrites its log: what it wrote before is lost"
+        yield Hit("requeue", what, "add --open-mode=append")
+
+
+@RULES.add("SB701", "warning", "a log folder that may not exist")
+def _log_folder_exists(job: Job) -> Iterator[Hit]:
+    knows = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
+    if job.makes_log_folders or knows:
+        return
+    reported = set()
+    for name in LOGS:
+        folder = job.option(name).replace("%x", job.option("job-name") or "%x").rpartition("/")[0]
+        if folder.strip("./") == "" or folder in reported:
+            continue
+        path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
+        if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
+            continue
+        if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
+            continue  # a folder of the cluster, not of this machine; SB117
+        reported.add(folder)
+        what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
+        what += "the job fails without a log"
+        rare = _in_script(job) if job.assumed else None  # most sites have a later one
+        fix = f"mkdir -p {folder} first, as sbatchgen submit does"
+        if _OF_JOB.search(folder):  # which is not known before
+            fix = "a folder that is there, with the number in the name of the file"
+        yield Hit(name, what, fix, rare)
+
+
+_OF_JOB = re.compile(r"(?<!%)%\d*[jJAaNnst]")
+
+
+@RULES.add("SB702", "warning", "a log file that every job overwrites")
+def _log_varies(job: Job) -> Iterator[Hit]:
+    reported = False
+    for name in LOGS:
+        path, fix, severity = job.option(name), "add %j to it", _in_script(job)
+        does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
+        if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
+            continue
+        what, of_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
+        if job.array_tasks > 1 and not re.search(r"%\d*a", path):
+            what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
+            fix = "add %a to it, as in %A_%a" if of_array else fix
+        elif of_array:
+            continue
+        if not (reported and job.is_script):
+            yield Hit(name, what, fix, severity)
+        reported = True
+
+
+@RULES.add("SB704", "warning", "%a in a job that is not an array")
+def _log_of_no_array(job: Job) -> Iterator[Hit]:
+    for name in LOGS if "array" not in job.resources else ():
+        if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(name)):
+            what = f"%a in {name} becomes 4294967294, as the job is not an array"
+            yield Hit(name, what, "remove it, or add --array", _in_script(job))  # sbatch --array may be meant
+
+
+@RULES.add("SB705", "warning", "a per-node pattern in the only log", pedantic=True)
+def _log_of_node(job: Job) -> Iterator[Hit]:
+    for name in LOGS:
+        match = re.search(r"(?<!%)(?:%%)*(%\d*[Nnt])", job.option(name))
+        if match and (job.resources.nodes > 1 or job.resources.tasks_per_node > 1):
+            what = f"{match[1]} in {name} stands for the first node: the batch script has only one log"
+            yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
+
+
+@RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK)
+def _log_is_shared(job: Job) -> Iterator[Hit]:
+    for name in LOGS:
+        path = job.option(name)
+        if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - that is what is warned of
+            what = f"{name} '{path}' is on the node's own disk: you can't see it from the login node"
+            yield Hit(name, what, "use a folder that all nodes share", _in_script(job))
+
+
+@RULES.add("SB711", "info", "a job without a log", source="sbatch(1)")
+def _log_is_kept(job: Job) -> Iterator[Hit]:
+    path = job.option("output")
+    if path in ("none", "/dev/null"):
+        yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
+
+
+def _in_script(job: Job) -> Severity | None:
+    """Return a milder severity for what many scripts mean, and what would be a mistake in a resolved job."""
+    return "info" if job.is_script else None

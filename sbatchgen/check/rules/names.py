@@ -1,0 +1,185 @@
+"""Variables that a script reads by a wrong name or does not pass on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from itertools import islice
+
+from sbatchgen.base.errors import nearest
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.executables.word_table import rows
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.launches import Launch, slurm_number
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}
+
+
+def values_of(kind: str) -> dict[str, list[str]]:
+    """Return the variables of a kind, each with its values."""
+    pairs = (item.split("=") for item in VARIABLES[kind])
+    return {name: values.split(",") for name, values in pairs}
+
+
+OF_SLURM = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
+NAMES_MAX = 200  # of a script, which are compared with Slurm's
+LONGEST = 60
+OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR"))
+_GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
+OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
+READ_BY_CHILDREN = frozenset(VARIABLES["read-by-children"])
+_READ_BY_BEGINNING = tuple(VARIABLES["read-by-beginning"])
+
+
+@RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
+def _misnamed(script: JobScript) -> Iterator[Hit]:
+    uses = script.first_uses(lambda name: name.startswith("SLURM"))
+    for use in islice(uses, NAMES_MAX):
+        if meant := _meant(use.name):
+            yield Hit(script.at_start(use), f"Slurm does not set {use.name}: it is empty", meant)
+
+
+@lru_cache(maxsize=1024)
+def _meant(name: str) -> str:
+    """What to write instead of a name that Slurm does not have; "" if Slurm has it, or a site may have."""
+    is_known = not OF_SLURM.isdisjoint((name, _GROUPED.sub("", name))) or name.replace("_", "") in OF_SITES
+    if is_known or len(name) > LONGEST:
+        return ""
+    for end in range(len(name) - 1, len("SLURM_"), -1):
+        if name[end] == "_" and name[:end] in OF_SLURM:
+            rest = name[end:]
+            if rest == "_":  # glued to what follows
+                return f"${{{name[:end]}}}{rest}"
+            break
+    swapped = sorted(known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_")))
+    near = swapped[0] if swapped else nearest(name, sorted(OF_SLURM), 0.87)
+    return f"${near}" if near else ""
+
+
+@RULES.add("SB423", "warning", "a variable that is set but not exported")
+def _unexported(script: JobScript) -> Iterator[Hit]:
+    body = script.body
+    if any(setting.name == "allexport" and setting.on for setting in body.settings):
+        return
+    exported = {word for command in script.named("export", "declare") for word in command.arguments}
+    yield from _unexported_to_tasks(script, exported)
+    exported |= {assignment.name for assignment in body.sets if assignment.exported}
+    used = {use.name for use in body.uses}
+    has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
+    if not has_python or any(each.launcher for each in script.launches):
+        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which MPI does not read, and launchers set
+    started = [launch.command.at for launch in script.launches if not launch.is_helper]
+    for assignment in body.sets:
+        name, context = assignment.name, assignment.context
+        is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
+        is_read = name in READ_BY_CHILDREN or name.startswith(_READ_BY_BEGINNING)
+        if not is_plain or name in exported or name in used or not is_read:
+            continue
+        if started and started[-1] > assignment.at:
+            exported.add(name)
+            shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
+            what = f"{name} is not exported: the programs that the script starts do not see it"
+            yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
+
+
+def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
+    """Variables of the script that the text of a task uses, in single quotes or a quoted here-document."""
+    sets = script.body.sets
+    exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
+    for launch, text in _texts_of_tasks(script):
+        made_there = {name for pair in _MADE.findall(text) for name in pair}
+        for name in dict.fromkeys(_USED.findall(_OF_TEXT.sub("", text))):
+            before = [made for made in sets if made.name == name and made.at < launch.command.at]
+            if before and name not in exported | made_there | {*declared}:
+                what = f"{name} is not exported: ${name} is empty in the tasks of srun"
+                yield Hit(script.at_start(before[-1]), what, f"export {name}")
+
+
+def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
+    """The texts that the shells of tasks read, and the batch shell does not."""
+    for launch in script.steps:
+        command, shell = launch.command, next((each for each in launch.tools if each.name in SHELLS), None)
+        for tool in launch.tools:
+            option = tool.option("command") if tool.name in SHELLS else None
+            string = option.value_word.text if option and option.value_word else ""
+            if re.fullmatch(r"'[^']*'", string):  # not a part of '...'"$NAME"'...'
+                yield launch, string
+        for redirect in command.redirects if shell and "command" not in shell.options else ():
+            if redirect.target and redirect.operator.startswith("<<") and redirect.target.quoted:
+                after = command.source.text[redirect.target.end :].partition("\n")[2]
+                end = re.compile(rf"^\t*{re.escape(redirect.target.text[1:-1])}$", re.MULTILINE).search(after)
+                yield launch, after[: end.start()] if end else ""
+
+
+# In a task's text: single quotes within a here-document, comments, and a $ that is kept from this shell.
+_OF_TEXT = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
+_USED = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
+_MADE = re.compile(
+    r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?="
+    r"|\b(?:for|read|local|mapfile|declare)[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)"
+)
+
+
+@RULES.add("SB424", "warning", "a variable of another scheduler", words=(*OF_OTHERS,))
+def _of_others(script: JobScript) -> Iterator[Hit]:
+    if _OTHERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
+        return  # the script is for several schedulers
+    for use in script.first_uses(OF_OTHERS.get):
+        if use.name in script.tested:
+            continue
+        what = f"Slurm does not set {use.name}: it is empty"
+        if script.lines[use.line - 1].lstrip().startswith("cd "):
+            what += ", so cd goes to the home folder"
+        yield Hit(script.at_start(use), what, f"${OF_OTHERS[use.name]}")
+
+
+_OTHERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
+
+
+@RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes", words=("WORLD_SIZE",))
+def _world_size(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        tasks = launch.tasks
+        if not launch.is_native or not tasks:
+            continue
+        before = [made for made in script.body.sets if made.at < launch.command.end]
+        sets = [made for made in before if made.name == "WORLD_SIZE"]
+        sizes = [made for made in sets if (made in launch.command.prefix if made.prefix else made.exported)]
+        value = (sizes[-1].value or "") if sizes else ""
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
+            what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
+            what += ": they wait for the others" if int(value) > tasks else ""
+            is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
+            fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
+            yield Hit(script.at_start(sizes[-1]), what, fix)
+        return
+
+
+@RULES.add(
+    "SB431",
+    "warning",
+    "a variable of Slurm that the script overwrites",
+    source="sbatch(1)",
+    words=("SLURM_",),
+    report="https://github.com/CoBrALab/qbatch/pull/239",
+)
+def _overwritten(script: JobScript) -> Iterator[Hit]:
+    """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""
+    cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
+    for made in script.body.sets:
+        value = made.value or ""
+        if not made.context.top or made.prefix or made.by not in ("", "export") or not value.isdecimal():
+            continue
+        at = script.at_start(made)
+        if made.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+            what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
+            yield Hit(at, what, "remove it: Slurm sets it")
+        elif made.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
+            step = next((each.step for each in script.steps if each.command.at > made.at), None)
+            if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
+                what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
+                yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")

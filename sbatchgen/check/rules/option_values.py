@@ -1,0 +1,230 @@
+"""Values that Slurm refuses, whatever the cluster has, or reads otherwise than people: SB127, SB138, SB140.
+
+What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
+profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
+26.05, as named in the readers of `sbatch`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.units import Duration, meant_time
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.sbatch.option_table import value_kinds
+from sbatchgen.check.script.job import Job
+from sbatchgen.check.script.resource_request import UNLIMITED
+
+RULES: Rules[Job] = Rules()
+
+BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
+FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # that a job is mostly given
+FEW_HOURS = 16  # up to here a number is mostly meant as hours in a training, and as minutes in a short test
+FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
+LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
+_TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+
+
+@cache
+def _examples() -> dict[str, str]:
+    """Return how values are written, by option or by kind of value."""
+    from sbatchgen.check.executables.word_table import rows  # which a sound job does without
+
+    return dict(rows(__file__, "value_examples.txt"))
+
+
+def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
+    """Return what sbatch says of an option with this value, and a fix; None where it accepts it (SB126)."""
+    from sbatchgen.check.sbatch.values import RefusedError, check_value
+
+    try:
+        check_value(name, value, slurm=slurm)
+    except RefusedError as error:
+        if not error.args:
+            return None
+        meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
+        example = f"--{name}={meant}" if meant else _examples().get(name)
+        fix = f"write it as in {_like(example, value)}" if example else "see sbatch(1)"
+        fix = "write the value out: sbatch does not expand variables in directives" if "$" in value else fix
+        return f"'{value}' is not a value for --{name}: sbatch says \"{error}\"", fix
+    return None
+
+
+def _like(example: str, value: str) -> str:
+    """Return how a value is written, with the type of GPU that a wrong one has."""
+    kind = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
+    return example.replace("TYPE", kind[1]) if kind and kind[1] != "gpu" else example
+
+
+@RULES.add("SB127", "warning", "a time limit that is read as minutes")
+def _minutes(job: Job) -> Iterator[Hit]:
+    for name in ("time", "time-min"):
+        value = job.written(name)
+        match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
+        if match is None:
+            continue
+        minutes, seconds = int(match[1]), match[2]
+        is_usual = minutes in FULL_HOURS and not (seconds is None and minutes % 5 == 0)
+        is_meant = minutes % 5 == 0 or minutes > FEW_HOURS or not job.trains
+        if is_meant and not is_usual and int(seconds or 0) == 0:
+            continue  # 30 and 30:00 are half an hour
+        if seconds is not None:
+            what = f"--{name}={value} is {minutes} minutes and {seconds} seconds"
+            fix = f"write {value}:00 for hours, or 00:{minutes:02}:{seconds}"
+            yield Hit(job.at_value(name), what, fix)
+        elif minutes > 1:
+            what = f"--{name}={value} is {minutes} minutes"
+            yield Hit(job.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
+
+
+@RULES.add("SB138", "warning", "memory that is read as megabytes")
+def _megabytes(job: Job) -> Iterator[Hit]:
+    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        value = job.written(name)
+        largest = FEW_MIB if name == "mem" else FEW_MIB // 4
+        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= largest:
+            what = f"--{name}={value} is {value} megabytes"
+            yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
+
+
+def _is_short(job: Job, name: str) -> bool:
+    """Whether a directive names an option by its letter, as -p."""
+    from sbatchgen.check.script.script import JobScript
+
+    return isinstance(job, JobScript) and not job.options[name].word.text.startswith("--")
+
+
+@RULES.add("SB140", "error", "a value that slurmctld refuses")
+def _refused_value(job: Job) -> Iterator[Hit]:
+    for option, text in job.resources.options.items():
+        kind = value_kinds().get(option, "")
+        try:
+            _check(kind, text, job)
+        except ValueError as error:
+            what = f"Slurm refuses --{option}={text[:80]}: {error}"
+            yield Hit(option, what, _like(_examples()[f"kind {kind}"].format(option), text))
+    partition = job.resources.options.get("partition", "")
+    if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
+        what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
+        name = partition.lstrip("=")
+        yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
+    yield from _more_nodes_named(job)
+    yield from _of_others(job)
+    for name in ("gres", "partition") if job.is_script and job.slurm < TAKES_EMPTY_WORDS else ():
+        if job.resources.options.get(name) == "":
+            yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
+    batch, having = job.resources.options.get("batch", ""), job.resources.options.get("constraint", "")
+    if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", having)}):
+        what = f"--batch={batch}: {min(lacking)} is not in --constraint, so Slurm refuses the job"
+        yield Hit("batch", what, f"--constraint={batch}" if not having else "name it in --constraint too")
+    limit, least = job.resources.time, job.resources.time_min
+    if limit and least and limit < least:
+        what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
+        yield Hit("time-min", what, "give --time the larger one of both")
+
+
+def _of_others(job: Job) -> Iterator[Hit]:
+    """Yield the options that Slurm takes from root or an operator alone."""
+    for name in ("uid", "gid") if job.is_script else ():
+        if name in job.resources.options:
+            what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
+            yield Hit(name, what, "remove it")
+    nice = job.resources.options.get("nice", "")
+    if re.match(r"\s*-0*[1-9]", nice):
+        what = (
+            f"--nice={nice}: Slurm takes a negative one from operators alone, and refuses the job of others"
+        )
+        yield Hit("nice", what, "remove it")
+
+
+def _more_nodes_named(job: Job) -> Iterator[Hit]:
+    """Yield a --nodelist that names more nodes than --nodes asks for.
+
+    Source: sbatch 22.05 and 26.05, and CHANGES of Slurm 23.02.
+    """
+    nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
+    if not nodes.replace("-", "").isdecimal() or {"/", "{", "$", "<"} & {*listed}:
+        return
+    from sbatchgen.check.sbatch.hostlist import hosts
+
+    most, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(listed)})
+    if not 0 < most < count:
+        return
+    what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
+    is_taken = not job.assumed and job.slurm >= TAKES_SOME_OF_THE_NAMED
+    what += f"the job gets {most} of them" if is_taken else "sbatch refuses the job"
+    if job.assumed:
+        what += f", or gives it {most} of them from Slurm {TAKES_SOME_OF_THE_NAMED} on"
+    yield Hit("nodes", what, f"--nodes={count}, or name fewer nodes", "info" if is_taken else None)
+
+
+TAKES_SOME_OF_THE_NAMED = "23.02"
+TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.05 does not
+
+
+def refuses(option: str, text: str, job: Job) -> bool:
+    """Return whether slurmctld refuses the value of an option, on each cluster."""
+    try:
+        _check(value_kinds().get(option, ""), text, job)
+    except ValueError:
+        return True
+    return False
+
+
+def time_limit(seconds: int) -> str:
+    """Return a time limit as Slurm shows it."""
+    return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
+
+
+def _check(kind: str, text: str, job: Job) -> None:
+    """Raise a ValueError for a value that slurmctld refuses; a reader is loaded where its kind is given."""
+    match kind:
+        case "array":
+            _check_array(text)
+        case "dependency" | "features" | "licenses":
+            from sbatchgen.check.sbatch import lists
+
+            readers = {
+                "dependency": lists.check_dependency,
+                "features": lists.features,
+                "licenses": lists.licenses,
+            }
+            readers[kind](text)
+        case "hosts":
+            _check_hosts(text, job)
+        case "gres" | "gpus" if job.is_script:  # a resolved job holds only words and counts
+            from sbatchgen.check.sbatch.gres import items, of_gpus
+
+            for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):
+                pass
+        case "tres" if job.slurm >= "24.05":
+            kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if {*item} & {*":="}]
+            for unknown in (name for name in kinds if name not in _TRES):
+                hint = ": write gres/gpu" if unknown == "gpu" else ""
+                raise ValueError(f"'{unknown}' is not a kind of resource{hint}")
+
+
+def _check_array(text: str) -> None:
+    from sbatchgen.check.sbatch.array import indices
+
+    ranges = indices(text)
+    if ranges is None:
+        raise ValueError("not a list of indices")
+    if any(indexes[-1] >= LARGEST_ARRAY or indexes.step >= LARGEST_ARRAY for indexes in ranges):
+        raise ValueError(f"no cluster has indices of {LARGEST_ARRAY} or more")
+
+
+def _check_hosts(text: str, job: Job) -> None:
+    from sbatchgen.check.sbatch.hostlist import expanded, hosts
+
+    if not {"/", "{"} & {*text}:  # a file, or a function of slurmctld
+        expanded(text)
+    if text == job.resources.options.get("exclude"):
+        asked = hosts(job.option("nodelist"))
+        sizes = (job.resources.ntasks, job.resources.nodes_min)
+        fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may leave some out
+        if both := set() if fewer else {*hosts(text)} & {*asked}:
+            raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")

@@ -1,0 +1,541 @@
+"""How many processes the body starts.
+
+Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
+torch 2.13; bash(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from sbatchgen.base.finding import Edit, Severity
+from sbatchgen.base.quoting import ALSO, counted
+from sbatchgen.check.bash.chain import Tool
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.rules import rendezvous
+from sbatchgen.check.rules.edits import after, before
+from sbatchgen.check.rules.environment import arguments
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.rules.steps import last_work
+from sbatchgen.check.script.launches import (
+    LAUNCHER_WORDS,
+    MPI_WORDS,
+    OTHER_LAUNCHERS,
+    TRAINING_WORDS,
+    Launch,
+    fixed_nodes,
+)
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
+# Without --ntasks, srun ignores --ntasks-per-node in a job that asks for another number of tasks.
+ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
+
+
+@RULES.add("SB301", "warning", "several tasks, but nothing starts them")
+def _tasks_started(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
+    if tasks < 2 or script.steps or script.starts_unseen:
+        return
+    if any(launch.mpi or launch.launcher for launch in script.launches):
+        return
+    if script.named("srun", *OTHER_LAUNCHERS):
+        return
+    if resources.nodes < 2:  # one process on one node has the CPUs of all tasks
+        yield from _gpus_of_tasks(script, tasks)
+        return
+    for launch in script.trainings:
+        if not {"V", "version"} & launch.tools[0].options.keys():
+            what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
+            what += f"nothing starts the other {counted(tasks - 1, 'task')}"
+            fix = f"srun {_head(launch)}"
+            rank_each = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
+            if not _ONE_OF_SEVERAL.search(script.text) and not rank_each:
+                cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
+                alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
+                fix = f"{alone} for one process{ALSO}{fix} if each task is to be a rank of it"
+            yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
+            return
+
+
+# What a program needs that is one of several processes.
+_ONE_OF_SEVERAL = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
+
+
+def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
+    """A program that runs once in a job that gives each task GPUs, which only steps have."""
+    binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
+    work = last_work(script) if binding and "none" not in script.option(binding) else None
+    if work and not script.named("parallel", "xargs"):
+        what = f"--{binding} is about the {tasks} tasks of a step, and nothing starts them: this runs once, "
+        what += "and sees all GPUs"
+        words = " ".join(word.text for word in work.words[:2])
+        fix = f"leave --{binding} out, or srun {words} ... to start it {tasks} times"
+        yield Hit(script.at_word(work.words[0]), what, fix)
+
+
+@RULES.add(
+    "SB302",
+    "warning",
+    "several launchers on a node",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+    report="https://github.com/awslabs/awsome-distributed-ai/pull/1112",
+)
+def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        tasks, workers = launch.tasks_per_node, launch.workers
+        if launch.launcher is None or launch.step is None or tasks is None or tasks < 2:
+            continue
+        name = launch.launcher.name
+        if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
+            continue  # one agent for each process
+        what = f"srun starts {name} {tasks} times on a node"
+        asked = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
+        if asked and launch.number(asked, launch.step) != tasks:
+            what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
+            what += f"{tasks} times on a node"
+        if workers:
+            gpus = script.resources.gpu_count
+            what += f", and each starts {counted(workers, 'process')}: {tasks * workers} on a node"
+            what += f" with {counted(gpus, 'GPU')}" if gpus else ""
+        else:
+            what += ", and each starts processes for the whole node"
+        yield Hit(script.at_word(launch.launcher.words[0]), what, f"{ONE_ON_EACH_NODE} {name} ...")
+
+
+@RULES.add(
+    "SB326",
+    "warning",
+    "an option that torchrun takes for its own",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+)
+def _ambiguous(script: JobScript) -> Iterator[Hit]:
+    """Short forms of several options: torchrun looks for its own among the program's too."""
+    for launch in script.trainings:
+        launcher = launch.launcher
+        if launcher is None or launcher.name != "torchrun" or not launch.program.words:
+            continue
+        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
+        if any(word.text == "--" for word in own):
+            continue
+        for word in launch.program.words[1:]:
+            name = launcher.body.text_of(word).partition("=")[0]
+            if name == "--":
+                break
+            known = _spellings() if name.startswith("--") and len(name) > 2 else ()
+            short_for = [each for each in known if each.startswith(name)]
+            if len(short_for) > 1 and name not in short_for:
+                what = f"torchrun reads {name} as short for {short_for[0]} or {short_for[1]}, and ends: "
+                what += "ambiguous option"
+                program = launch.program.words[0]
+                fix = f"-- before {program.text}: torchrun ... -- {program.text} ... {name}"
+                yield Hit(script.at_word(word), what, fix, edits=before(script, program, "-- "))
+                break
+
+
+@cache
+def _spellings() -> list[str]:
+    """The long options of torchrun with - and _, each of which argparse knows by its beginning."""
+    table = PROGRAMS["torchrun"]
+    names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
+    return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
+
+
+@RULES.add("SB303", "error", "a multi-node launcher that starts on one node only", words=LAUNCHER_WORDS)
+def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
+    nodes = script.resources.nodes
+    yield from _more_than_the_job(script)
+    if nodes < 2 or script.named(*OTHER_LAUNCHERS):
+        return
+    if any(step.launcher or step.program.name.startswith(("$", '"')) for step in script.steps):
+        return
+    for launch in script.launches:
+        launcher, context = launch.launcher, launch.command.context
+        if launcher is None or launch.step or launch.mpi or context.function or context.loop:
+            continue
+        if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
+            continue
+        yield _started_once(script, launch, launcher, nodes)
+
+
+def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
+    """A launcher that waits for more nodes than the job asks for."""
+    nodes, launches = fixed_nodes(script.resources), [each for each in script.launches if each.launcher]
+    is_one = len(launches) == 1 and {"nodes", "ntasks-per-node"} & script.options.keys()
+    if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
+        return
+    launch = launches[0]
+    launcher, wanted, context = launch.launcher, launch.told_nodes or 0, launch.command.context
+    is_sure = not (context.function or context.loop or context.background or context.branch)
+    if launcher and wanted > nodes and is_sure and launcher.name != "deepspeed":
+        option = PROGRAMS[launcher.name].role("NODES")
+        what = (
+            f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has {counted(nodes, 'node')}"
+        )
+        fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={wanted}"
+        yield Hit(script.at_word(launcher.words[0]), what, fix, "warning")
+
+
+def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
+    """A launcher that runs on the first node only."""
+    program, call = PROGRAMS[launcher.name], launch.launcher_call
+    what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
+    word = launch.tools[0].words[0]
+    at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
+    rank = launcher.option(program.role("RANK"))
+    is_static = call is not None and call.is_static
+    if launcher.name == "deepspeed":  # one of them on each node would train alone
+        fix = rendezvous.instead_of_deepspeed(f"{ONE_ON_EACH_NODE} ")
+    elif rank or (is_static and launcher.name not in rendezvous.OF_TORCH):
+        option = rank.name if rank else program.role("RANK").replace("-", "_")
+        fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
+    elif is_static:
+        fix += f", with {rendezvous.MEETING}"
+    if not launch.told_nodes or launch.told_nodes < 2:
+        what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
+        if launcher.name != "deepspeed":
+            fix += f"{' and' if ', with' in fix else ', with'} --{program.role('NODES')}=$SLURM_NNODES"
+        return Hit(at, what, fix, "warning")
+    what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
+    edits: tuple[Edit, ...] = ()
+    if launch.told_nodes == nodes and not rank and "ntasks-per-gpu" not in script.resources:
+        start = before(script, word, f"{ONE_ON_EACH_NODE} ")
+        meeting = rendezvous.meeting_edits(script, launcher) if is_static else ()
+        meets = meeting if is_static else call and call.of_role("HOST")[0]
+        edits = (*start, *meeting) if start and meets else ()
+    return Hit(at, what, fix, edits=edits)
+
+
+@RULES.add(
+    "SB304",
+    "warning",
+    "a launcher with other GPUs or nodes than the job has",
+    applies=Applies.USUALLY & ~Applies.RENDERED,
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+)
+def _launcher_counts(script: JobScript) -> Iterator[Hit]:
+    yield from _fewer_visible(script)
+    resources, trainings = script.resources, script.trainings
+    shared = any(launch.command.background for launch in trainings)  # they may share the job
+    for launch in trainings:
+        launcher = launch.launcher
+        if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
+            continue
+        workers, gpus = launch.workers, resources.gpu_count
+        option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))
+        if workers and gpus and option and launch.step_gpus is None and workers != gpus:
+            what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
+            what += f"{counted(gpus, 'GPU')}: "
+            what += "not enough for all" if workers > gpus else f"{gpus - workers} stay idle"
+            yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
+        if gpus > 1 and _has_one_process(launch) and "PET_NPROC_PER_NODE" not in script.text:
+            what = f"torchrun without --nproc-per-node starts one process: of {gpus} GPUs on a node, "
+            what += f"{gpus - 1} {'stays' if gpus == 2 else 'stay'} idle"
+            yield Hit(script.at_word(launcher.words[0]), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
+        agents, group = launch.tasks, launch.told_nodes
+        option = launcher.option("nnodes")
+        one_each = launch.tasks_per_node == 1 and not launch.by_some_tasks
+        if launch.step and option and agents and group and one_each and agents != group:
+            what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
+            what += "they wait for more" if agents < group else "they do not form one group"
+            yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+
+
+def _fewer_visible(script: JobScript) -> Iterator[Hit]:
+    """A launcher for which CUDA_VISIBLE_DEVICES leaves fewer GPUs than it starts processes."""
+    for launch in script.trainings:
+        before = [made for made in script.body.sets if made.at < launch.command.end]
+        sets = [made for made in before if made.name == "CUDA_VISIBLE_DEVICES"]
+        made, workers = sets[-1] if sets else None, launch.workers
+        if not made or not workers or not launch.launcher or (made.context.branch and not made.prefix):
+            continue
+        is_seen = made in launch.command.prefix if made.prefix else made.exported and made.context.top
+        if is_seen and re.fullmatch(r"\d+(?:,\d+)*", made.value or "", re.ASCII):
+            count = (made.value or "").count(",") + 1
+            if count < workers:
+                what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
+                what += f"{workers} processes that {launch.launcher.name} starts on a node"
+                yield Hit(script.at_start(made), what, "remove it: Slurm sets it")
+
+
+def _has_one_process(launch: Launch) -> bool:
+    """Whether its torchrun, the only one of a node, starts one process as its options do not say more."""
+    is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
+    call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
+    return call is not None and call.is_one_by_default
+
+
+@RULES.add(
+    "SB352",
+    "warning",
+    "a program that expects other nodes or GPUs than the job has",
+    source="sbatch(1)",
+    words=TRAINING_WORDS,
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/10098",
+)
+def _expected(script: JobScript) -> Iterator[Hit]:
+    resources, nodes = script.resources, fixed_nodes(script.resources)
+    for launch in script.trainings:
+        if launch.command.background or launch.launcher or nodes is None:
+            continue  # SB304 is about launchers; programs in the background share the job
+        for name, word, value in arguments(launch):
+            wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
+            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
+            has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
+            if unit == "process":  # Lightning takes it for the tasks that srun starts
+                has = (launch.tasks_per_node or 0) if launch.is_native else 0
+            is_all = launch.nodes == nodes or "ray start" in script.text  # else others may have the rest
+            if wanted and has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
+                what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
+                what += f"{has}{' on a node' * (unit != 'node')}: "
+                what += "it waits for more" if wanted > has else "the others are idle, or do the same"
+                yield Hit(script.at_word(word), what, _in_words_of_slurm(name, word.text, unit))
+
+
+def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
+    """The number of a program in words of Slurm."""
+    if unit == "process":
+        return "--ntasks-per-node=N, a task for each"
+    variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
+    return f"{name}{'=' if '=' in word else ' '}{variable}"
+
+
+_COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+_UNITS = {
+    "node": re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)"),
+    "GPU": re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node"),
+    "process": re.compile(r"(?:--)?devices"),
+}
+
+
+@RULES.add(
+    "SB305",
+    "warning",
+    "srun gives each task one CPU only",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/41",
+)
+def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
+    cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
+    if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
+        return
+    if any(assignment.name == name and assignment.exported for assignment in script.body.sets):
+        return
+    for launch in script.steps:
+        step = launch.step
+        if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
+            continue
+        if any(assignment.name == name for assignment in launch.command.prefix):
+            continue
+        what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
+        what += "CPUs, each gets only one"
+        fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
+        edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
+        yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
+
+
+@RULES.add("SB316", "info", "each rank sees only one GPU", words=("srun",))
+def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    bound = script.option("gpu-bind")
+    binding = "gpu-bind" if bound.startswith("single") else ""
+    if not bound and resources.gpus_per_task and sum(count for _, count in resources.gpus_per_task) == 1:
+        binding = "gpus-per-task"
+    if not bound and "ntasks-per-gpu" in resources:
+        binding = "ntasks-per-gpu"
+    for launch in script.trainings:
+        tasks = launch.tasks_per_node
+        if not binding or not launch.is_native or tasks is None or tasks < 2:
+            continue
+        if launch.step and launch.step.option("gpu-bind") is None:
+            what = f"with --{binding} each task sees only its own GPU, as number 0: a program that uses GPU "
+            what += "$SLURM_LOCALID fails, and NCCL may be slower"
+            yield Hit(binding, what, "--gpus-per-node=N, or add --gpu-bind=none")
+            return
+
+
+@RULES.add(
+    "SB321",
+    "warning",
+    "tasks that Slurm may spread unevenly",
+    pedantic=True,
+    source="sbatch(1)",
+    words=("srun",),
+)
+def _uneven(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    nodes, tasks = resources.nodes, resources.ntasks
+    if nodes < 2 or not tasks or resources.ntasks_per_node or tasks <= nodes or "distribution" in resources:
+        return
+    for launch in script.trainings:
+        if launch.step and not {"ntasks-per-node", "ntasks"} & launch.step.options.keys():
+            each = -(-tasks // nodes)
+            what = f"{tasks} tasks on {nodes} nodes may be spread unevenly, as {tasks - nodes + 1} and 1"
+            yield Hit("ntasks", what, f"--ntasks-per-node={each} instead of --ntasks")
+            return
+
+
+@RULES.add("SB322", "info", "tasks per node and GPUs per node differ", words=("srun",))
+def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    gpus = resources.gpu_count
+    if not gpus or resources.gpus_per_task or "ntasks-per-gpu" in resources or resources.shards:
+        return
+    for launch in script.trainings:
+        tasks = launch.tasks_per_node
+        if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
+            continue
+        if tasks != gpus and not launch.command.background:
+            fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
+            what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
+            is_more = tasks > gpus and "mps" not in script.text.lower()
+            fix = f"--ntasks-per-node={gpus}"
+            yield Hit(script.at_command(launch.command), what, fix, "warning" if is_more else None)
+            return
+
+
+@RULES.add(
+    "SB313",
+    "warning",
+    "mpirun with other processes than the job has tasks",
+    source="srun(1)",
+    words=MPI_WORDS,
+)
+def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    each = resources.cpus_per_task or 1
+    # With CPUs for a task and no number of tasks, sbatch takes one for each node.
+    asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+    tasks = asked or (resources.nodes if each > 1 and resources.ntasks_per_gpu is None else 0)
+    launches = [launch for launch in script.launches if launch.mpi]
+    for launch in launches if tasks and "exclusive" not in resources else ():
+        mpi = launch.mpi
+        if not mpi or launch.step:
+            continue
+        roles = PROGRAMS[mpi.name].roles
+        option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
+        count = launch.number(option, mpi)
+        if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
+            continue
+        fix = f'{mpi.name} -np "$SLURM_NTASKS"'
+        # With CPUs for each task other MPIs may start them all the same, on these.
+        severity: Severity | None = "info" if count > tasks and each > 1 else None
+        if count > tasks:
+            what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
+            what += "Open MPI ends for lack of slots"
+            fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
+        elif 2 * count <= asked and len(launches) == 1 and _is_all(script, launch):
+            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
+            what += f"{tasks - count} stay idle"
+        else:
+            continue
+        yield Hit(script.at_option_of(option), what, fix, severity)
+
+
+_THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
+
+
+def _is_all(script: JobScript, launch: Launch) -> bool:
+    """Whether a launch is all that its job does, and takes no threads or memory of other tasks."""
+    context = launch.command.context
+    is_alone = context.top and not context.loop and not context.background
+    return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
+
+
+@RULES.add(
+    "SB346",
+    "warning",
+    "one process where several are asked for",
+    source="sbatch(1)",
+    words=("srun",),
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/20391",
+)
+def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
+    if not tasks or not each or tasks > nodes or each < 2 or resources.gpu_count not in (0, each):
+        return
+    for launch in script.trainings:
+        step = launch.step
+        if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
+            what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
+            what += f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the "
+            what += "number"
+            what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
+            yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
+            return
+
+
+@RULES.add(
+    "SB350",
+    "warning",
+    "a step of as many tasks as fit",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/TUM-DAML/seml/issues/177",
+)
+def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
+    """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
+    if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
+        return
+    inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
+    sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
+    for launch in script.trainings:
+        step = launch.step
+        own = step.option("cpus-per-task") if step else None
+        cpus = launch.number(own, step) if own and step else inherited
+        if step and cpus and not _OF_TASKS & step.options.keys() and 2 * cpus <= min(sizes or [LEAST_CPUS]):
+            what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
+            what += "often as that fits into the CPUs of the node, and the job has them all"
+            fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
+            yield Hit(script.at_word(step.words[0]), what, fix)
+            return
+
+
+_OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"))
+LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
+
+
+@RULES.add(
+    "SB349",
+    "warning",
+    "ranks that a trainer does not get",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/NVlabs/Long-RL/issues/20",
+)
+def _without_ranks(script: JobScript) -> Iterator[Hit]:
+    if (
+        script.folder is None
+        or _TELLS_RANKS.search(script.text)
+        or script.starts_unseen
+        or script.named("cd")
+    ):
+        return
+    for launch in script.trainings:
+        tasks = launch.tasks or 0
+        if not launch.is_native or tasks < 2 or script.containers or not launch.program.name.endswith(".py"):
+            continue
+        name, source = launch.program.name, script.source_of(launch)
+        if source and source.needs_ranks:
+            what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
+            what += "find each other: it fails, or each trains alone"
+            fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "
+            fix += "WORLD_SIZE=$SLURM_NTASKS, MASTER_ADDR and MASTER_PORT exported before it"
+            yield Hit(script.at_command(launch.command), what, fix)
+
+
+_TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
+
+
+def _head(launch: Launch) -> str:
+    return " ".join(word.text for word in launch.command.words[:2]) + " ..."

@@ -1,0 +1,427 @@
+"""How the processes of a launch find each other.
+
+Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
+torch 2.13; bash(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Edit, Place
+from sbatchgen.base.quoting import CODE, OR
+from sbatchgen.check.bash import Assignment
+from sbatchgen.check.bash.chain import Tool, ToolOption
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
+LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
+_PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
+_ADDRESS_NAME = re.compile(
+    r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
+)
+_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
+
+
+@RULES.add("SB306", "warning", "a port that is the same for every job", words=("PORT", *LAUNCHER_WORDS))
+def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
+        return
+    often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
+    reported = set()
+    for place, name, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
+            reported.add(port)
+            what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
+            yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
+
+
+@RULES.add(
+    "SB334",
+    "warning",
+    "a rendezvous port that no process gets",
+    words=("PORT", "Port", "port", *LAUNCHER_WORDS),
+)
+def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
+    for place, name, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{4,8}", port, re.ASCII) and int(port) > LAST_PORT:
+            what = f"there is no port {port}: the last one is {LAST_PORT}"
+            yield Hit(place, what, f"{name}={_OWN_PORT}")
+        if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
+            what = f"port {port} is below 1024, where only root may listen: no process gets it"
+            yield Hit(place, what, f"{name}={_OWN_PORT}")
+    for made in script.body.sets:
+        if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
+            what = "this port may be below 1024, where only root may listen: now and then a job fails"
+            yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
+        elif made.word is not None and made.name.upper() in _PORT_NAMES:
+            highest = _highest(made.word.text)
+            if highest and highest > LAST_PORT:
+                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
+                yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
+
+
+LAST_PORT = 65535
+_SUM = re.compile(r"\$\(\((.*)\)\)")
+_RANGE = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")
+_TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?ID)\}?(?:%(\d+))?\)?")
+
+
+def _highest(text: str) -> int | None:
+    """Return the highest number that a sum of random numbers and ids is; None if the text does not say it."""
+    text = text.strip('"')
+    if picked := _RANGE.fullmatch(text):
+        return int(picked[1])
+    if not (whole := _SUM.fullmatch(text)):
+        return None
+    total = 0
+    for part in re.sub(r"\s", "", whole[1]).split("+"):
+        if not (term := _TERM.fullmatch(part)) or part.count("(") != part.count(")"):
+            return None
+        number, random, modulo = term.groups()
+        if number and modulo:
+            return None
+        if not (number or random or modulo):
+            return None  # an id alone: small on a young cluster
+        highest = int(number) if number else 32767 if random and not modulo else int(modulo) - 1
+        total += min(highest, 32767) if random else highest
+    return total
+
+
+# A random port without a lower end.
+_ANY_PORT = re.compile(
+    r"shuf\s+-i\s*\d{1,3}-|^\"?\$\{?RANDOM\}?\"?$|\$\(\(\s*\$?\{?RANDOM\}?\s*(?:%\s*\d+\s*)?\)\)"
+)
+
+
+@RULES.add("SB307", "warning", "a rendezvous address that differs on every node", words=TRAINING_WORDS)
+def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
+    fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
+    yield from (
+        Hit(place, what, f"{name or 'MASTER_ADDR'}={FIRST_NODE}, before srun")
+        for place, name, what in _named_nodes(script)
+    )
+    spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
+    if not spread:
+        return
+    nodes = script.resources.nodes
+    for launch, launcher in ((each, each.launcher) for each in spread if each.launcher):
+        if launch.told_nodes not in (None, 1) and _lacks_address(launch, launcher):
+            what = "torchrun without --rdzv-endpoint meets at localhost: "
+            what += f"the {launch.nodes} nodes never find each other"
+            yield Hit(script.at_word(launcher.words[0]), what, MEETING, "error")
+        for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
+            value, source = launcher.text_of(option), option.word.source
+            if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
+                what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
+                what += "other"
+                yield Hit(script.at_option_of(option), what, fix, "error")
+            elif "$(hostname" in value and not (source is script.body.source or source.fixed):
+                # It is in single quotes after bash -c, so that the shell of each task expands it.
+                what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
+                yield Hit(script.at_option_of(option), what, fix)
+    for assignment in _addresses(script):
+        value = (script.body.value(assignment.word) if assignment.word else "") or ""
+        if LOOPBACK.match(value) and not assignment.context.branch:
+            what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
+            yield Hit(script.at_start(assignment), what, f"{assignment.name}={FIRST_NODE}")
+    for place, name, what in _doubtful_addresses(script):
+        yield Hit(place, what, f"{name}={FIRST_NODE}")
+
+
+@RULES.add(
+    "SB355",
+    "error",
+    "launchers that are all the first node",
+    source="torch/distributed/run.py",
+    words=LAUNCHER_WORDS,
+)
+def _all_first(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        launcher, call, nodes = launch.launcher, launch.launcher_call, launch.nodes or 0
+        if not launcher or not call or nodes < 2 or not launch.step or launch.by_some_tasks:
+            continue
+        at = script.at_word(launcher.words[0])
+        if not call.knows_others:
+            yield Hit(at, without_hosts(nodes), instead_of_deepspeed(), "warning")
+        rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
+        is_own = rank and not (launcher.text_of(rank) or "$").isdecimal()
+        if not call.is_static or is_own or (launch.told_nodes or 0) < 2 or _may_hold_rank(launch):
+            continue
+        if not is_joined(launcher) and not rank and launcher.name == "torchrun":
+            continue  # SB307: it has no place to meet
+        severity = None if not launcher.name.startswith("accelerate") else "warning"
+        edits = meeting_edits(script, launcher)
+        what, fix = of_first_node(launcher.name, nodes, rank.name if rank else "")
+        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
+
+
+OF_TORCH = ("torchrun", "ft_launcher")  # which have the rendezvous of torch
+_TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py"
+
+
+def instead_of_deepspeed(before: str = "") -> str:
+    """Return the fix of deepspeed on several nodes, with what comes before torchrun in the line."""
+    return (
+        "start the program with torchrun, whose variables deepspeed's initialize() reads"
+        f"{CODE}{before}{_TORCHRUN}{OR}write a --hostfile, and start deepspeed without srun"
+    )
+
+
+def without_hosts(nodes: int) -> str:
+    """Return what is wrong with deepspeed on each of several nodes."""
+    return (
+        f"without --hostfile deepspeed knows its own node only: each of the {nodes} nodes trains the same "
+        "model alone"
+    )
+
+
+def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
+    """Return what is wrong with launchers that all have rank 0, perhaps by an option, and the fix."""
+    option = PROGRAMS[name].role("RANK")
+    if name.startswith("accelerate"):  # of which older releases know the option by its underscore alone
+        option = option.replace("-", "_")
+    fix = f"srun bash -c '{name} ... --{option}=$SLURM_NODEID ...', in single quotes"
+    if name.startswith("accelerate"):
+        what = f"without --{option} accelerate takes the rank of its own settings on all {nodes} nodes, or "
+        what += "ends with a TypeError"
+    else:
+        what = f"without --{option} each of the {nodes} nodes has rank 0"
+        fix = f"replace --master-addr and --master-port by these options{CODE}{MEETING}{OR}{fix}"
+    if given:
+        what = f"--{given}=0 makes each of the {nodes} nodes the first"
+    return f"{what}: they wait for the others until the time limit", fix
+
+
+def is_joined(launcher: Tool) -> bool:
+    """Whether the options of a launcher say where its nodes meet."""
+    return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
+
+
+def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
+    """Return the edits by which a static torchrun meets the others; none if they are not safe."""
+    host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
+    if launcher.name not in OF_TORCH or not host or launcher.body.source is not script.body.source:
+        return ()
+    named = (
+        launcher.option(name)
+        for name in ("node-rank", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
+    )
+    options = sorted((each for each in named if each), key=lambda each: each.word.at)
+    if not all(_is_plain(script, option) for option in options):
+        return ()
+    port = launcher.option("master-port") if host.name == "master-addr" else None
+    address = _written(host)
+    if host.name == "master-addr":
+        address += f":{_written(port) if port else _OWN_PORT}"
+    first, *others = options
+    return (
+        _replaced(script, first, f"--rdzv-backend=c10d --rdzv-endpoint={address}"),
+        *(_replaced(script, option, "") for option in others),
+    )
+
+
+def _is_plain(script: JobScript, option: ToolOption) -> bool:
+    """Whether an option is written in a line of the script, where it can be replaced."""
+    words = [option.word, option.value_word or option.word]
+    is_here = all(word.source is script.body.source and word.text.strip() for word in words)
+    return (
+        is_here
+        and words[0].text.startswith("--")
+        and len({line for word in words for line in (word.line, word.end_line)}) == 1
+    )
+
+
+def _written(option: ToolOption) -> str:
+    """The value of an option as the script has it, with its quotes."""
+    word = option.value_word
+    return word.text if word and word is not option.word else option.word.text.partition("=")[2]
+
+
+def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
+    """The edit that puts a text in place of an option with its value; no text also removes a blank."""
+    start, end = option.word.column, (option.value_word or option.word).end_column
+    line = script.lines[option.word.line - 1]
+    if not text and line[start - 2 : start - 1] == " ":
+        start -= 1
+    return Edit(option.word.line, start, end, text)
+
+
+def _may_hold_rank(launch: Launch) -> bool:
+    """Whether words or variables that the text does not show may number the nodes of a launcher."""
+    program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
+    is_words = program.startswith("$") and "/" not in program
+    return is_words or "PET_" in text
+
+
+def _lacks_address(launch: Launch, launcher: Tool) -> bool:
+    """Whether neither the options of its torchrun nor variables may say where the nodes meet."""
+    backend = launcher.option("rdzv-backend")
+    known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
+    is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
+    if is_other or known & launcher.options.keys():
+        return False
+    # Ours finds it itself.
+    knows = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
+    return "$" not in launch.program.name and not knows
+
+
+@RULES.add(
+    "SB345",
+    "warning",
+    "messages in the value of an address",
+    source="docs/design/slurm.md",
+    words=("2>&1", "&>"),
+    report="https://github.com/ishandhanani/srt-slurm/pull/250",
+)
+def _messages_in_address(script: JobScript) -> Iterator[Hit]:
+    """2>&1 of a step in $( ), or in a function that is called there."""
+    places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
+    for launch in script.steps:
+        command = launch.command
+        if not _STDERR_TOO.search(command.text) or command.pipe or not launch.is_helper:
+            continue
+        function = command.context.function
+        calls = [command] if command.context.substitution or not function else script.named(function)
+        inside = (call for call in calls if call.context.substitution)
+        if any(made.at < call.at < made.end for call in inside for made in places):
+            what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
+            what += "becomes a part of the address"
+            fix = "leave out 2>&1, or take the name: scontrol show hostnames"
+            yield Hit(script.at_word(command), what, fix)
+
+
+_STDERR_TOO = re.compile(r"2>&1|&>")
+_PLACE_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
+
+
+@RULES.add("SB331", "error", "a quoted list of nodes in an array", words=("hostname",))
+def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
+    if "hostname" not in script.text or script.resources.nodes < 2:
+        return
+    body = script.body
+    lists = {made.name for made in body.sets if made.word and _LISTS_NODES.search(made.word.text)}
+    for made in body.sets:
+        piece = made.items[0].only_piece if made.items and len(made.items) == 1 else None
+        if made.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
+            continue
+        word = made.items[0]
+        if piece.name in lists if piece.kind == "variable" else _LISTS_NODES.search(piece.text):
+            what = f"the quotes make all {script.resources.nodes} nodes one element of {made.name}: "
+            what += f"${{{made.name}[1]}} is empty, and ${{{made.name}[0]}} names no host"
+            bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
+            edit = Edit(word.line, word.column, word.end_column, bare)
+            edits = (edit,) if word.line == word.end_line else ()
+            yield Hit(script.at_word(word), what, f"{made.name}=({bare})", edits=edits)
+
+
+_LISTS_NODES = re.compile(
+    r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|]*\)|`\s*scontrol\s+show\s+hostnames?\b[^|]*`"
+)
+
+
+@RULES.add(
+    "SB324",
+    "warning",
+    "--standalone on several nodes",
+    source="torch/distributed/run.py",
+    words=("standalone",),
+    report="https://github.com/DeepWave-KAUST/sweep/pull/68",
+)
+def _standalone(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        option = launch.launcher.option("standalone") if launch.launcher else None
+        nodes = launch.nodes
+        if option and launch.step and nodes and nodes > 1 and not launch.by_some_tasks:
+            what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
+            what += "same model alone"
+            fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+            yield Hit(script.at_word(option.word), what, fix)
+
+
+def _has_whole_nodes(script: JobScript) -> bool:
+    """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
+    partitions, gpus = script.partitions, script.resources.gpu_count
+    sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
+    return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
+
+
+def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Each literal port, with its place and the variable for it."""
+    used = script.trainings
+    if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
+        return
+    for assignment in script.body.sets:
+        if assignment.word is not None and assignment.name in _PORT_NAMES:
+            yield script.at_start(assignment), assignment.name, assignment.value or ""
+    for launch in used:
+        launcher = launch.launcher
+        if launcher is None or "standalone" in launcher.options:
+            continue
+        for name in ("rdzv-endpoint", PROGRAMS[launcher.name].role("PORT")):
+            option = launcher.option(name)
+            pieces = option.value_word.pieces if option and option.value_word else ()
+            if option and pieces and pieces[-1].kind == "text":
+                port = launcher.text_of(option).rpartition(":")[2]
+                yield script.at_option_of(option), "MASTER_PORT", port
+
+
+def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Yield addresses that are a certain node, which --nodelist does not ask for, each with its variable."""
+    named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
+    given = [(script.at_start(made), made.name, made.value or "") for made in named]
+    for launcher in filter(None, (launch.launcher for launch in script.trainings)):
+        names = {*PROGRAMS[launcher.name].roles.get("HOST", ()), "master-addr"}
+        options = map(launcher.option, sorted(names))
+        given += [(script.at_option_of(option), "", launcher.text_of(option)) for option in options if option]
+    for place, variable, value in given if script.trainings and "nodelist" not in script.options else ():
+        if name := named_node(value):
+            what = f"the script names {name} as the place to meet: the job may run on other nodes"
+            yield place, variable, what
+
+
+def named_node(address: str) -> str:
+    """Return the node in an address with or without a port; "" if it is not certain, or this node itself."""
+    match = _NODE.match(address)
+    return match[1] if match and not LOOPBACK.match(address) else ""
+
+
+_NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")
+
+
+def _addresses(script: JobScript) -> list[Assignment]:
+    return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
+
+
+def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+    """Yield commands in an assignment of an address that other nodes can't use, with its variable."""
+    addresses = _addresses(script)
+    started = {id(launch.command): launch.program.words for launch in script.steps}
+    for command in script.named("hostname", "echo", "srun"):
+        is_substituted = command.context.substitution and not command.context.trap
+        inside = [address.name for address in addresses if address.at <= command.at < address.end]
+        if not is_substituted or not inside:
+            continue
+        words = started.get(id(command), command.words)
+        name = words[0].text if words else ""
+        values = [word.value or "" for word in words[1:]]
+        if name == "echo" and values and LOOPBACK.match(values[0]):
+            what = f"where the first node is not found, {values[0]} takes its place: every node then trains "
+            what += "alone, without an error"
+            yield script.at_word(words[0]), inside[0], what
+        elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
+            if command.pipe:
+                continue  # which takes one of them
+            what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
+            what += "nodes never find each other"
+            yield script.at_word(words[0]), inside[0], what

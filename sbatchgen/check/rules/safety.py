@@ -1,0 +1,374 @@
+"""Lines that do not do what they say, or do harm.
+
+Source: bash(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Edit, Severity
+from sbatchgen.base.quoting import first_names
+from sbatchgen.check.bash import Command, Word
+from sbatchgen.check.executables.program import SHELLS, programs
+from sbatchgen.check.rules.names import VARIABLES
+from sbatchgen.check.rules.option_values import refuses
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.rules.syntax import unfilled_commands
+from sbatchgen.check.sbatch.header import READ
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MISNAMED = re.compile(r"([\w.-]+)\+?=")
+_EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
+_LOADED = {
+    "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
+    "LD_AUDIT": "every program from here on loads it, srun and the shell too",
+    "BASH_ENV": "every bash that the job starts runs that file first",
+    "PROMPT_COMMAND": "an interactive shell in the job runs it",
+}
+_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
+OF_SITES = frozenset(VARIABLES["of-sites"])
+ALWAYS_SET = frozenset(VARIABLES["always-set"])
+_OPTION_LINE = re.compile(r"\n[ \t]*-")
+_SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
+_TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # which neither Slurm nor bash sets
+WHOLE_GPUS = 8  # of a job that has its node alone, most likely
+UNFILLED = re.compile(
+    r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
+    r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
+    r"|(?:--account[= ]|-A ?)[\w-]*(?-i:XXX)[\w-]*",
+    re.IGNORECASE,
+)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#")
+_UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
+
+
+@RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.AS_TEXT)
+def _named(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("export"):
+        for word in command.words[1:]:
+            match = _MISNAMED.match(word.text)
+            if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
+                what = f"'{match[1]}' is not a variable name: bash refuses to export it"
+                yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
+    if script.body.faults:
+        return  # what looks like a command may be text
+    yield from _run_by_mistake(script)
+    for command in script.commands:
+        words = command.words
+        if "=" in command.path:
+            match = _MISNAMED.match(command.path)
+            if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
+                what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
+                yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
+        elif match := _EXPANDED.match(script.body.source.text, command.at, command.end):
+            what = f"bash expands ${match[1]} before it looks for an assignment, runs what is left as a "
+            what += "command, and sets nothing"
+            yield Hit(script.at_word(command), what, f"{match[1]}=..., without $ and spaces")
+        elif len(words) > 1 and _NAME.fullmatch(command.path) and _is_assignment(script, command):
+            what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
+            yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
+
+
+def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
+    """Yield the values that are run as commands, and meant as input: $($file | cut ...)."""
+    looped = {made.name for made in script.body.sets if made.by == "for"}
+    for command in script.commands if looped else ():
+        piece = command.words[0].only_piece if len(command.words) == 1 else None
+        if piece and piece.name in looped and command.context.substitution and command.pipe:
+            reader = next((each.name for stage in command.pipe.stages[1:2] for each in stage), "")
+            if reader in _READERS and not command.stage:
+                what = f"bash runs the value of ${piece.name} as a command, and {reader} gets nothing to read"
+                yield Hit(script.at_word(command), what, f'echo "${piece.name}" | {reader} ...', "warning")
+
+
+def _is_assignment(script: JobScript, command: Command) -> bool:
+    """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
+    second = command.words[1].text
+    if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
+        return False
+    used = any(use.name == command.path for use in script.body.uses)
+    is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
+    return used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+
+
+_READERS = frozenset(("cut", "sed", "awk", "tr", "grep", "head", "tail", "rev", "wc"))
+NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
+
+
+def _valid(name: str) -> str:
+    name = re.sub(r"\W", "_", name)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+@RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)", words=("*",))
+def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
+    for command in script.named(*_OF_FILES):
+        for before, word in zip(command.words, command.words[1:], strict=False):
+            if before.text.startswith("--") and "=" not in before.text:
+                continue  # its value, as of --exclude
+            starred = [piece for piece in word.pieces if piece.quoted and "*" in piece.text]
+            plain = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
+            if not starred or "=" in word.text or ":" in plain or plain.startswith("-") or " " in plain:
+                continue
+            fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
+            what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
+            bare = re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text)
+            yield Hit(script.at_word(word), what, f"write {bare if '$' in word.text else word.text[1:-1]}")
+
+
+_OF_FILES = programs("files")
+
+
+@RULES.add(
+    "SB803", "warning", "a variable that changes the shell or the loader", pedantic=True, words=_WATCHED
+)
+def _of_others(script: JobScript) -> Iterator[Hit]:
+    for made in script.body.sets:
+        if not made.name.startswith(_WATCHED):
+            continue
+        if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
+            continue
+        at = script.at_start(made)
+        if made.name in _LOADED:
+            severity = "info" if made.name.startswith("LD_") else None
+            fix = f"set it for one command alone: {made.name}=... python train.py"
+            yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
+        elif made.name == "PATH" and made.value and not made.append and made.context.top:
+            if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
+                what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
+                fix = f'PATH="{made.value}"' if "$PATH" in made.value else f"PATH={made.value}:$PATH"
+                yield Hit(at, what, fix, pedantic=False)
+        elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
+            what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
+            yield Hit(at, what, "write a directive")
+
+
+@RULES.add(
+    "SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT, words=("rm",)
+)
+def _removes(script: JobScript) -> Iterator[Hit]:
+    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
+    for command in script.named("rm"):
+        flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
+        if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
+            continue
+        for word in command.words[1:]:
+            if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
+                folder = shared[1]
+                what = f"{folder} belongs to all jobs on the node: this removes the files of your other jobs"
+                yield Hit(script.at_word(word), what, f"rm -rf {folder}/NAME, or --exclusive")
+                continue
+            piece = word.pieces[0]
+            rest = word.pieces[1:]
+            if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
+                continue
+            if piece.name in script.assigned or piece.name in ALWAYS_SET:
+                continue
+            if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
+                continue
+            left = "".join(part.text for part in rest)
+            if (piece.name in OF_SITES and piece.name not in _TEMPORARY) or left not in ("/*", "/**"):
+                continue
+            what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
+            if piece.name in _TEMPORARY:
+                what = f"{piece.name} is unset unless the site sets it, and this then removes {left}"
+            yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
+
+
+@RULES.add(
+    "SB807",
+    "warning",
+    "files or downloads that others can change",
+    applies=Applies.AS_TEXT,
+    source="chmod(1)",
+    words=("chmod", "curl", "wget"),
+)
+def _of_anybody(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("chmod"):
+        modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
+        if modes and _WRITABLE.fullmatch(modes[0].value or ""):
+            what = f"chmod {modes[0].value} lets everybody on the cluster change the files"
+            yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
+    for command in script.named("curl", "wget"):
+        stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
+        if any(each.name in SHELLS for stage in stages for each in stage[:1]):
+            what = f"{command.name} | bash runs whatever the server sends, in each job again"
+            yield Hit(script.at_word(command), what, "download it once, read it, and run the file")
+
+
+_WRITABLE = re.compile(r"0?[0-7]{2}[2367]|[ugoa]*[oa][ugoa]*\+\w*w\w*")
+
+
+@RULES.add(
+    "SB805",
+    "warning",
+    "text from outside the script that is run as commands",
+    pedantic=True,
+    words=("eval", " -c"),
+)
+def _evaluated(script: JobScript) -> Iterator[Hit]:
+    if "eval" not in script.text and " -c" not in script.text:
+        return
+    for runner, word in _run_texts(script):
+        foreign = [name for name in word.variables if name not in script.assigned and name not in ALWAYS_SET]
+        if foreign and not word.text.startswith("'"):
+            shown = "$" + foreign[0]
+            what = f"{shown} comes from outside the script and is run as commands: it decides what the job "
+            what += "does"
+            fix = '"$@"' if foreign[0] in ("@", "*") or foreign[0].isdigit() else 'an array: "${command[@]}"'
+            yield Hit(script.at_word(word), what, f"run {fix} without {runner}")
+
+
+def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
+    """What runs words as commands, eval or a shell with -c, and the words."""
+    for command in script.named("eval"):
+        yield from (("eval", word) for word in command.words[1:])
+    for launch in script.launches:
+        for tool in launch.tools:
+            option = tool.option("command") if tool.name in SHELLS else None
+            if option and option.value is None and option.value_word and tool.body is script.body:
+                yield f"{tool.name} -c", option.value_word
+
+
+@RULES.add(
+    "SB812",
+    "warning",
+    "an unfilled placeholder",
+    applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
+)
+def _unfilled(script: JobScript) -> Iterator[Hit]:
+    """Of a text that sbatch or bash surely refuses: an error, unless a program may fill it in."""
+    of_bash = {} if script.refused_unfilled else unfilled_commands(script)
+    lines = dict(_placeholders(script)) | of_bash
+    if not lines:
+        return
+    first = next(iter(script.unfilled if script.refused_unfilled else of_bash or lines))
+    match, others = lines[first], [str(number) for number in lines if number != first]
+    fate = ": bash can't parse the line" if of_bash else ""
+    fate = ": sbatch refuses the script" if script.refused_unfilled else fate
+    for option in ("array", "dependency") if not fate else ():  # which slurmctld reads
+        line = script.at_option(option).line if option in script.options else 0
+        if line in lines and refuses(option, script.option(option), script):
+            first, match, fate = line, lines[line], ": Slurm refuses the script"
+            others = [str(number) for number in lines if number != first]
+    what = f"'{match[0]}' is a placeholder{fate}"
+    also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
+    place = script.at(first, match.start() + 1, match.end() + 1)
+    severity: Severity = "info" if script.is_for_program else "error"
+    yield Hit(place, what, f"fill it in{also}", severity if fate else None)
+
+
+def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield the lines that a person has yet to fill in."""
+    text = script.text.lower()
+    words = [word for word in _UNFILLED_WORDS if word in text]
+    lines = enumerate(text.split("\n"), start=1) if words else ()
+    wanted = {number for number, line in lines if any(word in line for word in words)}
+    read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
+    mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
+    for number in sorted(wanted | script.unfilled.keys()):
+        line = script.lines[number - 1]
+        comment = None if number in read else _COMMENT.search(line)  # also of a program in a here-document
+        end = comment.start() if comment else len(line)
+        if number in read and read[number].words:
+            end = read[number].words[-1].end - 1
+        match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
+        is_mail = number == mail and not script.refused_unfilled
+        before = line[: match.start()] if match else ""
+        is_shown = "echo" in before or _MESSAGE.search(before) or (script.submits and number not in read)
+        if match and not is_mail and not is_shown:
+            yield number, match
+
+
+# Of ${NAME:?message}, where the placeholder says what to give.
+_MESSAGE = re.compile(r"\$\{\w+:?\?[^}]*$")
+
+
+@RULES.add(
+    "SB818",
+    "error",
+    "a test without a space before its ]",
+    applies=Applies.AS_TEXT,
+    source="bash(1)",
+    words=("]",),
+)
+def _unclosed_test(script: JobScript) -> Iterator[Hit]:
+    for command in script.body.tests if not script.body.faults else ():
+        if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
+            last, is_z = command.words[-1].text, [word.text for word in command.words[1:-1]] == ["-z"]
+            what = f"bash takes {last}] for one word and does not find the ] of this test: "
+            what += "it is false, with a message, unless the value is empty" if is_z else "it fails"
+            yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if is_z else None)
+
+
+@RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)", words=("++",))
+def _counted_from_zero(script: JobScript) -> Iterator[Hit]:
+    body, seen = script.body, set()
+    tested = {each.name for each in body.commands if each.context.condition or each.context.substitution}
+    for command in (*body.tests, *script.named("let")):
+        match = _COUNTS.fullmatch(command.text)
+        context = command.context
+        is_tested = context.condition or context.substitution or context.function in tested
+        if not match or match[1] in seen or is_tested:
+            continue
+        seen.add(match[1])
+        before = [made for made in body.sets if made.name == match[1] and made.at < command.at]
+        zero = bool(before) and all(made.value == "0" and not made.append for made in before)
+        if zero and body.option_at("errexit", command.line):
+            what = f"while {match[1]} is 0 this has status 1, and set -e ends the job without a word"
+            yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")
+
+
+_COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?")
+
+
+@RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
+def _not_continued(script: JobScript) -> Iterator[Hit]:
+    if not _OPTION_LINE.search(script.text):
+        return  # without looking for comments
+    ends: set[int] = set()
+    comments = {line for line, _ in script.body.comments}
+    starts = {command.at for command in script.body.commands}
+    for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
+        at = match.end() - 1
+        if at >= script.body.end or at not in starts:
+            continue  # to the grammar --name=value is an assignment
+        number, column = script.body.source.position(at)
+        before, line = script.lines[number - 2 : number]
+        stripped = before.rstrip(" \t")
+        is_comment = number - 1 in comments
+        what = f"bash takes '{line.split()[0]}' for a command: the previous line "
+        place = script.at(number, column)
+        if stripped.endswith("\\") and stripped != before and not is_comment:
+            what += "has a space after its backslash, so it does not continue"
+            edits = (Edit(number - 1, len(stripped) + 1, 0, ""),)
+            yield Hit(place, what, "remove the space", edits=edits)
+        elif (is_comment or not before.endswith("\\")) and not script.body.faults:
+            ends = ends or {command.end_line for command in script.body.commands if not command.test}
+            if not _starts_command(script, number - 1, ends):
+                if (not before.strip() or before.lstrip().startswith("#")) and _ALONE.match(line):
+                    what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"
+                    yield Hit(place, what, "write the program before its options, or remove the line")
+                continue
+            if is_comment:
+                fix = "move the comment above the command: a comment ends it, also before a backslash"
+                verb = "is" if before.lstrip().startswith("#") else "ends in"
+                yield Hit(place, f"{what}{verb} a comment, which does not continue", fix)
+            else:
+                yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
+
+
+_ALONE = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an empty line
+
+
+def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
+    """Whether options may belong to the command of a line; a comment may be between."""
+    line = script.lines[number - 1].strip()
+    if line.startswith("#") and number not in ends:  # which ends what the line before continues
+        return number > 1 and script.lines[number - 2].endswith("\\")
+    return number in ends

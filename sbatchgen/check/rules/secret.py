@@ -1,0 +1,105 @@
+"""Secrets in a script.
+
+Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
+each kind its prefix. Messages never hold more of a secret than its first four characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Place
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+# What a token of each kind starts with, and looks like.
+_TOKENS = {
+    "hf_": ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
+    "gh": ("a GitHub token", re.compile(r"\bgh[opsu]_[A-Za-z0-9]{30,}")),
+    "github_pat_": ("a GitHub token", re.compile(r"\bgithub_pat_\w{22,}")),
+    "glpat-": ("a GitLab token", re.compile(r"\bglpat-[\w-]{20,}")),
+    "sk-": ("an API key", re.compile(r"\bsk-[A-Za-z0-9_-]{0,40}[A-Za-z0-9]{20,}")),
+    "AKIA": ("an AWS access key", re.compile(r"\bAKIA[A-Z0-9]{16}\b")),
+    "xox": ("a Slack token", re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}")),
+    "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
+    "://": ("a password in a URL", re.compile(r"(?<=://)[^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,}(?=@)")),
+}
+_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
+_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
+_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_WORDS}", re.IGNORECASE)
+_SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
+_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _WORDS + r")=([^\s,;]+)", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
+)
+_KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
+
+
+@RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
+def _secrets(script: JobScript) -> Iterator[Hit]:
+    for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
+        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
+        what += "file have it"
+        yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
+
+
+def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+    """Tokens recognised by their shape, even in comments and directives."""
+    text = script.text
+    for start, (kind, shape) in _TOKENS.items():
+        for match in shape.finditer(text) if start in text else ():
+            secret = match[0].rpartition(":")[2] if start == "://" else match[0]
+            if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
+                continue
+            line = text.count("\n", 0, match.start()) + 1
+            column = match.start() - text.rfind("\n", 0, match.start())
+            yield kind, secret, script.at(line, column, column + len(match[0])), "TOKEN"
+
+
+def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+    for made in script.body.sets:
+        value = made.value
+        if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
+            continue
+        if _SECRET_NAME.fullmatch(made.name) and _is_secret(made.name, value) and not _has_shape(value):
+            yield f"the value of {made.name}", value, script.at_word(made.word), made.name
+    for name in ("export", "comment", "wckey"):
+        for match in _SECRET_PAIR.finditer(script.option(name)):
+            if _is_secret(match[1], match[2]) and not _has_shape(match[2]):
+                yield f"the value of {match[1]}", match[2], script.at_option(name), match[1]
+
+
+def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+    for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
+        words = command.words
+        for index, word in enumerate(words[1:], start=1):
+            name, equals, _ = word.text.lstrip("-").partition("=")
+            if not word.text.startswith("-") or not _SECRET_NAME.fullmatch(name):
+                continue
+            holder = word if equals else words[index + 1] if index + 1 < len(words) else None
+            value = None if holder is None else holder.value
+            if holder is None or value is None:
+                continue
+            value = value.partition("=")[2] if equals else value
+            if _is_secret(name, value) and not _has_shape(value):
+                yield f"the value of --{name}", value, script.at_word(holder), name.upper().replace("-", "_")
+    for command in script.named("wandb"):
+        for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
+            if _KEY.fullmatch(word.value or ""):
+                yield "a key of Weights & Biases", word.value or "", script.at_word(word), "WANDB_API_KEY"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a literal value is a secret, and no placeholder, path or number."""
+    if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
+        return False
+    if "PASS" in name.upper():
+        return len(value) >= 4 and not value.startswith("-")
+    return _KEY.fullmatch(value) is not None
+
+
+def _has_shape(value: str) -> bool:
+    return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())

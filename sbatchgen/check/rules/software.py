@@ -1,0 +1,178 @@
+"""Modules and conda in a job.
+
+Sources: the manuals of Lmod and Environment Modules; bash(1), INVOCATION; `conda init --help`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import dropwhile
+
+from sbatchgen.check.bash import Command
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.edits import line_before
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+PREPARES = ("source", ".", "module", "ml", "eval")
+_ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
+
+
+@RULES.add(
+    "SB402", "info", "modules loaded on top of the login shell's", pedantic=True, words=("module", "ml")
+)
+def _modules_purged(script: JobScript) -> Iterator[Hit]:
+    for command, names in _module_calls(script):
+        verb = names[0] if names else ""
+        if verb in ("purge", "reset", "restore"):
+            return
+        if verb == "load":
+            what = "the job inherits the modules of the shell that submits: these are loaded on top"
+            yield Hit(script.at_word(command), what, "module purge on a line before it")
+            return
+
+
+@RULES.add("SB403", "info", "a module without a version", pedantic=True, words=("module", "ml"))
+def _modules_pinned(script: JobScript) -> Iterator[Hit]:
+    for command, names in _module_calls(script):
+        loose = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
+        if names[:1] == ("load",) and loose:
+            what = f"{', '.join(loose)} without a version: the site may change its default"
+            fix = f"module load {loose[0]}/VERSION, as module avail shows it"
+            yield Hit(script.at_word(command), what, fix)
+
+
+def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
+    """Each call of module or ml, with its verb and names; ml NAME is a load."""
+    for command in script.named("module", "ml"):
+        words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
+        if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
+            words = ("", *words) if words[0] in _ML_VERBS else ("load", *words)
+        yield command, ("load", *words[1:]) if words[:1] == ("add",) else words
+
+
+@RULES.add(
+    "SB405",
+    "warning",
+    "conda activate in a shell without conda's functions",
+    words=("conda", "mamba", "bashrc"),
+)
+def _conda_known(script: JobScript) -> Iterator[Hit]:
+    if "l" in script.body.flags or "i" in script.body.flags:
+        return
+    for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARES):
+        knows = command.name in ("source", ".", "\\.", "module", "ml")
+        if command.name in ("source", ".") and len(command.words) > 1:
+            sourced = script.body.text_of(command.words[1])
+            prepares = any(other is not command for other in script.named(*PREPARES))
+            if re.search(r"/\.bashrc$", sourced) and not prepares:
+                yield from _conda_after_bashrc(script, command)
+        if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
+            return
+        if command.name in ("conda", "mamba", "micromamba") and command.arguments[:1] == ["activate"]:
+            what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
+            known = f'eval "$({command.name} shell.bash hook)"'
+            if command.name == "micromamba":
+                known = 'eval "$(micromamba shell hook --shell bash)"'
+            edits = line_before(script, command, known)
+            yield Hit(script.at_word(command), what, f"{known} on a line before it", edits=edits)
+            return
+
+
+def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
+    for activation in script.named("conda", "mamba"):
+        if activation.arguments[:1] == ["activate"] and activation.at > command.at:
+            what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
+            what += "not found"
+            yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
+            return
+
+
+@RULES.add(
+    "SB430",
+    "warning",
+    "a file for this shell that runs in another one",
+    source="bash(1)",
+    words=("profile", "activate", "conda.sh", "bashrc", "setvars"),
+    report="https://github.com/labgrid-project/labgrid/pull/58",
+)
+def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
+    for command in script.commands:
+        words = command.words
+        if command.name in SHELLS:  # -c, -n and -s do something else with it
+            words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
+        path = script.body.text_of(words[0]).strip("\"'") if words else ""
+        if _FOR_SHELLS.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
+            what = f"{path} runs in a shell of its own: what it sets does not reach this one"
+            yield Hit(script.at_command(command), what, f"source {path}")
+
+
+_FOR_SHELLS = re.compile(
+    r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|profile\.d/conda\.sh|\.?bashrc|setvars\.sh)$"
+)
+
+
+@RULES.add(
+    "SB406",
+    "warning",
+    "set -u while conda or a profile is sourced",
+    words=("conda", "activate", "bashrc", "profile"),
+)
+def _unset_variables(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("source", ".", "conda", "mamba"):
+        if len(command.words) < 2:
+            continue
+        second = script.body.text_of(command.words[1])
+        is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
+        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
+            who = f"{command.name} activate" if second == "activate" else "the sourced file"
+            what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
+            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
+            fix = "set +u on a line before it, and set -u after it"
+            yield Hit(script.at_word(command), what, fix, None if rc else "info")
+            return
+
+
+@RULES.add(
+    "SB433",
+    "warning",
+    "an environment that all tasks of an array change",
+    source="sbatch(1)",
+    words=("uv", "pip", "conda", "mamba", "venv"),
+    report="https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/573",
+)
+def _changed_at_once(script: JobScript) -> Iterator[Hit]:
+    """Installations of several tasks at a time, in a place that is the same for all."""
+    if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
+        return
+    for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
+        what = " ".join([command.name, *command.arguments[:3]])
+        if _CHANGES.match(what) and command.context.top:
+            what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
+            what += "some find it half made"
+            fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
+            yield Hit(script.at_command(command), what, fix)
+            return
+
+
+_CHANGES = re.compile(
+    r"uv (?:sync|pip (?:install|sync)|venv)\b|pip3? install\b"
+    r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"
+    r"|python3? -m (?:venv|pip install)\b"
+)
+# A place of its own for each task, or a lock.
+_OWN_PLACE = re.compile(
+    r"TMP|/tmp|/dev/shm|mktemp|flock|lockfile|UV_PROJECT_ENVIRONMENT=\S*\$|(?:venv|env)\S*ARRAY|--target|apptainer|singularity"
+)
+
+
+@RULES.add("SB422", "warning", "conda init in a job", words=("conda", "mamba"))
+def _conda_init(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("conda", "mamba"):
+        words = command.arguments
+        if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
+            what = f"{command.name} init writes to ~/.bashrc each time, and does not change this shell"
+            yield Hit(script.at_word(command), what, f'eval "$({command.name} shell.bash hook)"')

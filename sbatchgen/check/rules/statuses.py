@@ -1,0 +1,86 @@
+"""Checks of a status that end a script with 0 all the same. Source: bash(1), EXIT STATUS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sbatchgen.check.executables.program import programs
+from sbatchgen.check.rules.rule import Hit
+from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Body, Command
+    from sbatchgen.check.bash.grammar import Node
+
+_SMALL = programs("last")
+# Of || true and a warning: who writes it wants the script to continue.
+_MEANT = frozenset(("true", ":"))
+_WARNS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
+
+
+def only_printed(script: JobScript) -> Iterator[Hit]:
+    """Yield a hit if the failure of a script's last program is looked at, and then only printed (SB312)."""
+    body = script.body
+    work = _last_work(script)
+    if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
+        return
+    stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
+    later = [each for each in body.commands if each.at > work.at and each not in stages]
+    later = [each for each in later if not (each.context.function or each.context.substitution)]
+    is_kept = work.context.condition or not body.option_at("errexit", work.line)
+    is_over = all(each.test or not each.name or each.name in _SMALL for each in later)  # its work is done
+    if not later or not is_kept or not is_over:
+        return
+    asks = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
+    is_meant = any(each.name in _MEANT or _WARNS.search(each.text) for each in later if each.context.branch)
+    if is_meant or not (work.context.condition or asks):
+        return
+    statements = [node for node in body.source.nodes[0].children if node.start < body.end]
+    last = next((node for node in reversed(statements) if node.kind != "comment"), None)
+    if last and last.end > work.at and _ends_well(body, last):
+        name = work.name[:30] or "the program"
+        what = f"if {name} in line {work.line} fails, the script still ends with 0: "
+        what += "the job is shown as COMPLETED"
+        yield Hit(script.at_command(later[0]), what, "exit 1 where it has failed")
+
+
+def _last_work(script: JobScript) -> Command | None:
+    """The last command that starts a program, if it always runs, and in the foreground."""
+    started = (each for each in script.launches if each.is_training or each.step or each.mpi)
+    launched = [each.command for each in started if not each.is_helper]
+    work = launched[-1] if launched else None
+    if work is None or not work.context.top or work.context.loop or work.background:
+        return None
+    return work
+
+
+def _lost_in_pipe(body: Body, work: Command) -> bool:
+    """Whether a pipe hides the status (SB311)."""
+    several = work.pipe is not None and len(work.pipe.stages) > 1
+    known = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
+    return several and not known
+
+
+def _ends_well(body: Body, node: Node) -> bool:
+    """Whether a statement of small commands ends with 0 whatever its tests say."""
+    if node.kind == "redirected_statement" and node.children:
+        return _ends_well(body, node.children[0])
+    if node.kind == "list" and len(node.children) > 1:
+        return node.children[-2].kind == "||" and _ends_well(body, node.children[-1])
+    if node.kind == "if_statement":
+        parts = [last for last, after in pairwise((*node.children, None)) if after is None or _opens(after)]
+        return all(last is not None and _ends_well(body, last) for last in parts[1:])
+    if node.kind in ("elif_clause", "else_clause") or body.source.text.startswith("{", node.start):
+        return bool(node.children) and _ends_well(body, node.children[-1])
+    command = next((each for each in body.commands if each.at == node.start), None)
+    if node.kind != "command" or command is None or command.test:
+        return False
+    return command.name != "scontrol" or "requeue" not in command.arguments  # then it is not over
+
+
+def _opens(node: Node) -> bool:
+    """Whether a node begins another part of an if."""
+    return node.kind in ("then", "elif_clause", "else_clause")

@@ -1,0 +1,135 @@
+"""Steps that lack a program or a part of it, or have options that are not theirs: SB332, SB333, SB351, SB354.
+
+Sources: srun(1), "No command given to execute" and "applies to job allocations"; bash(1), EXPANSION; steps on
+Slurm 22.05 and 26.05 (docs/design/slurm.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.check.bash import Assignment
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.rules.safety import ALWAYS_SET, OF_SITES
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+_ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
+_OF_JOBS = ("dependency", "begin")  # the others of a job are repeated in steps, without harm
+_REFUSES_BOTH = "26.05"
+_BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
+
+
+@RULES.add("SB332", "error", "srun without a program", source="srun(1)", words=("srun",))
+def _no_program(script: JobScript) -> Iterator[Hit]:
+    from sbatchgen.check.bash.chain import chain
+
+    started = {id(launch.command) for launch in script.launches}
+    for command in script.named("srun"):
+        if id(command) in started:
+            continue
+        tools = chain(command, script.body)
+        step = tools[0] if len(tools) == 1 and tools[0].name == "srun" else None
+        if step is None or step.rest or _ANSWERS & step.options.keys():
+            continue
+        if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
+            continue  # which may hold a program
+        following = next((each for each in script.commands if each.at > command.end), None)
+        is_next = following is not None and following.line == command.end_line + 1
+        fix = "end the line with a backslash" if is_next else "srun PROGRAM"
+        yield Hit(script.at_command(command), "srun has no program to start: it fails at once", fix)
+
+
+@RULES.add("SB333", "warning", "a command string that uses a variable that nothing sets")
+def _incomplete_command(script: JobScript) -> Iterator[Hit]:
+    if script.sources_commands:
+        return  # a file that may set them
+    texts = {made.name: made for made in script.body.sets if made.word and not made.append}
+    reported: set[str] = set()
+    for launch in script.launches:
+        for name in (name for word in launch.command.words for name in word.variables):
+            for missing in _missing(script, texts.get(name)):
+                if missing not in reported:
+                    reported.add(missing)
+                    what = f"{name} starts a program with ${missing}, which the script does not set: it is "
+                    what += "empty unless the environment has it"
+                    fix = f"set {missing} before {name}, or write ${{{missing}:?}}"
+                    yield Hit(script.at_start(texts[name]), what, fix)
+
+
+def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
+    """Yield the variables of a command's string that neither the script, nor Slurm, nor a site sets."""
+    pieces = made.word.pieces if made and made.word else ()
+    if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
+        return  # a single word: mostly a path
+    if made and script.body.option_at("nounset", made.line):
+        return  # bash ends there, and says which one
+    for piece in pieces:
+        is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
+        if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):
+            yield piece.name
+
+
+@RULES.add(
+    "SB351",
+    "warning",
+    "an option of srun that a step can't have",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/NVIDIA/NVFlare/pull/5269",
+)
+def _of_another_job(script: JobScript) -> Iterator[Hit]:
+    """Not in a script without directives, whose srun may make a job of its own."""
+    for launch in script.steps if script.directive_lines else ():
+        step = launch.step
+        if step is None or "jobid" in step.options:
+            continue
+        for name in _OF_JOBS:
+            if option := step.option(name):
+                what = f"srun --{name} is about new jobs: in a job the step starts at once"
+                fix = f"sbatch --{name}=... another script, or sbatch --wait"
+                yield Hit(script.at_option_of(option), what, fix)
+        gres = step.option("gres")
+        asks = gres is not None and (gres.value or "").startswith("gpu")
+        if gres and asks and "gpus-per-node" in script.options and script.slurm >= _REFUSES_BOTH:
+            what = f"Slurm {_REFUSES_BOTH} refuses this step: srun inherits --gpus-per-node, which excludes "
+            what += "--gres=gpu"
+            fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
+            yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)
+
+
+@RULES.add(
+    "SB354",
+    "warning",
+    "a here-document that this shell expands",
+    source="bash(1)",
+    applies=Applies.AS_TEXT,
+    words=("<<",),
+    report="https://github.com/BSC-ES/autosubmit/pull/2694",
+)
+def _filled_in_here(script: JobScript) -> Iterator[Hit]:
+    for command in script.body.commands if "<<" in script.text else ():
+        if command.name not in {*SHELLS, "sbatch", "srun"}:
+            continue
+        for redirect in command.redirects:
+            mark = redirect.target
+            if mark is None or redirect.operator not in ("<<", "<<-") or mark.quoted or "\\" in mark.text:
+                continue
+            text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
+            for made in _MADE_THERE.finditer(text):
+                name = made[1] or made[2]
+                is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[made.end() :])
+                if is_used and name not in script.assigned and not name.endswith("PATH"):
+                    what = (
+                        f"this shell expands ${name} before {command.name} reads the text: it is empty there"
+                    )
+                    yield Hit(script.at_command(command), what, f"<<'{mark.text}', or \\${name}")
+                    return
+
+
+_MADE_THERE = re.compile(
+    r"(?m)^[ \t]*(?:(?:export[ \t]+)?([A-Za-z_]\w*)=.*$|for[ \t]+([A-Za-z_]\w*)[ \t]+in\b.*$)"
+)

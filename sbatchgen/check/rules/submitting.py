@@ -1,0 +1,210 @@
+"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB908.
+
+Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.steps import PASSES_ON
+from sbatchgen.check.sbatch.option_table import specs, variables
+from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Command, Word
+
+RULES: Rules[JobScript] = Rules()
+
+# Commands with a status of their own, whatever that of $( ) among their words is.
+_ITS_OWN = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
+_OF_A_JOB = re.compile(
+    r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
+)
+_OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
+
+
+@RULES.add(
+    "SB903",
+    "warning",
+    "a refused submission that goes unnoticed",
+    source="bash(1)",
+    words=("sbatch",),
+    report="https://github.com/StormSurgeLive/asgs/issues/1744",
+)
+def _refusal_seen(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("sbatch"):
+        if not script.body.option_at("errexit", command.line) or command.context.condition:
+            continue  # nothing asks for its status
+        hides = _hides(script, command)
+        if hides:
+            what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
+            alone = "id=$(sbatch --parsable FILE) on a line of its own"
+            yield Hit(script.at_word(command), what, alone if hides in _ITS_OWN else "set -o pipefail")
+
+
+def _hides(script: JobScript, command: Command) -> str:
+    """The command whose status bash takes for that of sbatch; "" if it is that of sbatch."""
+    pipe = command.pipe
+    if not command.context.substitution:
+        last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
+        return "" if script.body.option_at("pipefail", command.line) else last if last in PASSES_ON else ""
+    around = (each for each in script.named(*_ITS_OWN) if each.at < command.at < each.end)
+    return next((each.name for each in around), "")
+
+
+@RULES.add(
+    "SB904",
+    "warning",
+    "an option that does not hold what is meant",
+    source="sbatch(1)",
+    words=("exp", "wrap"),
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/12370",
+)
+def _not_held(script: JobScript) -> Iterator[Hit]:
+    yield from _given_to_sbatch(script)
+    given = [(script.at_value("export"), script.option("export"))]
+    for step in (launch.step for launch in script.steps if launch.step):
+        given += [
+            (script.at_option_of(each), step.text_of(each)) for each in step.given if each.name == "export"
+        ]
+    yield from (Hit(at, *cut) for at, value in given if (cut := _cut_at_comma(value)))
+
+
+def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("sbatch"):
+        words = (*command.words[1:], None)
+        for word, following in pairwise(words):
+            name, equals, _ = word.text.partition("=") if word else ("", "", "")
+            value = word if equals else following
+            if value and name == "--wrap" and script.submits:
+                yield from _expanded_here(script, value)
+            elif value and name == "--export":
+                yield from _cut(script, value, following if value is word else None)
+
+
+def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
+    """The variables of a job that the submitting shell expands."""
+    for name in wrapped.variables:
+        if _OF_A_JOB.fullmatch(name) and name not in script.assigned:
+            what = f"${name} is expanded here, where it is empty, and not in the job"
+            yield Hit(script.at_word(wrapped), what, f"\\${name}, or single quotes around the string")
+            return
+
+
+def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
+    """An --export that ends at a blank, or whose value ends at a comma."""
+    value = script.body.text_of(word).removeprefix("--export=")
+    if value.endswith(",") and following is not None and "=" in following.text:
+        what = f"--export ends at the blank: sbatch takes {following.text} for the script"
+        yield Hit(script.at_word(following), what, f"{word.text}{following.text}, without a blank", "error")
+        return
+    if cut := _cut_at_comma(value):
+        yield Hit(script.at_word(word), *cut)
+
+
+def _cut_at_comma(value: str) -> tuple[str, str] | None:
+    """What --export makes of a value with a comma in it, and the fix; None if it has none."""
+    first, *parts = value.strip("\"'").split(",")
+    for before, part in zip((first, *parts), parts, strict=False):
+        if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
+            name, _, left = before.partition("=")
+            what = f"--export cuts values at commas: {name} is '{left}', without '{part}'"
+            return what, f"export {name}=... on a line before it, and --export=ALL"
+    return None
+
+
+@RULES.add(
+    "SB905",
+    "warning",
+    "variables of another job's step",
+    source="srun(1)",
+    report="https://github.com/nebius/soperator/pull/2316",
+)
+def _of_another_step(script: JobScript) -> Iterator[Hit]:
+    names = [name for name in _OF_A_STEP if name in script.environment and name not in script.assigned]
+    if names:
+        what = f"{names[0]} is in the environment, of the step of this shell: the steps of the job obey it"
+        yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")
+
+
+@RULES.add(
+    "SB906",
+    "warning",
+    "a dependency that does not wait for the end",
+    source="sbatch(1)",
+    words=("after",),
+    report="https://github.com/flux-framework/flux-core/pull/7571",
+)
+def _after_the_start(script: JobScript) -> Iterator[Hit]:
+    """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
+    what = "after: waits until the other job has begun, not until it has ended: both may run at once"
+    fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
+    if _AFTER.search(script.option("dependency")) and not _are_together(script.text):
+        yield Hit(script.at_value("dependency"), what, fix)
+    submissions = script.named("sbatch")
+    if _are_together(" ".join(script.lines[each.line - 1] + each.text for each in submissions)):
+        return
+    for command in submissions:
+        for word in command.words[1:]:
+            given = (word.text, *(script.body.text_of(each) for each in script.body.expand(word)))
+            if any(map(_AFTER.search, given)):
+                yield Hit(script.at_word(word), what, fix)
+
+
+def _are_together(text: str) -> bool:
+    """Whether names in a text say that the jobs run beside each other."""
+    return bool(_TOGETHER.search(_COUNTS.sub("", text)))
+
+
+@RULES.add(
+    "SB907",
+    "warning",
+    "a variable that sbatch does not read",
+    source="sbatch(1)",
+    words=("SBATCH_",),
+    report="https://github.com/mila-iqia/cluv/pull/71",
+)
+def _not_read(script: JobScript) -> Iterator[Hit]:
+    if not script.named("sbatch"):
+        return
+    used, read = {use.name for use in script.body.uses}, dict(variables(script.slurm))
+    for assignment in script.body.sets:
+        name, is_given = assignment.name, assignment.exported or assignment.prefix
+        option = name.removeprefix("SBATCH_").lower().replace("_", "-")
+        if not is_given or not name.startswith("SBATCH_") or name in {*used, *read}:
+            continue
+        if option in specs(script.slurm):
+            instead = next((known for known, sets in read.items() if sets == option), "")
+            what = f"sbatch does not read {name}: the job runs without it"
+            yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
+
+
+@RULES.add(
+    "SB908",
+    "warning",
+    "an allocation that stays",
+    source="salloc(1)",
+    words=("salloc",),
+    report="https://github.com/SemiAnalysisAI/InferenceX/pull/1016",
+)
+def _not_given_back(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("salloc"):
+        if "--no-shell" in command.arguments and "scancel" not in script.text:
+            what = (
+                "salloc --no-shell returns at once: the nodes stay with the job until its time limit, also "
+            )
+            what += "when the script has ended"
+            yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
+
+
+_AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
+_TOGETHER = re.compile(
+    r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
+    r"|(?<![a-z])ray(?![a-z])"
+)
+_COUNTS = re.compile(r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)")  # of a data loader

@@ -1,0 +1,505 @@
+"""Signals, restarts and checkpoints; rules about options alone are in `options`.
+
+Who gets which signal was seen on Slurm 22.05.8, and is in sbatch(1) (--signal), scancel(1) (--batch) and
+slurm.conf(5) (KillWait, KillOnBadExit); when bash runs a trap, in bash(1), SIGNALS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from sbatchgen.base.finding import Edit
+from sbatchgen.base.quoting import OR
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.sbatch.values import read_signal
+from sbatchgen.check.script.launches import HELPERS, TRAINING_WORDS
+from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Body, Command
+    from sbatchgen.check.bash.statement import Context
+
+RULES: Rules[JobScript] = Rules()
+
+_AGENT = "torch/distributed/elastic/multiprocessing/api.py"
+LONG_S = 12 * 3600
+HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
+RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
+SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
+_NAMES = {str(int(signal)): signal.name for signal in Signals}
+_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
+_AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
+
+
+def signal_of(script: JobScript, *, batch: bool) -> str | None:
+    """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
+    setting = read_signal(script.option("signal"))  # else SB126
+    return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
+
+
+def _name(signal: str) -> str:
+    return _NAMES.get(signal, signal.upper()).removeprefix("SIG")
+
+
+def _trapped(script: JobScript) -> set[str]:
+    """The signals for which the script sets a trap; "?" for unknown ones."""
+    signals: set[str] = set()
+    for command in script.named("trap"):
+        words = [word for word in command.words[1:] if word.text != "--"]
+        if len(words) > 1 and words[0].text != "-":
+            signals |= {_name(script.body.value(word) or "?") for word in words[1:]}
+    return signals
+
+
+def _is_whole(script: JobScript) -> bool:
+    """Whether the script is all that its shell runs: bash, without other files of commands or an exec."""
+    if script.body.language not in SHELLS:
+        return False
+    if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
+        return False
+    return not script.sources_commands
+
+
+@RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
+def _has_trap(script: JobScript) -> Iterator[Hit]:
+    name = signal_of(script, batch=True)
+    if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
+        return
+    if {name, "?"} & _trapped(script) or not _is_whole(script):
+        return
+    if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
+        what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
+        what += "and with it the job"
+        fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
+        yield Hit("signal", what, fix + "(see SB602)")
+
+
+@RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)", words=("trap",))
+def _trap_in_time(script: JobScript) -> Iterator[Hit]:
+    signal, trapped = signal_of(script, batch=True), _trapped(script)
+    if signal not in trapped:
+        signal = "TERM" if "TERM" in trapped else None
+    if signal is None:
+        return
+    trainings, commands = script.trainings, script.body.commands
+    if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
+        return
+    last = trainings[-1]
+    program = f"{(last.step or last.program).name} in line {last.command.line}"
+    what = f"bash runs the trap for {signal} only when {program} has ended: "
+    if asked := signal == signal_of(script, batch=True):
+        what += "by then the training is over, or was killed at the time limit"
+    else:  # of scancel, a preemption or the time limit, which the program gets as well
+        what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
+    fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
+    yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
+
+
+@RULES.add(
+    "SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)", words=("--si",)
+)
+def _reaches(script: JobScript) -> Iterator[Hit]:
+    signal = signal_of(script, batch=False)
+    if signal is None or script.body.language not in SHELLS:
+        return
+    value = script.option("signal")
+    to_batch = f"--signal=B:{value.partition(':')[2] or value}"
+    if signal in _trapped(script):
+        what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
+        yield Hit("signal", what, to_batch)
+        return
+    started = any(launch.step or launch.mpi for launch in script.launches)
+    if script.trainings and not script.starts_unseen and not started:
+        what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
+        yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
+
+
+@RULES.add(
+    "SB621",
+    "warning",
+    "a signal that a trainer does not survive",
+    source="docs/design/slurm.md",
+    words=("--si",),
+    report="https://github.com/KempnerInstitute/KempnerForge/issues/177",
+)
+def _trainer_survives(script: JobScript) -> Iterator[Hit]:
+    signal = signal_of(script, batch=False)
+    if signal in (None, "INT", *HARMLESS) or script.folder is None or script.named("cd"):
+        return
+    for launch in script.trainings:
+        if not launch.step or launch.launcher or launch.container or not launch.program.name.endswith(".py"):
+            continue
+        source = script.source_of(launch)
+        name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
+        if source and source.lacks_handlers:
+            what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
+            yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}{OR}{to_batch}")
+        elif source and signal == "TERM" and source.loses_loaders:
+            what = f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at "
+            what += "its next batch, before it saves"
+            fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+            yield Hit("signal", what, f"{fix}{OR}{to_batch}", "info")
+
+
+@RULES.add(
+    "SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)", words=("trap",)
+)
+def _nobody_sends(script: JobScript) -> Iterator[Hit]:
+    if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
+        return
+    for command in script.named("trap"):
+        for word in command.words[2:]:
+            signal = _name(script.body.value(word) or "?")
+            if signal not in ("USR1", "USR2") or command.words[1].text in ("-", "''", '""'):
+                continue
+            others = script.text.replace(script.body.source.text[command.at : command.end], "")
+            if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
+                continue  # which may send it
+            what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
+            yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
+
+
+@RULES.add(
+    "SB620",
+    "warning",
+    "a trap on EXIT that marks a cancelled job as done",
+    source="docs/design/slurm.md",
+    words=("trap",),
+    report="https://github.com/BSC-ES/autosubmit/issues/2806",
+)
+def _marks_success(script: JobScript) -> Iterator[Hit]:
+    if "TERM" in _trapped(script) or not _is_whole(script):
+        return
+    for trap, body in script.body.traps:
+        if {"EXIT", "0"} & {_name(word.text) for word in trap.words[2:]} and _marks(script, body):
+            what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
+            what += "0: a job that was ended is marked as done"
+            yield Hit(script.at_word(trap), what, "write the mark in the script's last line, after its work")
+            return
+
+
+def _marks(script: JobScript, body: Body) -> bool:
+    """Whether a trap, or a function that it calls, writes a file with a name such as done in any case."""
+    functions = {command.name for command in body.commands}
+    called = [each for each in script.body.commands if each.context.function in functions - {""}]
+    uses = [each for each in (*body.uses, *script.body.uses) if each.name == "?"]
+    places = [*body.commands, *called]
+    sees_status = any(
+        each.at <= use.at < each.end and each.source is use.source for each in places for use in uses
+    )
+    for command in places:
+        if command.context.branch and not sees_status:
+            continue  # it asks for something that the script says of its work
+        files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
+        files += command.words[1:] if command.name == "touch" else ()
+        if any(file and _DONE.search(file.text) for file in files):
+            return True
+    return False
+
+
+_DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
+
+
+@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
+def _bounded(script: JobScript) -> Iterator[Hit]:
+    """A requeue after a failure, or in any case: one that fails at its start does so for ever."""
+    if (
+        "requeue" not in script.text
+        or "RESTART" in script.text
+        or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
+    ):
+        return  # which may count
+    for command, context in _requeues(script):
+        if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
+            what = "the job is requeued after each failure: one that fails at its start does so for ever"
+            yield Hit(
+                script.at_word(command),
+                what,
+                f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}",
+            )
+
+
+@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
+def _element(script: JobScript) -> Iterator[Hit]:
+    for command, _ in _requeues(script) if script.array_tasks > 1 else ():
+        text = " ".join(script.body.text_of(word) for word in command.words[1:])
+        if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
+            what = (
+                "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all tasks"
+            )
+            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+            yield Hit(script.at_word(command), what, fix)
+
+
+def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
+    """The commands that requeue the job itself, each with what surrounds it."""
+    commands = [*script.named("scontrol")]
+    commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
+    return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
+
+
+@RULES.add(
+    "SB627",
+    "warning",
+    "a restart that deletes what the job has written",
+    source="sbatch(1)",
+    words=("--req",),
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
+)
+def _deletes_results(script: JobScript) -> Iterator[Hit]:
+    """A folder that goes at the top of a job with --requeue, and that its program gets."""
+    if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
+        return
+    for command in script.named("rm"):
+        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
+        if not re.search("[rR]", flags) or not command.context.top:
+            continue
+        for word in command.words[1:]:
+            folder = script.body.text_of(word).rstrip("/*")
+            if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
+                continue
+            used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
+            for launch in script.trainings:
+                texts = [script.body.text_of(each) for each in launch.program.words[1:]]
+                if launch.command.at > command.at and any(map(used.search, texts)):
+                    what = (
+                        f"--requeue starts the script again from its first line: this removes {folder}, and "
+                    )
+                    what += "what the job has written there"
+                    fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
+                    yield Hit(script.at_word(command), what, fix)
+                    return
+
+
+@RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)", words=_ASKS)
+def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
+    """A loop without a bound or a look at the server, which runs in the background."""
+    servers = [each for each in script.body.commands if each.background and not each.context.substitution]
+    for command in script.named(*_ASKS) if servers else ():
+        context = command.context
+        if not (context.loop and context.condition) or context.background or context.function:
+            continue
+        start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
+        if servers[0].at < start and not _BOUND.search(script.body.source.text[start:end]):
+            what = (
+                f"if the server has ended, {command.name} never succeeds: the job waits until its time limit"
+            )
+            yield Hit(script.at_word(command), what, "in the loop: kill -0 $! || exit 1")
+            return
+
+
+_BOUND = re.compile(
+    r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
+)
+
+
+@RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
+def _resumes(script: JobScript) -> Iterator[Hit]:
+    if "requeue" not in script.options or not script.trainings or script.starts_unseen:
+        return
+    if not any(word in script.text.lower() for word in RESUMES):
+        what = "--requeue starts the script again from its first line, but nothing in it looks for a "
+        what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
+        yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
+
+
+@RULES.add("SB608", "info", "a long job without checkpoints", words=TRAINING_WORDS)
+def _saves(script: JobScript) -> Iterator[Hit]:
+    time = script.resources.time
+    if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
+        return
+    if "signal" not in script.options and not any(word in script.text.lower() for word in SAVES):
+        what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
+        what += "failure loses all of it"
+        yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
+
+
+@RULES.add("SB610", "warning", "a script that submits itself", words=("sbatch",))
+def _own_successor(script: JobScript) -> Iterator[Hit]:
+    file_name = script.file.rpartition("/")[2]
+    for command in script.named("sbatch"):
+        for word in command.words[1:]:
+            if {"0", "BASH_SOURCE"} & set(word.variables):
+                if command.context.branch or command.context.function or "depend" in command.text:
+                    continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
+                what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
+                what += "only scancel stops a job that submits itself"
+                yield Hit(script.at_word(word), what, _SUCCESSOR)
+            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == file_name:
+                what = "each job submits the next one, even if it failed: only scancel stops this"
+                yield Hit(script.at_word(command), what, _SUCCESSOR)
+
+
+_SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
+
+
+@RULES.add(
+    "SB611",
+    "warning",
+    "a dependency that may keep the job pending for ever",
+    applies=Applies.AS_TEXT,
+    words=("after",),
+)
+def _dependency(script: JobScript) -> Iterator[Hit]:
+    what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
+    option = "--kill-on-invalid-dep=yes"
+    if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
+        at = script.at_option("dependency")
+        edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
+        yield Hit(at, what, f"add {option}", edits=edits)
+    for command in script.named("sbatch"):
+        if any("kill-on-invalid-dep" in word.text for word in command.words):
+            continue
+        for word in command.words[1:]:
+            pieces = script.body.followed(word).pieces  # those of $( ) may submit others
+            if _AFTER_OK.search("".join(piece.text for piece in pieces if piece.kind != "command")):
+                yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
+
+
+@RULES.add(
+    "SB614",
+    "warning",
+    "a signal that kills torchrun",
+    source=_AGENT,
+    words=("--si",),
+    report="https://github.com/pytorch/pytorch/issues/154849",
+)
+def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
+    signal = signal_of(script, batch=False)
+    if signal is None or signal not in ("USR1", "USR2"):
+        return
+    for launch in script.trainings:
+        agent = launch.launcher
+        if launch.step is None or agent is None or agent.name != "torchrun":
+            continue
+        handled = agent.option("signals-to-handle")
+        if handled is None or (handled.value is not None and signal not in handled.value):
+            what = f"torchrun gets {signal} before the time limit and has no handler for it: it dies, and "
+            what += "its workers too"
+            fix = f"--signal=B:{signal}@300, a trap that writes a stop file, and torchrun in the background "
+            fix += "(see SB602)"
+            yield Hit("signal", what, fix)
+
+
+@RULES.add(
+    "SB615",
+    "warning",
+    "a shell that keeps the signal from the program",
+    source="cgroup.conf(5)",
+    words=("--si",),
+    report="https://github.com/aws/deep-learning-containers/issues/632",
+)
+def _shell_between(script: JobScript) -> Iterator[Hit]:
+    signal = signal_of(script, batch=False)
+    if signal is None or signal in HARMLESS:
+        return
+    for launch in script.trainings:
+        tools = launch.tools[launch.tools.index(launch.step) :] if launch.step else ()
+        if any(tool.name == "exec" for tool in tools):
+            continue
+        for shell, tool in pairwise(tools):
+            if shell.name not in SHELLS or "trap" in tool.body.source.text:
+                continue
+            commands = [command for command in tool.body.commands if not command.context.substitution]
+            if len(commands) < 2 and not any(command.context.loop for command in commands):
+                continue
+            what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
+            last = commands[-1]  # which newer bash versions run in their own place
+            replaced = shell.name == "bash" and last.context.top and not last.pipe
+            replaced = replaced and last.at == tool.words[0].at
+            what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
+            fix = f"exec {tool.name} ... as its last command"
+            yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
+
+
+@RULES.add(
+    "SB622",
+    "warning",
+    "a server that keeps a step from its end",
+    source="docs/design/slurm.md",
+    words=("&",),
+    report="https://github.com/ascii-supply-networks/dagster-slurm/issues/43",
+)
+def _keeps_step(script: JobScript) -> Iterator[Hit]:
+    """A program in the background of a task that has srun's output, and never ends by itself."""
+    for launch in script.steps:
+        for _, body in launch.strings:
+            if any(each.name in _ENDS_OTHERS or each.name == "exec" for each in body.commands):
+                continue
+            serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
+            for command in serving if not all(each.background for each in body.commands) else ():
+                if _has_own_output(command):
+                    continue  # a step ends without it
+                what = f"{command.name} has the output of the task and never ends: the step waits for it, "
+                what += "until the time limit"
+                yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
+                return
+
+
+def _has_own_output(command: Command) -> bool:
+    """Whether a command writes nothing to where its shell does: a step waits for stderr as for stdout."""
+    own = set()
+    for redirect in command.redirects:
+        to = redirect.target.text if redirect.target else ""
+        if redirect.operator in ("&>", "&>>"):
+            return True
+        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and to in own):
+            own.add(redirect.descriptor or "1")
+        elif redirect.operator == ">&" and not to.isdecimal():
+            return True
+    return {"1", "2"} <= own
+
+
+@RULES.add(
+    "SB623",
+    "info",
+    "a program of a task whose end no task sees",
+    source="bash(1)",
+    words=("&",),
+    report="https://github.com/NVIDIA-NeMo/RL/pull/3386",
+)
+def _unseen_end(script: JobScript) -> Iterator[Hit]:
+    """Programs in the background of a task beside which another one continues, in a step of several."""
+    for launch in script.steps:
+        for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
+            if any(each.name in _ENDS_OTHERS for each in body.commands):
+                continue
+            started = (each for each in body.commands if each.background and each.name not in HELPERS)
+            command = next((each for each in started if each.name and not _MONITORS.search(each.text)), None)
+            if command and not all(each.background for each in body.commands):
+                what = f"if {command.name} in the background of a task ends, no other program is ended: the "
+                what += "step runs on without it"
+                fix = "all programs with &, then wait -n; and srun --kill-on-bad-exit=1"
+                yield Hit(script.at_command(launch.command), what, fix)
+                return
+
+
+_MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
+_ENDS_OTHERS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
+# Programs that never end by themselves.
+SERVES = re.compile(
+    r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"
+    r"|tensorboard|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*"
+    r"|ray start .*--block|nvidia-smi (?:dmon|pmon)|nvidia-smi .*(?:-l|--loop)|jupyter[ -]\w+"
+    r"|text-generation-launcher)(?:\s|=|$)"
+)
+
+
+@RULES.add("SB617", "info", "tasks that keep running when one has failed", words=("srun",))
+def _fails_together(script: JobScript) -> Iterator[Hit]:
+    if "KILL_BAD_EXIT" in script.text:
+        return
+    for launch in script.trainings:
+        step = launch.step
+        if step is None or launch.mpi or step.option("kill-on-bad-exit"):
+            continue
+        tasks = launch.tasks
+        if tasks is not None and tasks > 1:
+            what = f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until "
+            what += "a timeout"
+            yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")

@@ -1,0 +1,125 @@
+"""What bash can't parse, as `bash -n` reports it, which runs nothing.
+
+Source: bash(1), the option -n. Without a bash here these rules are silent: the grammar of
+`sbatchgen.check.bash` takes a little less than bash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from sbatchgen.base.machine import child
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.script.placeholders import FOR_A_PERSON
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+SECONDS_MAX = 10.0
+BYTES_MAX = 4 << 20  # no larger script is read at all
+_COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
+_HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_COMMENT = re.compile(r"#(?<!\S#).*")  # the # first, which is looked for fast
+_PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
+_WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
+_NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
+
+
+@RULES.add(
+    "SB814",
+    "error",
+    "a bash syntax error",
+    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED) | Applies.PURE_WRITERS,
+)
+def _syntax(script: JobScript) -> Iterator[Hit]:
+    for line, message in _faults(script):
+        if message and "here-document" not in message and not unfilled_commands(script):  # SB812
+            what = f"bash can't parse this, and runs nothing from here on: {message}"
+            yield Hit(script.at(line), what, _mend(message))
+
+
+@RULES.add("SB820", "error", "a body that is not checked", applies=Applies.AS_TEXT, source="slurm.conf(5)")
+def _unread(script: JobScript) -> Iterator[Hit]:
+    if line := script.body.source.unread:
+        why = "it is too long or too tangled, or one pipeline has too many programs"
+        what = f"the body was not checked from line {line} on: {why}"
+        yield Hit(script.at(line), what, "move what is generated into a file, and read it in a loop")
+    if (1, "") in _faults(script):
+        what = f"bash takes more than {SECONDS_MAX:.0f} s to read this script: its syntax was not checked"
+        yield Hit(script.at(1), what, "bash -n FILE, on a machine with less to do")
+
+
+def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
+    """Return the line that bash can't parse because a person has yet to fill it in, by number."""
+    faults = {line: FOR_A_PERSON.search(script.lines[line - 1]) for line, _ in _faults(script)}
+    return {line: match for line, match in faults.items() if match}
+
+
+def _mend(message: str) -> str:
+    if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
+        return "remove it, or add the for, while, if, case, { or ( that it belongs to"
+    if "conditional" in message:
+        return "write spaces around [[ and ]], and around each operator between them"
+    if "unexpected token `newline'" in message:
+        return "complete the line: a word is missing after <, >, | or the like"
+    return "close what is open before it: a quote, if, do, { or ("
+
+
+@RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.AS_TEXT, source="bash(1)")
+def _heredoc(script: JobScript) -> Iterator[Hit]:
+    for line, message in _faults(script):
+        match = _HERE.search(message)
+        if match:
+            what = f"the here-document has no line {match[2]}: the rest of the script is part of it"
+            yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
+
+
+@lru_cache(maxsize=1)  # for all these rules
+def _faults(script: JobScript) -> list[tuple[int, str]]:
+    """What bash says of the script up to an unconditional exit, with line numbers."""
+    text = script.body.source.text if script.body.language in ("bash", "sh") else ""
+    if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
+        return []
+    last = script.text.count("\n") + 1
+    faults = faults_of_bash(text.partition("\0")[0])
+    if faults and script.body.end < len(text):  # what follows an exit may be anything
+        faults = faults_of_bash(text[: script.body.end].partition("\0")[0])
+    return [(min(line, last), message) for line, message in faults[:1]]
+
+
+def _is_doubtful(script: JobScript) -> bool:
+    """Whether bash may find a fault: a look at the text, to spare sound scripts a process."""
+    text = _COMMENT.sub("", script.text)
+    if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
+        return True
+    words = _WORD.findall(text)
+    if any(words.count(start) != words.count(end) for start, end in _PAIRS):
+        return True
+    ends = {line.lstrip("\t") for line in script.lines} if "<<" in text else set()
+    return any(match[1] not in ends for match in _HEREDOC.finditer(text))
+
+
+def faults_of_bash(text: str) -> list[tuple[int, str]]:
+    """Return what bash says, with line numbers; nothing without a bash, and an empty text if it is late."""
+    options = ["-O", "extglob"] if "extglob" in text else []
+    try:
+        done = child.run(
+            ["bash", "--norc", "--noprofile", *options, "-n"],
+            {"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # no BASH_ENV, which bash would run
+            data=text.encode("utf-8", "surrogateescape"),
+            timeout=SECONDS_MAX,
+        )
+    except child.LateError:
+        return [(1, "")]
+    except OSError:
+        return []
+    output = done.stderr.decode("ascii", "replace")
+    faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]
+    here = [(int(match[1]), match[0]) for _, text in faults if (match := _HERE.search(text))]
+    wrong = [(line, text) for line, text in faults if "here-document" not in text]
+    if wrong and (done.returncode or "conditional" in wrong[0][1]):  # [[ -z "$1"]] has status 0
+        return wrong
+    return here

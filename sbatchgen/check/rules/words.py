@@ -1,0 +1,276 @@
+"""The words of directives, as sbatch takes them for options.
+
+Exact: the reader does as sbatch does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+from sbatchgen.base.errors import did_you_mean
+from sbatchgen.base.finding import Edit, Severity
+from sbatchgen.base.quoting import first_names
+from sbatchgen.base.units import RELEASES
+from sbatchgen.check.rules.demands import exclusive_options
+from sbatchgen.check.rules.option_values import refused
+from sbatchgen.check.rules.rule import Applies, Hit, Rules
+from sbatchgen.check.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
+from sbatchgen.check.sbatch.option_table import HasArgument
+from sbatchgen.check.script.job import OLD_SLURM
+from sbatchgen.check.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+_WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+_SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
+COMPLAINTS_MAX = 100  # of a script: each is compared with all options
+NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
+
+
+@RULES.add("SB107", "error", "a word that is not an option")
+def _stray(script: JobScript) -> Iterator[Hit]:
+    for before, strays in _stray_words(script):
+        word = strays[0].word.text
+        if before and _is_apart(before, word):
+            continue  # SB112
+        what = f"'{word}' is not an option: sbatch refuses the script, "
+        what += f'"Invalid directive found in batch script: {word}"'
+        fix = "remove it, or put a # before it"
+        if before and before.takes_next_line:  # SB110
+            fix = f"write the value of {before.word.text} on its line"
+        elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
+            fix = f"write --{before.spec.name}={word}"  # it takes a value only after =
+        elif before and before.value and before.spec.name in _WITH_BLANKS:
+            value = " ".join((before.value, *(stray.word.text for stray in strays)))
+            fix = f'quote the value: --{before.spec.name}="{value}"'
+        yield Hit(script.at_use(strays[0]), what, fix)
+
+
+@RULES.add("SB110", "warning", "an option that takes its value from the next line")
+def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        if use.value_word and use.takes_next_line:
+            what = f"{use.word.text} has no value on its line and takes '{use.value}' from line "
+            what += f"{use.value_word.line}"
+            yield Hit(script.at_use(use), what, "write the value on the same line")
+
+
+@RULES.add("SB111", "warning", "a short option with an equals sign")
+def _short_equals(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        text = use.word.text
+        if text[2:3] == "=" and use.value_word is use.word and (use.value or "").startswith("="):
+            name, value = use.spec.name, (use.value or "")[1:]
+            what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
+            word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
+            edits = (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain else ()
+            refused = name in NAMES_OF_CLUSTER or refusal(script, use)  # by slurmctld, or by sbatch
+            severity: Severity | None = "error" if refused else None
+            yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
+
+
+@RULES.add("SB112", "error", "spaces in a value")
+def _blanks(script: JobScript) -> Iterator[Hit]:
+    for option, rest in broken_values(script):
+        name, value = option.spec.name, option.value or ""
+        joined = "".join((value.removeprefix("="), *(stray.word.text for stray in rest)))
+        if value.endswith(","):
+            what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
+        else:
+            what = f"the spaces around = make '{rest[0].word.text}' a separate word: "
+            what += "sbatch refuses the script"
+        yield Hit(script.at_use(rest[0]), what, f"write --{name}={joined.removeprefix('=')}")
+
+
+@RULES.add("SB113", "error", "an option that sbatch does not know")
+def unknown_options(script: JobScript) -> Iterator[Hit]:
+    """SB113."""
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
+            continue  # SB114, SB130
+        at = script.at_use(stop)
+        if "ambiguous" in stop.complaint:
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
+            what = f"{stop.word.text} can mean {first_names(names, 3)}: sbatch refuses the script"
+            yield Hit(at, what, "write the full name of the option")
+        elif "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
+            fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"
+            yield Hit(at, f"sbatch refuses the script: {stop.complaint}", fix)
+        elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
+            what = f"{stop.word.text} starts with one dash, so sbatch reads its letters as short options: "
+            what += "sbatch refuses it"
+            yield Hit(at, what, f"write -{stop.word.text}")
+        else:
+            option = stop.word.text.partition("=")[0]
+            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no short ones
+                what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, sbatch "
+                what += "refuses the script"
+                yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
+                continue
+            what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
+            fix = did_you_mean(name, table(script.slurm, script.plugins))
+            fix = f"write --{RENAMED[name]}" if name in RENAMED else fix
+            yield Hit(at, what, fix if len(fix) < 100 else "remove it")
+
+
+@RULES.add("SB114", "error", "an option of srun")
+def _of_srun(script: JobScript) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        if name in SRUN_ONLY:
+            what = f"--{name} is an option of srun: sbatch refuses the script"
+            yield Hit(script.at_use(stop), what, f"give it to srun: srun {stop.word.text} ...")
+
+
+@RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
+def _shortened(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        written = use.word.text.partition("=")[0]
+        if written.startswith("--") and written[2:] != use.spec.name:
+            what = f"{written} is short for --{use.spec.name}: in a later Slurm, another option may start so"
+            line, column = use.word.line, use.word.column
+            edits = (Edit(line, column, column + len(written), f"--{use.spec.name}"),)
+            straight = script.lines[line - 1].startswith(written, column - 1)
+            yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
+
+
+@RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
+def _repeated(script: JobScript) -> Iterator[Hit]:
+    hits = [*_repetitions(script)]
+    if len(hits) > 1 and not script.body.commands:  # a sheet of headers to copy
+        what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
+        hits = [
+            hits[0]._replace(what=f"{what}: no command follows these headers", fix="write a file for each")
+        ]
+    yield from hits
+
+
+def _repetitions(script: JobScript) -> Iterator[Hit]:
+    first: dict[str, Option] = {}
+    events = [use.value for use in uses(script) if use.spec.name == "mail-type"]
+    for use in uses(script):
+        before = first.setdefault(use.spec.name, use)
+        if before is use or before.value == use.value or use.spec.name == "fpgalink":
+            continue
+        severity: Severity | None = None
+        fix = "keep one of them"
+        if use.spec.name == "mail-type":
+            if script.release < MAIL_TYPES_REPLACE:
+                continue
+            what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
+            severity = "info" if script.assumed else None
+            fix = f"--mail-type={','.join(dict.fromkeys(filter(None, events)))}"
+        else:
+            what = f"--{use.spec.name} is given in line {before.word.line} too: the last value counts, "
+            what += f"'{use.value}'"
+        yield Hit(script.at_use(use), what, fix, severity)
+
+
+@RULES.add("SB130", "warning", "an option of another release")
+def _release(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script) if script.assumed else ():
+        since = releases(use.spec.name)[:1]
+        if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
+            what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
+            yield Hit(script.at_use(use), what, "name your release: lint --slurm RELEASE", "info")
+    for stop in _complaints(script):
+        known = releases(_long_name(stop.word.text))
+        if not known or "unrecognized" not in stop.complaint:
+            continue
+        newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
+        when = f"came with Slurm {known[0]}" if newer else f"is not in any Slurm after {known[-1]}"
+        what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
+        fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
+        yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
+
+
+@RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
+def _combination(script: JobScript) -> Iterator[Hit]:
+    """What no other rule reports: each option alone is fine."""
+    sbatch, reply = script.sbatch, script.sbatch.refusal
+    if reply is None or not reply.text or not sbatch.components:
+        return
+    if any(name.startswith("SBATCH_") for name in script.environment):
+        return  # they may mend it
+    stops = any(isinstance(use, Stop) for use in script.uses)
+    faults = any(line.fault for line in sbatch.directives)
+    reported = any(
+        hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
+        for hit in exclusive_options(script)  # SB131
+    )
+    if stops or faults or reported:
+        return
+    if any(refusal(script, use) for use in uses(script)):
+        return
+    at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
+    if "used without either" in reply.text:
+        # The caller may give what is missing: the text shows how the script is submitted.
+        of_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
+        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
+        yield Hit(at, what, fix, "warning" if of_caller else None)
+    else:
+        yield Hit(at, what, "change the options that it names")
+
+
+def uses(script: JobScript) -> Iterator[Option]:
+    """The options that sbatch can take."""
+    return (use for use in script.uses if isinstance(use, Option))
+
+
+def _complaints(script: JobScript) -> Iterator[Stop]:
+    """The first places where sbatch ends at an option that it can't take."""
+    stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+    return islice(stops, COMPLAINTS_MAX)
+
+
+def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
+    """Words of a line in a row that are not options, with the option that ends in this line before them.
+
+    What follows an option that sbatch does not know is most likely its value.
+    """
+    before: Option | None = None
+    strays: list[Stop] = []
+    unknown: Stop | None = None
+    for use in script.uses:
+        if strays and (isinstance(use, Option) or use.complaint or use.word.line != strays[0].word.line):
+            yield before, strays
+            strays = []
+        if isinstance(use, Option):
+            before, unknown = use, None
+        elif use.complaint:
+            before, unknown = None, use if "=" not in use.word.text else None
+        elif unknown is None or unknown.word.line != use.word.line:
+            end = before and (before.value_word or before.word)
+            before = before if end and end.line == use.word.line else None
+            strays.append(use)
+    if strays:
+        yield before, strays
+
+
+def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
+    """Options whose value a space cuts off, with the words that belong to it."""
+    for before, strays in _stray_words(script):
+        if before and _is_apart(before, strays[0].word.text):
+            yield before, strays
+
+
+def _is_apart(before: Option, stray: str) -> bool:
+    """Whether a stray word belongs to the value before it, from which a blank separates it."""
+    value = before.value
+    return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
+
+
+def _long_name(text: str) -> str:
+    return text.partition("=")[0].removeprefix("--")
+
+
+def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
+    """What sbatch says of an option alone, if it ends there, and a fix."""
+    is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
+    if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
+        return None
+    return refused(use.spec.name, use.value, script.slurm)

@@ -1,0 +1,34 @@
+"""The indices of --array, as slurmctld reads them: the same from 20.11 to 26.05."""
+
+import re
+
+from sbatchgen.base.units import number
+
+_LARGEST = 10**18  # about what a long holds
+# 3, 1-9 or 1-9:2%4, in which a bracket may surround each number, and no number is 0.
+_NUMBER = r"\s*([+-]?[0-9]*)\]?"
+_ITEM = re.compile(rf"\[?{_NUMBER}(?:-{_NUMBER}(?::{_NUMBER})?)?(?:%.*)?", re.DOTALL)
+
+
+def indices(text: str) -> tuple[range, ...] | None:
+    """Return the indices, one range an item; no range for an empty text. None: slurmctld refuses it.
+
+    MaxArraySize is not checked.
+    """
+    ranges = [_indices(item) for item in text.split(",") if item]
+    return None if None in ranges else tuple(indexes for indexes in ranges if indexes is not None)
+
+
+def _indices(item: str) -> range | None:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        return None
+    first = _number(match[1])
+    last = first if match[2] is None else _number(match[2])
+    step = 1 if match[3] is None else _number(match[3])
+    return range(first, last + 1, step) if 0 <= first <= last and step > 0 else None
+
+
+def _number(text: str) -> int:
+    value = min(number(text.lstrip("+-")), _LARGEST)
+    return -value if text.startswith("-") else value

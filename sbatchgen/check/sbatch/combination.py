@@ -1,0 +1,130 @@
+"""The options together: which ones sbatch refuses side by side, and counts of GPUs that do not match.
+
+Of GPUs and other generic resources it checks what people get wrong: a resource with a type and without,
+shards beside GPUs, and counts for the job, its nodes and its tasks. Source: Slurm's gres_job_state_validate,
+22.05 to 26.05.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from sbatchgen.check.sbatch import gres
+from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.check.sbatch.rivals import rivals
+from sbatchgen.check.sbatch.values import RefusedError, count, node_range
+
+INVALID = "Invalid generic resource (gres) specification"
+MIXED = "Invalid GRES specification (with and without type identification)"
+_FAILED = "Failed to validate job spec"
+_UNLIMITED = 2**32
+# With these, other counts follow from the rest, or another cluster has other resources.
+_NOT_CHECKED = (
+    *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
+    *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
+)
+_PER = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, then by job, node and task
+
+
+def check_options(options: Mapping[str, str], *, slurm: str) -> None:
+    """Raise RefusedError for options that sbatch refuses together."""
+    for pair in rivals(options):
+        if slurm >= pair.since:
+            raise RefusedError(pair.words)
+    if slurm >= "26.05" and "gpus-per-node" in options and "gpu" in options.get("gres", ""):
+        raise RefusedError("--gpus-per-node and --gres=gpu are mutually exclusive.")
+    if not any(name in options for name in _NOT_CHECKED):
+        _check_resources(options, slurm)
+
+
+def _check_resources(options: Mapping[str, str], slurm: str) -> None:
+    requests = _requests(options, slurm)
+    names = {name for name, _ in requests}
+    for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
+        if options.get(option, "0").strip("0") and slurm >= since and "gpu" not in names:
+            raise RefusedError("did not request any GPU.")
+    if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
+        raise RefusedError(MIXED)
+    if "cpus-per-gpu" in options:
+        return  # sbatch forgets what is wrong with GPUs that have a type
+    if "gpu" in names and names & {"mps", "shard"}:
+        raise RefusedError(INVALID)
+    for (name, _), counts in requests.items():
+        for fault in _faults(name, counts, options, slurm):
+            raise RefusedError(fault)
+
+
+def _requests(options: Mapping[str, str], slurm: str) -> Requests:
+    requests: Requests = {}
+    for option, per in _PER.items():
+        value = options.get(option)
+        amounts = gres.requested_gpus(value, slurm=slurm) or ()
+        if option == "gpus-per-task" and slurm < "23.02":
+            amounts = amounts or (("", 1),) * bool(value)  # a word counts as one GPU
+        elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
+            continue  # later releases take anything, and no number for 0
+        for kind, amount in amounts:
+            requests.setdefault(("gpu", kind), {})[per] = amount
+    for name, kind, amount in gres.requested(options.get("gres", ""), slurm=slurm):
+        requests.setdefault((name, kind), {})["node"] = amount
+    return requests
+
+
+def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
+    """Return the least and the most nodes that --nodes and --nodelist say."""
+    low, high = node_range(options["nodes"], slurm=slurm) if "nodes" in options else (0, None)
+    if "nodelist" in options:
+        low, high = max(low, len({*hosts(options["nodelist"])})), None
+    if "ntasks" in options:  # of more nodes than tasks, Slurm takes fewer
+        low = min(low, count("ntasks", options["ntasks"], slurm=slurm))
+    return low, high or _UNLIMITED
+
+
+def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
+    """Return the number of tasks that --gpus-per-task is for; None where the options do not decide it."""
+    if "ntasks" in options:
+        return count("ntasks", options["ntasks"], slurm=slurm)
+    low, high = _node_counts(options, slurm)
+    if low != high or ("cpus-per-task" in options and "ntasks-per-node" not in options):
+        return None
+    return low * count("ntasks-per-node", options.get("ntasks-per-node", "1"), slurm=slurm)
+
+
+def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
+    whole, node, task = (counts.get(per, 0) for per in ("job", "node", "task"))
+    low, high = _node_counts(options, slurm)
+    flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
+    if whole and max(node, task) > whole:
+        yield f"Failed to ensure {flag} >= {each_node} >= {flag}-per-socket"
+    if node and whole % node:
+        yield f"{_FAILED}, {flag} is not multiple of {each_node}"
+    if node and whole and not low <= whole // node <= high:
+        wanted = f"Based on --{name} and {each_node} required nodes ({whole // node})"
+        yield f"{_FAILED}. {wanted} doesn't fall between min_nodes ({low}) and max_nodes ({high}) boundaries."
+    if 0 < whole < low:
+        yield f"{_FAILED}, {flag} < -N"
+    if task:
+        yield from _faults_of_tasks(whole, node, task, options, slurm)
+
+
+def _faults_of_tasks(
+    whole: int, node: int, task: int, options: Mapping[str, str], slurm: str
+) -> Iterator[str]:
+    tasks = _tasks(options, slurm)
+    each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
+    if node and task > node:
+        yield f"Failed to ensure --gpus >= {each_task}"
+    if whole % task:
+        yield f"{_FAILED}, --gpus not multiple of {each_task}"
+    if whole and tasks not in (None, whole // task):
+        differ = "number of requested tasks differ from -n/--ntasks."
+        yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
+    implied = slurm < "23.02" and "ntasks-per-node" in options
+    if not (whole or implied) and tasks is None:
+        either = "" if slurm < "23.02" else " or --tres-per-task"
+        yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
+    if node % task:
+        yield f"{_FAILED}, {each_node} not multiple of {each_task}."
+    if node and options.get("ntasks-per-node") not in (None, str(node // task)):
+        differ = "requested number of tasks per node differ from --ntasks-per-node."
+        yield f"{_FAILED}. Based on {each_node} and {each_task} {differ}"

@@ -1,0 +1,127 @@
+"""Read words as options, as the C library's getopt_long does for sbatch: it stops at the first other word.
+
+Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.header import Token
+from sbatchgen.check.sbatch.option_table import ALIASES, HasArgument, Spec
+from sbatchgen.check.sbatch.values import fold
+
+MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
+
+
+@frozen(kw_only=True, slots=True)
+class Option:
+    """An option where it is given."""
+
+    spec: Spec  # its row in the table of options
+    word: Token  # the word that names it, such as -t10 or --part=gpu
+    value: str | None = None  # its argument, or None
+    # The word that holds the argument; the same word where it is glued to the option.
+    value_word: Token | None = None
+    value_start: int = 0  # where in value_word's text it starts
+
+    @property
+    def name(self) -> str:
+        """Return the long name, also of a shortened name or a letter."""
+        return ALIASES.get(self.spec.name, self.spec.name)
+
+    @property
+    def line(self) -> int:
+        """Return the line of the option."""
+        return self.word.line
+
+    @property
+    def takes_next_line(self) -> bool:
+        """Whether the value is on a later line than the name."""
+        return self.value_word is not None and self.value_word.line != self.word.line
+
+
+@frozen(kw_only=True, slots=True)
+class Stop:
+    """The end of the reading: the complaint of getopt, or the word that is not an option."""
+
+    word: Token
+    complaint: str = ""
+
+
+def counting(before: Option | None, use: Option, slurm: str) -> Option:
+    """Return the use that counts of an option given again: the last one, or the events of both --mail-type.
+
+    NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
+    """
+    if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
+        return use
+    values = [option.value for option in (before, use) if option.value]
+    events = [value for value in values if "none" not in fold(value).split(",")]
+    return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
+
+
+def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
+    """Yield the options in these words, and a Stop where getopt stops; `on`: read on after that word."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        following = words[at] if at < len(words) else None
+        if word.text == "--":
+            items: list[Option | Stop] = [Stop(word=following)] if following else []
+        elif len(word.text) < 2 or word.text[0] != "-":
+            items = [Stop(word=word)]
+        elif word.text.startswith("--"):
+            items = [_long(word, following, table)]
+        else:
+            items = [*_cluster(word, following, table)]
+        yield from items
+        for last in items[-1:]:
+            if isinstance(last, Stop) and not on:
+                return
+            used = last.word if isinstance(last, Stop) else last.value_word
+            at += used is following
+
+
+def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
+    name, equals, value = word.text[2:].partition("=")
+    exact = table.get(name)
+    matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
+    if not matching:
+        return Stop(word=word, complaint=f"unrecognized option '{word.text}'")
+    if len(matching) > 1:
+        names = "".join(f" '--{spec.name}'" for spec in matching)
+        return Stop(word=word, complaint=f"option '{word.text}' is ambiguous; possibilities:{names}")
+    spec = matching[0]
+    if equals and spec.argument is HasArgument.NONE:
+        return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
+    lacking = f"option '--{spec.name}' requires an argument"
+    return _option(spec, word, following, value if equals else None, lacking)
+
+
+def _cluster(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Iterator[Option | Stop]:
+    """Yield the options of a word like -HO or -n4."""
+    for end, letter in enumerate(word.text[1:], start=2):
+        spec = next((spec for spec in table.values() if spec.short == letter), None)
+        if spec is None:
+            yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
+            return
+        is_last = spec.argument is not HasArgument.NONE
+        glued = (is_last and word.text[end:]) or None
+        yield _option(spec, word, following, glued, f"option requires an argument -- '{letter}'")
+        if is_last:
+            return
+
+
+def _option(
+    spec: Spec, word: Token, following: Token | None, glued: str | None, lacking: str
+) -> Option | Stop:
+    if glued is not None:
+        start = len(word.text) - len(glued)
+        return Option(spec=spec, word=word, value=glued, value_word=word, value_start=start)
+    if spec.argument is not HasArgument.REQUIRED:
+        return Option(spec=spec, word=word)
+    if following is None:
+        return Stop(word=word, complaint=lacking)
+    return Option(spec=spec, word=word, value=following.text, value_word=following)

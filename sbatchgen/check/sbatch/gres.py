@@ -1,0 +1,85 @@
+"""Lists of generic resources, such as gpu:a100:2,shard:4: what each item asks for.
+
+Source: Slurm's gres.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+
+from sbatchgen.base.units import GRES, NEWEST, number
+
+_UNITS = "KMGTP"
+_AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
+_NAME = re.compile("(?:gres[:/])?([^:=]*)")
+_BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # as in "gpu:GTX 1080 Ti:1"
+OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of one
+_SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
+Amount = tuple[str, str, int]  # name, type ("" for any) and count
+
+
+def parted(text: str) -> tuple[str, str]:
+    """Return the items of a --gres that are GPUs or parts of them, and the others."""
+    items = [item for item in text.split(",") if item]
+    gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in OF_GPUS]
+    return ",".join(gpus), ",".join(item for item in items if item not in gpus)
+
+
+def is_slice(kind: str) -> bool:
+    """Whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
+    return bool(re.search(_SLICE, kind))
+
+
+@lru_cache(maxsize=1024)
+def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
+    """Return what each item of a --gres asks for, up to the first that is wrong."""
+    counts: dict[tuple[str, str], int] = {}  # the last counts of what is given twice
+    with suppress(ValueError):
+        for name, kind, count in items(text, slurm=slurm):
+            counts[name, kind] = count
+    return tuple((name, kind, count) for (name, kind), count in counts.items())
+
+
+def requested_gpus(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
+    """Return type and count of each item of a --gpus option; None where it is not given."""
+    if text is None:
+        return None
+    return tuple((kind, count) for _, kind, count in requested(of_gpus(text), slurm=slurm))
+
+
+def of_gpus(text: str) -> str:
+    """Return the value of a --gpus option as a --gres."""
+    return ",".join(f"gpu:{item}" for item in text.split(",") if item)
+
+
+def items(text: str, *, slurm: str) -> Iterator[Amount]:
+    """Yield what each item of a --gres asks for, if anything; raises ValueError for what Slurm refuses."""
+    for item in filter(None, () if text.lower() == "none" else text.split(",")):
+        resource = item
+        if prefix := re.match("gres([:/])", item):
+            if prefix[1] != (":" if slurm < "23.11" else "/"):
+                raise ValueError(f"'{item}' does not name a resource: leave out {prefix[0]}")
+            resource = item[prefix.end() :]
+        if slurm < "23.02":
+            resource = re.sub(r":\s*\+?(?=[0-9])", ":", resource)
+        if re.search("(?:^|:)0+$|^$" if slurm < "23.02" else "(?:^|[:=])0+$|^$", resource):
+            continue
+        match = re.fullmatch(GRES, _BLANK_IN_TYPE.sub("_", resource))
+        if match is None or ("=" in resource and slurm < "23.02"):
+            raise ValueError(f"'{item}' is not a resource with a count")
+        count = amount(match["count"] + match["unit"]) if match["count"] else 1
+        if count:
+            yield (
+                match["name"],
+                resource[match.start("type") : match.end("type")] if match["type"] else "",
+                count,
+            )
+
+
+def amount(text: str) -> int | None:
+    """Return a count, with or without a unit; None for what is not a count."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return None
+    return number(match[1]) << (10 * (1 + _UNITS.index(match[2].upper())) if match[2] else 0)

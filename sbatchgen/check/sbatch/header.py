@@ -1,0 +1,197 @@
+"""The header of an sbatch script: whether sbatch accepts the file, its directives, and their words.
+
+The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, releases 20.11 to
+26.05, and the behaviour of sbatch 22.05.8.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
+
+_BLANKS = re.compile(f"[{BLANKS}]*")
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
+_CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
+_LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
+_PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
+# Before 24.05 `\ ` ended a word; later it is a space in it.
+_WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
+_PIECES = re.compile(rf"{_PIECE}|\\ ")
+_QUOTING = re.compile(r"""["'\\#]""")
+_ESCAPE = re.compile(r"\\(.)")
+_SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
+_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
+
+_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
+# Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF, RFC 36 of Flux.
+_OTHERS = {
+    "PBS": re.compile(r"^#PBS[ \t]+-.*", re.MULTILINE),
+    "LSF": re.compile(r"^#BSUB[ \t]+-.*", re.MULTILINE),
+    "Flux": re.compile(r"^#+[ \t]*(?:flux|FLUX):[ \t]*-.*", re.MULTILINE),
+    "Grid Engine": re.compile(r"^#\$[ \t]+-[a-zA-Z].*", re.MULTILINE),
+    "Cobalt": re.compile(r"^#COBALT[ \t]+-.*", re.MULTILINE),
+}
+
+
+class Kind(Enum):
+    """The meaning for sbatch of a line that looks like a directive."""
+
+    SBATCH = "directive"
+    SEPARATOR = "start of the next component"
+    LOOKALIKE = "comment that looks like a directive"  # ` #SBATCH`, `# SBATCH`, `#sbatch`
+    DISABLED = "directive switched off"  # `##SBATCH`
+    LATE = "directive after the first command"
+    PBS = "PBS directive"
+    BSUB = "LSF directive"
+
+
+READ = (Kind.SBATCH, Kind.SEPARATOR)
+FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates them, which is not done here
+_MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
+
+
+@frozen(kw_only=True, slots=True)
+class Token:
+    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1."""
+
+    text: str  # the argument
+    line: int
+    column: int  # where in the line it starts
+    end: int  # the column after it
+
+    def span(self, start: int) -> tuple[int, int]:
+        """Return the columns after the first `start` characters; of a quoted word, all its columns."""
+        is_plain = self.end - self.column == len(self.text)
+        return self.column + start * is_plain, self.end
+
+
+@frozen(kw_only=True, slots=True)
+class Directive:
+    """A line of the script that sbatch reads as a directive, or that looks like one."""
+
+    kind: Kind  # its meaning for sbatch
+    text: str  # the line
+    line: int  # its number
+    column: int  # the column of the #
+    # Its component of a heterogeneous job, from 0; -1 where sbatch reads nothing, and for #PBS and #BSUB,
+    # which count in each.
+    component: int = -1
+    words: tuple[Token, ...] = ()  # its arguments; empty where sbatch reads nothing
+    fault: Message | None = None  # the error that ends the reading in this line, such as an open quote
+
+
+class OtherScheduler(NamedTuple):
+    """A scheduler that is not Slurm, and what a script asks of this scheduler."""
+
+    name: str
+    lines: tuple[int, ...]  # the numbers of its directives
+    mark: str  # the first word of the first of them, such as #PBS
+
+
+def check_file(script: bytes) -> None:
+    """Raise RefusedError for a file that is not a script for sbatch."""
+    if not script:
+        raise RefusedError("Batch script is empty!", 1, 1)
+    if not script.partition(b"\0")[0].strip(BLANKS.encode()):
+        raise RefusedError("Batch script contains only whitespace!", 1, 1)
+    if not script.startswith(b"#!"):
+        raise RefusedError("This does not look like a batch script", 1, 1)
+    if b"\0" in script:
+        raise RefusedError("The Slurm controller does not allow scripts that contain a NULL character", 1, 1)
+    if b"\r\n" in script:
+        raise RefusedError("Batch script contains DOS line breaks", 1, 1)
+
+
+def other_scheduler(text: str) -> OtherScheduler | None:
+    """Return the scheduler whose directives begin a script; None if one line is, or looks like, Slurm's."""
+    if _OF_SLURM.search(text):
+        return None
+    command = _COMMAND.search(text)
+    for name, form in _OTHERS.items():
+        if matches := [*form.finditer(text, 0, command.start() if command else len(text))]:
+            lines = tuple(text.count("\n", 0, match.start()) + 1 for match in matches)
+            return OtherScheduler(name, lines, matches[0][0].partition("-")[0].rstrip())
+    return None
+
+
+def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
+    """Return the directives of a script, and the lines that look like one, in order."""
+    spaces = line_of(slurm) >= "24.05" or "\\ " not in text  # is it in a word? before, it ended the word
+    return _directives(text, spaces=spaces)
+
+
+@lru_cache(maxsize=2)  # for a script that is read by several releases
+def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
+    return tuple(_each(text, spaces=spaces))
+
+
+def _each(text: str, *, spaces: bool) -> Iterator[Directive]:
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    component, number, comments, at = 0, 1, 0, 0
+    for match in _CANDIDATE.finditer(text):
+        line = match[0]
+        number += text.count("\n", at, match.start())
+        comments += text.count("\n#", max(at - 1, 0), match.start())
+        at = match.start()
+        mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
+        kind = _MARKS.get(mark)
+        if kind in FOREIGN:
+            if number - comments - 2 <= _FOREIGN_LINES:
+                yield _read(line, number, -1, mark, spaces=spaces)
+        elif kind and at > end:
+            yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
+        elif kind:
+            separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))
+            component += separator is not None
+            read = _read(line, number, component, mark, spaces=spaces)
+            yield replace(read, kind=Kind.SEPARATOR) if separator else read
+        elif _LOOKALIKE.match(line):
+            column = line.index("#") + 1
+            kind = Kind.DISABLED if line.startswith("##", column - 1) else Kind.LOOKALIKE
+            yield Directive(kind=kind, text=line, line=number, column=column)
+
+
+def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:
+    at = _skip_blanks(line, len(mark))
+    words: list[Token] = []
+    fault = ""
+    while not _SEPARATOR.match(line, start := _skip_blanks(line, at)):
+        match = _WORDS[spaces].match(line, start)
+        stop = match.end() if match else start
+        if line[start : start + 1] == ":":
+            fault = f"Unexpected `:` in [{line[at:]}]"
+        elif line[stop : stop + 1] in ("'", '"'):
+            fault = f"Unmatched `{line[stop]}` in [{line[at:]}]"
+        text = _unquoted(line[start:stop])
+        if fault or not text:  # there is no word at the end, at a comment, and in empty quotes
+            break
+        words.append(Token(text=text, line=number, column=start + 1, end=stop + 1))
+        at = stop + (line[stop : stop + 1] == "\\")
+    return Directive(
+        kind=_MARKS[mark],
+        text=line,
+        line=number,
+        column=1,
+        component=component,
+        words=tuple(words),
+        fault=Message(fault, number, start + 1) if fault else None,
+    )
+
+
+def _unquoted(word: str) -> str:
+    if not _QUOTING.search(word):
+        return word
+    pieces = (match[0] for match in _PIECES.finditer(word))
+    return "".join(_ESCAPE.sub(r"\1", piece[1:-1] if piece[0] in "'\"" else piece) for piece in pieces)
+
+
+def _skip_blanks(line: str, at: int) -> int:
+    match = _BLANKS.match(line, at)
+    return match.end() if match else at

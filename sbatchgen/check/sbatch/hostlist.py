@@ -1,0 +1,58 @@
+"""Lists of hosts, such as x[1-3,07],y, on a cluster of one dimension.
+
+Source: Slurm's hostlist, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import product
+
+from sbatchgen.base.units import number
+
+_MOST = 64 * 1024  # hosts of a list
+_ITEM = re.compile(r"(?:[^\[, \t]|\[[^\]]*\]?)+")  # a comma or a blank in brackets does not part
+_Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and how many digits each has at least
+_RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
+
+
+def expanded(text: str) -> list[str]:
+    """Return the hosts of a list, none for more than 65,536; raises ValueError for what is not a list."""
+    parts = [_part(item) for item in _ITEM.findall(text)]
+    count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
+    return [name for part in parts for name in _names(*part)] if count <= _MOST else []
+
+
+def hosts(text: str) -> list[str]:
+    """Return the names; no names for a file, for a function of slurmctld, and for what is not a list."""
+    try:
+        return [] if {"/", "{"} & {*text} else expanded(text)
+    except ValueError:
+        return []
+
+
+def _part(item: str) -> tuple[list[str], list[_Numbers]]:
+    """Return the texts around the brackets of an item, and the numbers in the brackets."""
+    pieces = re.split(r"\[([^\]]*)\]", item.replace("[[", "[").replace("]]", "]"))
+    texts = pieces[::2]
+    if any("[" in text or "]" in text for text in texts):
+        raise ValueError("a bracket is not closed, or not opened")
+    return texts, [[_range(text) for text in inner.split(",")] for inner in pieces[1::2]]
+
+
+def _names(texts: list[str], brackets: list[_Numbers]) -> Iterator[str]:
+    first, *others = texts
+    numbers = ([f"{number:0{width}}" for run, width in each for number in run] for each in brackets)
+    for chosen in product(*numbers):
+        yield first + "".join(number + text for number, text in zip(chosen, others, strict=True))
+
+
+def _range(text: str) -> tuple[range, int]:
+    match = _RANGE.fullmatch(text)
+    low = number(match[1]) if match else 0
+    high = number(match[2]) if match and match[2] else low
+    if match is None or low > high:
+        raise ValueError(f"'{text}' is not a range of hosts")
+    if high - low >= _MOST:
+        raise ValueError(f"'{text}' is more than {_MOST} hosts")
+    return range(low, high + 1), len(match[1])

@@ -1,0 +1,84 @@
+"""Lists in the values of options, as slurmctld reads them: dependencies, features and licences.
+
+Source: update_job_dependency, build_feature_list and _build_license_list of slurmctld, 22.05 to 26.05.
+Whether a job, a feature or a licence exists is not checked, nor are counts of features in brackets.
+"""
+
+import re
+from collections.abc import Collection
+
+from sbatchgen.base.units import number
+from sbatchgen.check.sbatch.values import fold
+
+_KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer", "expand")
+# What follows a job id, as in 12_3 or 12+5, is not checked.
+_ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
+_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")
+_FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
+_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")
+_LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
+
+
+def check_dependency(text: str) -> None:
+    """Raise ValueError, with why slurmctld refuses conditions; states, as in 1(failed), are not checked."""
+    if text in ("", "0") or "(" in text or "[" in text:
+        return
+    for condition in re.split("[,?]", text):
+        kind, colon, jobs = condition.partition(":")
+        if colon and fold(kind) not in _KINDS:
+            raise ValueError(f"'{kind}' is not a kind of dependency")
+        if not condition:
+            raise ValueError("a condition is empty")
+        if fold(condition) == "singleton":
+            continue
+        if not colon and not condition[0].isdecimal():
+            raise ValueError(f"'{condition}' is not a condition")
+        for job in jobs.split(":") if colon else (condition,):
+            if not _ID.fullmatch(job):
+                raise ValueError(f"'{job}' is not a job id" if job else "a job id is missing")
+
+
+def features(text: str) -> tuple[str, ...]:
+    """Return the names of the features, each as often as it is given.
+
+    Raises ValueError, with the reason, if slurmctld refuses the list whatever features its nodes have.
+    """
+    text = text.replace(",", "&")
+    if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
+        raise ValueError("a bracket or parenthesis is not closed, not opened, or misplaced")
+    if re.search(r"(?:^|[&|(\[])[&|]", text):
+        raise ValueError("& or | needs a feature before it")
+    items = re.split(r"[&|\[\]()]", text)
+    return tuple(name for name in (item.partition("*")[0] for item in items) if name)
+
+
+def is_flat(text: str) -> bool:
+    """Whether a list has features that are all wanted, or of which any is, without counts and brackets."""
+    return bool(_FLAT.fullmatch(text))
+
+
+def matches(text: str, having: Collection[str]) -> bool:
+    """Whether a node with these features may be what the list wants; true of a list that is not flat."""
+    if not is_flat(text):
+        return True
+    wanted = re.split(r"[&,|]", text)
+    return any(name in having for name in wanted) if "|" in text else all(name in having for name in wanted)
+
+
+def licenses(text: str) -> dict[str, int]:
+    """Return how many of each licence are wanted; 0 for one that is only named.
+
+    Raises ValueError, with the reason, if slurmctld refuses the list whatever licences it has.
+    """
+    wanted: dict[str, int] = {}
+    for item in filter(None, re.split("[,;|]", text)):
+        match = _LICENSE.fullmatch(item)
+        if match is None:
+            raise ValueError(f"'{item}' has a space in its name")
+        if not match[1]:
+            raise ValueError(f"'{item}' has no name")
+        if match[2] is not None and not re.fullmatch(r"\s*\+?[0-9]*", match[2], re.ASCII):
+            raise ValueError(f"'{match[2]}' is not a number of licences")
+        digits = re.sub("[^0-9]", "", match[2] or "")
+        wanted[match[1]] = wanted.get(match[1], 0) + (1 if match[2] is None else number(digits))
+    return wanted

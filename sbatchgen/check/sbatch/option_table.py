@@ -1,0 +1,77 @@
+"""The options of sbatch in each release of Slurm from 20.11 to 26.05, in the order of getopt's list."""
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.base.units import NEWEST, RELEASES
+
+ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the other name
+
+
+class HasArgument(Enum):
+    """Whether an option takes one; an optional one counts only after `=` or glued to a short option."""
+
+    NONE = "-"
+    REQUIRED = "="
+    OPTIONAL = "?"
+
+
+class Spec(NamedTuple):
+    """An option of sbatch in one release."""
+
+    name: str  # its long name, without dashes
+    short: str  # its letter, or ""
+    argument: HasArgument  # whether it takes one
+    early: bool = False  # it counts on the command line only: a directive that holds it does nothing
+    per_component: bool = False  # it does not carry over to the next component of a heterogeneous job
+
+
+@cache
+def specs(release: str) -> dict[str, Spec]:
+    """Return the options of a release, by long name; raises ValueError as `line_of` does."""
+    return {
+        name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
+        for name, short, argument, _ in _rows(line_of(release))
+    }
+
+
+@cache
+def variables(release: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables that sbatch of this release reads, each with the option that it sets."""
+    line = line_of(release)
+    named = (name for name, _, argument, _ in _rows(line) if "$" in argument)
+    regular = ((f"SBATCH_{name.upper().replace('-', '_')}", name) for name in named)
+    others = ((variable, name) for variable, name, since in _table("variables.txt") if line >= since)
+    return (*regular, *others)
+
+
+@cache
+def value_kinds() -> dict[str, str]:
+    """Return what kind of value each option has, for those whose values are checked."""
+    return {name: kind for name, _, _, kind in _rows(NEWEST) if kind != "."}
+
+
+@cache
+def line_of(release: str) -> str:
+    """Return the release line, 22.05 of 22.05.8; raises ValueError for one that is not in RELEASES."""
+    line = ".".join(release.split(".")[:2])
+    if line not in RELEASES:
+        raise ValueError(f"Slurm {release} is not known; known are {', '.join(RELEASES)}")
+    return line
+
+
+def _rows(line: str) -> Iterator[list[str]]:
+    """Yield name, letter, argument and kind of value of each option of a release."""
+    for *cells, since, until in _table("options.txt"):
+        if since.strip(".") <= line and (until == "." or line <= until):
+            yield cells
+
+
+@cache
+def _table(name: str) -> list[list[str]]:
+    """Return the cells of a file whose first lines say what they are."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]

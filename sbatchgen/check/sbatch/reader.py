@@ -1,0 +1,114 @@
+"""Read a script as sbatch does: its directives, its options, and why it refuses them, without an sbatch.
+
+    script = read_script(text, slurm="22.05")
+    script.options["time"].value        # "1:30:00"
+    script.refusal                      # what sbatch would say where it refuses the script
+
+It judges as sbatch itself does before it asks slurmctld; it holds no rules. Not read are files that an
+option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid), other
+clusters (--clusters), and SBATCH_ variables; options of a site's plugins come from the caller. The options
+that sbatch translates from #PBS and #BSUB lines are not known here: the options of such a script are not
+compared with each other. What slurm.conf decides is not judged, and rare values are let pass. What came
+between 22.05 and 26.05 counts from the release whose source has it first.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.combination import check_options
+from sbatchgen.check.sbatch.getopt import Option, Stop, counting, scan
+from sbatchgen.check.sbatch.header import FOREIGN, READ, Directive, check_file, directives
+from sbatchgen.check.sbatch.option_table import Spec, line_of, specs
+from sbatchgen.check.sbatch.rivals import hint_rivals
+from sbatchgen.check.sbatch.values import Message, RefusedError, check_value
+
+MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no larger ones
+
+
+@dataclass(kw_only=True, slots=True)
+class Component:
+    """A component of a heterogeneous job; the only one of other jobs."""
+
+    options: dict[str, Option]  # the options that count, by long name
+    given: list[Option] = field(default_factory=list)  # every use of an option that sbatch reached, in order
+
+
+@frozen(kw_only=True, slots=True)
+class Script:
+    """A script as sbatch reads it."""
+
+    directives: tuple[Directive, ...]  # the lines that are directives, or look like directives
+    components: tuple[Component, ...]  # the components of the job; the last may be incomplete
+    refusal: Message | None  # why sbatch ends before it asks slurmctld; None if it does not
+    has_foreign: bool  # whether it takes options from #PBS or #BSUB lines, which are not read here
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """Return the options that count in the first component."""
+        return self.components[0].options if self.components else {}
+
+
+def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
+    """Read a script as this sbatch and the site's plugins do; raises ValueError as `line_of` does."""
+    script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
+    table = specs(slurm) | {spec.name: spec for spec in plugin_options}
+    components: list[Component] = []
+    refusal, has_foreign, release = None, False, line_of(slurm)
+    try:
+        check_file(script)
+        for part in _by_component(lines):
+            before = components[-1].options if components else {}
+            carried = {name: use for name, use in before.items() if not use.spec.per_component}
+            component = Component(options=carried)
+            components.append(component)
+            _read_options(component, part, table, release)
+            has_foreign |= "ignore-pbs" not in carried and any(line.kind in FOREIGN for line in lines)
+            if not has_foreign:
+                check_options({name: use.value or "" for name, use in carried.items()}, slurm=release)
+    except RefusedError as error:
+        refusal = Message(*error.args)
+    return Script(directives=lines, components=tuple(components), refusal=refusal, has_foreign=has_foreign)
+
+
+def _read_options(
+    component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
+) -> None:
+    for option in _options(lines, table):
+        component.given.append(option)
+        if option.spec.early:
+            continue
+        if option.name != "hint":
+            _check(option, slurm)
+        component.options[option.name] = counting(component.options.get(option.name), option, slurm)
+    hint = component.options.get("hint")
+    if hint and not hint_rivals(component.options, slurm):
+        _check(hint, slurm)
+
+
+def _check(option: Option, slurm: str) -> None:
+    try:
+        if option.value is not None:
+            check_value(option.name, option.value, slurm=slurm)
+    except RefusedError as error:
+        raise RefusedError(str(error), option.line, option.word.column) from error
+
+
+def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
+    read = [line for line in lines if line.kind in READ]
+    count = 1 + max((line.component for line in read), default=0)
+    numbers = range(min(count, MAX_COMPONENTS))
+    return [[line for line in read if line.component == number] for number in numbers]
+
+
+def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
+    """Yield the options of a component; raise what ends sbatch."""
+    for line in lines:
+        if line.fault:
+            raise RefusedError(*line.fault)
+    for item in scan([word for line in lines for word in line.words], table):
+        if isinstance(item, Stop):
+            text = item.complaint or f"Invalid directive found in batch script: {item.word.text}"
+            raise RefusedError(text, item.word.line, item.word.column)
+        yield item

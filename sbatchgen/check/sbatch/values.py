@@ -1,0 +1,205 @@
+"""The values that sbatch itself reads, where people mistype them: times, sizes, counts, signals, words.
+
+What is refused here is refused by every sbatch; rare forms are let pass. Source: sbatch(1), Slurm 22.05 to
+26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+"""
+
+import re
+import signal as signals
+from typing import NamedTuple
+
+from sbatchgen.base import units
+from sbatchgen.check.sbatch.option_table import value_kinds
+
+BLANKS = " \t\n\v\f\r"
+INFINITE = 0xFFFFFFFF  # minutes of no time limit
+_MAIL_EVENTS = """
+NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT ARRAY_TASKS TIME_LIMIT TIME_LIMIT_50 TIME_LIMIT_80
+TIME_LIMIT_90
+"""
+MAIL_EVENTS = frozenset(_MAIL_EVENTS.split())
+_SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
+_SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
+_SIGNALS = frozenset(_SIGNAL_NAMES.split())
+_COUNT = re.compile(r"\s*\+?([0-9]+)")
+_NEGATIVE = re.compile("-[0-9]+")
+_DAYS = re.compile("[0-9]+-")
+_SIZE = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"
+_SIZES = re.compile(f"(?=.*[,:]){_SIZE}(?:,{_SIZE})*")
+_NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
+_LIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"
+_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"
+_DAY = "(0?[1-9]|[12][0-9]|3[01])"
+_DATE = (
+    rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(?!\d\b){_DAY}|(0?[1-9]|1[0-2])[/.]{_DAY}([/.][0-9]{{2}})?"
+    r"|(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([0-9]{2})?"
+)
+_HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"
+_MORNING = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
+# sbatch reads a capital T as what is between a date and an hour.
+_WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
+_FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_WORD})?)?\s*)?"
+_RATE = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"
+_BIND = "(quiet|q|verbose|v|none|no|rank|local|prefer|p|sort|nosort|help|ma(p|sk)_mem:[0-9a-fx,]+)"
+_SHARING = "(disable-binding|enforce-binding|(one-task|multiple-tasks)-per-sharing)"
+_FREQUENCY = "([1-9]|lo|hi|me)[^:-]*"  # sbatch compares the first two letters of a word
+_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"
+_PATTERNS = {
+    "acctg-freq": f"(({_RATE})?(,|$))*",
+    "cpu-freq": f"{_FREQUENCY}|{_GOVERNOR}|{_FREQUENCY}-{_FREQUENCY}(:(?!.*,){_GOVERNOR})?",
+    "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
+    "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
+    "sockets": r"([0-9-]*|\*)(:([0-9-]*|\*)){0,2}|(([0-9-]*|\*):){3}.*",
+    "file": ".+",
+    "gpu-bind": "(verbose,)?(closest.*|none.*|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)|verbose,?",
+    "gpu-freq": f"{_CLOCK}(,{_CLOCK})*",
+    "gres-flags": f"({_SHARING}(,{_SHARING})*)?",
+    "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
+    "mem-bind": f"{_BIND}([,;]{_BIND})*",
+    "moment": rf"(?=.*\w)[\sT-]*(({_MORNING}|{_HOUR}|{_DATE}|{_WORD})[\sT-]*){{0,9}}({_FROM_NOW})?",
+    "no-kill": "|no|off|set",
+    "open-mode": "[at].*",
+    "priority": "[^-].*|-[^1-9]*|",
+    "profile": ".*(all|energy|lustre|network|none|task).*",
+    "propagate": f"|(?-i:{_LIMIT}(,{_LIMIT})*)",
+    "requeue": "|expedite",
+    "segment": r"\s*\+?\d*",
+    "specialized": r"\s*\+?\d*",
+    "user-env": "[0-9]*[ls]?",
+    "env-file": "[^$~].*",  # sbatch expands nothing
+    "yes-no": "yes|no",
+    "zero-one": r"|\s*\+?0*[01]",
+}
+_NARROWER = (  # kind of value, first release, the release after the last one, all that these releases take
+    ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
+    ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
+)
+_MESSAGES = {
+    "acctg-freq": "Invalid --{0} specification: {1}",
+    "cpu-freq": "Invalid --{0} argument",
+    "sockets": 'Invalid numeric value "{1}" for -B.',
+    "gpu-bind": "Invalid --{0} argument",
+    "gpu-freq": "Invalid --{0} argument",
+    "hint": 'unrecognized --{0} argument "{1}"',
+    "mem-bind": 'unrecognized --{0} argument "{1}"',
+    "priority": "Priority must be >= 0",
+    "profile": "invalid --{0}={1} option",
+    "propagate": "--{0}={1} is not valid.",
+    "specialized": 'Invalid numeric value "{1}" for --{0}.',
+    "env-file": "Could not open user environment file {1}",
+}
+
+
+class Message(NamedTuple):
+    """A message of sbatch that refuses a script."""
+
+    text: str = ""  # the most telling part of its message; "" where it only prints a help text
+    line: int = 0  # the line that it is about; 0 for no single one
+    column: int = 0  # where in the line
+
+
+class RefusedError(Exception):
+    """sbatch ends here, refusing the job; its arguments make a Message."""
+
+
+class Signal(NamedTuple):
+    """A value of --signal: its flags (of "R" and "B"), the number, and the seconds before the time limit."""
+
+    flags: str
+    number: int
+    seconds: int
+
+
+def check_value(option: str, text: str, *, slurm: str) -> None:
+    """Raise RefusedError for a value that sbatch does not take."""
+    kind = value_kinds().get(option, "")
+    if kind in ("count", "switches"):
+        count(option, text.partition("@")[0] if kind == "switches" else text, slurm=slurm)
+    elif kind == "nodes":
+        node_range(text, slurm=slurm)
+    elif kind == "gres" and fold(text) in ("help", "list"):
+        raise RefusedError
+    elif not (_is_taken(kind, text) and _is_taken_by(slurm, kind, text)):
+        raise RefusedError(_MESSAGES.get(kind, "Invalid --{0} specification").format(option, text))
+
+
+def _is_taken(kind: str, text: str) -> bool:
+    if pattern := _PATTERNS.get(kind):
+        return _matches(pattern, text)
+    if kind == "mail":
+        return not MAIL_EVENTS.isdisjoint(fold(text).upper().split(","))
+    readers = {"time": minutes, "memory": mebibytes, "signal": read_signal}
+    return kind not in readers or readers[kind](text) is not None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
+
+
+def _is_taken_by(slurm: str, kind: str, text: str) -> bool:
+    """Whether this release takes a value that another release takes."""
+    narrower = ((since, before, pattern) for name, since, before, pattern in _NARROWER if name == kind)
+    return all(_matches(pattern, text) for since, before, pattern in narrower if since <= slurm < before)
+
+
+def fold(text: str) -> str:
+    """Return the text with the 26 capitals of ASCII made small, all that C's strcasecmp knows."""
+    return text.lower() if text.isascii() else re.sub("[A-Z]+", lambda match: match[0].lower(), text)
+
+
+def count(option: str, text: str, *, slurm: str) -> int:
+    """Return a count, such as that of --ntasks; raises RefusedError if sbatch refuses it."""
+    match = _COUNT.fullmatch(text)
+    value = units.number(match[1]) if match else 0
+    if not value:
+        raise RefusedError(f'Invalid numeric value "{text}" for --{option}.')
+    if value >= units.COUNT_MAX and slurm >= "23.02":
+        raise RefusedError(f"Numeric argument ({value}) {'too large' if slurm >= '23.11' else 'to big'}")
+    return value
+
+
+def minutes(text: str) -> int | None:
+    """Return the minutes of a time limit, rounded up; INFINITE for no limit, None for an invalid time."""
+    if fold(text) in ("infinite", "unlimited") or _NEGATIVE.fullmatch(text):
+        return INFINITE  # Slurm takes a negative time for a very long one
+    seconds = units.seconds(f"{text}0" if _DAYS.fullmatch(text) else text)
+    return None if seconds is None else -(-seconds // 60)
+
+
+def mebibytes(text: str) -> int | None:
+    """Return the MiB of a memory size; None for an invalid one."""
+    return units.mebibytes(re.sub(r"^\s*(?:\+|-(?=0+(?![0-9])))?", "", text))
+
+
+def node_range(text: str, *, slurm: str) -> tuple[int, int]:
+    """Return the least and the most nodes, since 23.02 also of a list (2,4,8 or 1-15:4); or RefusedError."""
+    if slurm >= "23.02" and _SIZES.fullmatch(text):
+        sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
+        return min(sizes), max(sizes)
+    match = _NODES.fullmatch(text)
+    if match is None or not (match[1] or match[3]) or (match[2] and not match[1]):
+        raise RefusedError(f'"{text}" is not a valid node count')
+    low = _nodes(match[1], match[2]) if match[1] else 1
+    if not match[3]:
+        return low, low
+    high = _nodes(match[4], match[5]) if match[4] else -1
+    if high and high < low:
+        raise RefusedError(f"Maximum node count {high} is less than minimum node count {low}")
+    return low, high
+
+
+def _nodes(digits: str, letters: str) -> int:
+    factors = {"k": 1024, "m": 1024**2}
+    return units.number(digits) * (factors[letters[0].lower()] if letters else 1)
+
+
+def read_signal(text: str) -> Signal | None:
+    """Read a value of --signal; None for an invalid one."""
+    match = _SIGNAL.fullmatch(text.strip(BLANKS))
+    if match is None:
+        return None
+    name = match[2].upper()
+    number = units.number(name) if name.isdecimal() else 0
+    number = signals.Signals[f"SIG{name}"] if name in _SIGNALS else number
+    lead = units.number(match[4]) if match[3] else 60
+    return Signal(match[1].upper(), int(number), lead) if number and lead <= 0xFFFF else None

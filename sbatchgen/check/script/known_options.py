@@ -1,0 +1,46 @@
+"""Options that sbatch does not have, or no longer: srun's, plugins', renamed ones."""
+
+from collections.abc import Iterable
+from functools import cache, lru_cache
+
+from sbatchgen.base.errors import nearest
+from sbatchgen.base.units import RELEASES
+from sbatchgen.check.executables.word_table import rows
+from sbatchgen.check.sbatch.option_table import HasArgument, Spec, specs
+
+_NAMES = {kind: words.split() for kind, words in rows(__file__, "known_options.txt")}
+SRUN_ONLY = frozenset(_NAMES["srun"])
+RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
+
+
+def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
+    """Options of a site's plugins; a name that ends in = has a value."""
+    kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
+    return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
+
+
+PYXIS = of_plugins(_NAMES["pyxis"])
+PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
+
+
+@cache
+def known_plugins() -> tuple[Spec, ...]:
+    """Options of plugins that several sites or a well-known one have, except pyxis."""
+    return of_plugins(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
+
+
+def is_near(name: str, slurm: str) -> bool:
+    """Return whether a name is one of sbatch's own options with a slip or two of the keyboard."""
+    plain = name.replace("_", "").replace("-", "")
+    return len(plain) >= 5 and bool(nearest(plain, (known.replace("-", "") for known in specs(slurm)), 0.8))
+
+
+def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
+    """The options that a directive may hold if pyxis is installed, by long name."""
+    return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
+
+
+@lru_cache(maxsize=1024)
+def releases(name: str) -> tuple[str, ...]:
+    """The releases that have an option, oldest first."""
+    return tuple(release for release in RELEASES if name in specs(release))

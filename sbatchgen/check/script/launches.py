@@ -1,0 +1,321 @@
+"""What a script starts: each launch with its step, its launcher and its program, and how many of them run.
+
+    for launch in script.launches:  # srun --nodes=2 torchrun --nproc-per-node=4 train.py
+        launch.step.name, launch.launcher.name, launch.program.name  # "srun", "torchrun", "train.py"
+        launch.nodes, launch.tasks_per_node, launch.workers  # 2, 1, 4
+
+Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.bash import Body, Command, Piece, Word, string_body
+from sbatchgen.check.bash.chain import Tool, ToolOption, chain
+from sbatchgen.check.executables.launcher import LauncherCall
+from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
+from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
+
+# Programs that start processes on the nodes of the job themselves, and are not followed.
+OTHER_LAUNCHERS = programs("elsewhere")
+CONTAINERS = programs("hpc-container")
+STARTERS = commands(*STARTING) | {"eval"}
+# Texts of which a script has one if it starts a launcher, a training or programs of MPI.
+LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
+TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
+MPI_WORDS = (*sorted(programs("mpi")),)
+HELPERS = programs("helper")
+WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
+_HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
+_PYTHON = re.compile(r"python[\d.]*")
+_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
+# Files that set up a shell, as a virtual environment's, and start nothing.
+_ENVIRONMENT = re.compile(
+    r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$"
+    r"|\b(?:config|settings|params|vars)(?:\.sh)?$",
+    re.IGNORECASE,
+)
+
+
+@frozen(kw_only=True)
+class Launch:
+    """A command that starts programs."""
+
+    command: Command  # the command of the script
+    tools: tuple[Tool, ...]  # what starts what, from the command on; the last is the program
+    resources: ResourceRequest  # what the job asks for
+
+    @cached_property
+    def step(self) -> Tool | None:
+        """The srun; None if the batch script runs the program itself."""
+        return self._first(frozenset(("srun",)))
+
+    @cached_property
+    def of_step(self) -> Tool | None:
+        """What the srun starts; None without one."""
+        names = [tool.name for tool in self.tools]
+        return next(iter(self.tools[names.index("srun") + 1 :]), None) if self.step else None
+
+    @cached_property
+    def launcher(self) -> Tool | None:
+        """torchrun, accelerate launch or another of the table, however it is called."""
+        return self._first(LAUNCHERS)
+
+    @cached_property
+    def mpi(self) -> Tool | None:
+        """The mpirun or mpiexec."""
+        return self._first(programs("mpi"))
+
+    @cached_property
+    def container(self) -> Tool | None:
+        """The command of a container that it passes through; not srun --container-image."""
+        return self._first(CONTAINERS)
+
+    @property
+    def program(self) -> Tool:
+        """What is started in the end."""
+        return self.tools[-1]
+
+    @cached_property
+    def is_helper(self) -> bool:
+        """Whether the program is a small one, such as hostname, that no training depends on."""
+        name = self.program.name.rpartition("/")[2]
+        words = (*self.program.rest, *(option.word for option in self.program.given))
+        asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
+        return asks or name in HELPERS or self.program.name.rstrip('"').endswith(WATCH)
+
+    @cached_property
+    def is_training(self) -> bool:
+        """Whether it starts a Python program that does the script's real work."""
+        code = next((tool for tool in self.tools if tool.name == "python"), None)
+        inline = code is not None and code.option("c") is not None
+        of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
+        is_python = code is not None or self.launcher is not None or bool(of_uv)
+        return is_python and not self.is_helper and not inline and not self.command.context.substitution
+
+    @property
+    def is_python_file(self) -> bool:
+        """Whether Python runs its program, wherever that lies, as in python $CODE/train.py."""
+        return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether srun itself starts each process of a training."""
+        if self.step is None or self.launcher or self.mpi or not self.is_training:
+            return False
+        return not _HIDDEN.search(self.program.words[0].text)
+
+    @cached_property
+    def strings(self) -> tuple[tuple[Tool, Body], ...]:
+        """The shells of a step that get a string, as bash -c 'python x.py | tee log', each with its body."""
+        pairs = zip(self.tools, self.tools[1:], strict=False) if self.step else ()
+        return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
+
+    @cached_property
+    def by_some_tasks(self) -> bool:
+        """Whether perhaps not all tasks start its program: it is in an if or a case of their string."""
+        at = self.program.words[0].at
+        inner = (command for _, body in self.strings for command in body.commands)
+        return any(command.context.branch and command.at <= at < command.end for command in inner)
+
+    @property
+    def step_gpus(self) -> ToolOption | None:
+        """The option of the step that gives it other GPUs than the job's."""
+        names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+        return next((option for name in names if self.step and (option := self.step.option(name))), None)
+
+    @cached_property
+    def nodes(self) -> int | None:
+        """On how many nodes its first program starts; None if the script does not say."""
+        if self.step is None:
+            return 1
+        given = self.step.option("nodes")
+        return self.number(given, self.step) if given else fixed_nodes(self.resources)
+
+    @cached_property
+    def tasks(self) -> int | None:
+        """How many times the step starts its program; None if the script does not say."""
+        if self.step is None:
+            return 1
+        given = self.step.option("ntasks")
+        if given:
+            return self.number(given, self.step)
+        resources = self.resources
+        job = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+        if each := self.step.option("ntasks-per-node"):
+            count = self.number(each, self.step)
+            asked = self.nodes * count if self.nodes is not None and count is not None else None
+            if job in (0, asked) or asked is None:
+                return asked
+            # srun ignores it for SLURM_NTASKS; 26.05, and not 22.05, obeys it beside --nodes.
+            return None if "nodes" in self.step.options else job
+        if resources.ntasks or self.nodes is None:
+            return resources.ntasks
+        per_gpu, per_node = self._tasks_per_gpu, resources.ntasks_per_node or 1
+        return self.nodes * per_node if per_gpu is None else per_gpu * resources.gpus_in_all or None
+
+    @property
+    def _tasks_per_gpu(self) -> int | None:
+        """The tasks for each GPU of the job; 0 if the script does not say how many, None without them."""
+        given = self.step.option("ntasks-per-gpu") if self.step else None
+        if given and self.step:
+            return 0 if self.step_gpus else self.number(given, self.step) or 0
+        return self.resources.ntasks_per_gpu
+
+    @cached_property
+    def tasks_per_node(self) -> int | None:
+        """Tasks of the busiest node; None if the script does not say."""
+        if self.tasks is None or self.nodes is None:
+            if self.step is None or self.resources.ntasks or self.resources.ntasks_per_node:
+                return None
+            return self.number(self.step.option("ntasks-per-node"), self.step)
+        return -(-self.tasks // max(self.nodes, 1))
+
+    @cached_property
+    def launcher_call(self) -> LauncherCall | None:
+        """What the options of its launcher say."""
+        tool = self.launcher
+        if tool is None:
+            return None
+        numbers = {option.name: self.number(option, tool) for option in tool.given if option.value is None}
+        texts = {name: None if number is None else str(number) for name, number in numbers.items()}
+        options = {option.name: option.value for option in tool.given} | texts
+        return LauncherCall(name=tool.name, options=options, job_nodes=fixed_nodes(self.resources))
+
+    @property
+    def workers(self) -> int | None:
+        """How many processes its launcher starts on a node; None if the script does not say."""
+        return (self.launcher_call.workers or None) if self.launcher_call else None
+
+    @property
+    def told_nodes(self) -> int | None:
+        """The number of nodes in the launcher's own options; None if the script does not say."""
+        return (self.launcher_call.nodes or None) if self.launcher_call else None
+
+    def number(self, option: ToolOption | None, tool: Tool) -> int | None:
+        """The number in an option of a tool, or in a variable of Slurm there; None if it is not known."""
+        if option is None:
+            return None
+        if option.value is not None:
+            return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
+        word = option.own_word(tool.body)
+        return _count(word, tool.body, self.resources) if word else None
+
+    def _first(self, names: Collection[str]) -> Tool | None:
+        return next((tool for tool in self.tools if tool.name in names), None)
+
+
+def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
+    """The commands that start programs through others or with Python, in the order of the text."""
+    for command in body.commands:
+        for tools in _started(command, body):
+            yield Launch(command=command, tools=tools, resources=resources)
+
+
+def sourcing(body: Body) -> Iterator[Command]:
+    """The commands that source files which may start programs, or set traps or variables."""
+    for command in body.commands:
+        file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
+        if file and not _ENVIRONMENT.search(body.text_of(file).strip("\"'")):
+            yield command
+
+
+def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
+    """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
+        return True
+    started = (launch for launch in launches if not launch.command.context.substitution)
+    return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
+
+
+def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
+    name = command.name
+    if command.test or not (name in STARTERS or not name or _PYTHON.fullmatch(name)):
+        return
+    if name == "eval" and len(command.words) == 2:
+        inner = string_body(body, command.words[1])
+        for each in inner.commands:
+            if each.name != "eval" and not each.context.substitution:
+                yield from _started(each, inner)
+        return
+    tools = chain(command, body)
+    if tools and _starts(tools):
+        yield tools
+
+
+def _starts(tools: tuple[Tool, ...]) -> bool:
+    """Whether tools start a program, and are not a word about one, a command of conda or the text of $( )."""
+    first = tools[0]
+    if "describe" in first.options:
+        return False
+    is_text = first.name.startswith(("$(", "`"))
+    return len(tools) > 1 or first.name == "python" or (_is_opaque(first) and not is_text)
+
+
+def _is_opaque(program: Tool) -> bool:
+    """Whether a program is a shell's script or what can't be followed."""
+    name = program.name
+    if name in SHELLS:
+        return bool(program.rest) or program.option("command") is not None
+    return name[:1] in '$`"' or "$" in name or bool(_SCRIPT.search(name))
+
+
+def _is_unseen(command: Command, body: Body) -> bool:
+    name = command.name
+    if name == "eval" and len(command.words) == 2:
+        written, followed = command.words[1].pieces, body.followed(command.words[1]).pieces
+        is_variable = any(piece.kind == "variable" for piece in followed)
+        return is_variable and not any(piece.kind == "command" for piece in written)
+    return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
+
+
+def fixed_nodes(resources: ResourceRequest) -> int | None:
+    """The nodes of a job; None if --nodes is a range."""
+    return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
+
+
+def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
+    """The number that a word is: of the text, of a variable of Slurm, or of $((2 * NODES))."""
+    piece = body.followed(word).only_piece
+    if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
+        return None
+    if piece.kind != "arithmetic":
+        is_number = re.fullmatch(r"\d{1,9}", piece.text, re.ASCII) is not None
+        return int(piece.text) if is_number else slurm_number(piece.name, resources)
+    total, sign = 1, "*"
+    for part in re.split(r"([*/])", re.sub(r"[ \t]|\$\{?|\}", "", piece.text[3:-2])):
+        if part in ("*", "/"):
+            sign = part
+            continue
+        is_name = part.isidentifier()
+        inner = Piece("variable" if is_name else "text", part, False, piece.at, part if is_name else "")
+        factor = _count(Word((inner,), piece.at, piece.at, body.source), body, resources)
+        if not factor:
+            return None
+        total = total * factor if sign == "*" else total // factor
+    return total
+
+
+def slurm_number(name: str, resources: ResourceRequest) -> int | None:
+    """The number in a variable of Slurm; None if it is not one, not set, or not a number."""
+    nodes = fixed_nodes(resources)
+    tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
+    held = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS": resources.ntasks or tasks,
+        "SLURM_NPROCS": resources.ntasks or tasks,
+        "SLURM_NTASKS_PER_NODE": resources.ntasks_per_node,
+        "SLURM_CPUS_PER_TASK": resources.cpus_per_task,
+        "SLURM_GPUS_ON_NODE": None if resources.splits_gpus() else resources.gpu_count or None,
+        "SLURM_GPUS": _untyped(resources.gpus),
+        "SLURM_GPUS_PER_NODE": _untyped(resources.gpus_per_node),
+        "SLURM_GPUS_PER_TASK": _untyped(resources.gpus_per_task),
+    }
+    return held.get(name)
+
+
+def _untyped(asked: Amounts | None) -> int | None:
+    """The number of a --gpus option without a type: with one, the variable is not a number."""
+    return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None

@@ -1,0 +1,49 @@
+"""The options that a program takes, by the calls of argparse in its source."""
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+
+from sbatchgen.check.script.saved_files import called
+
+# What lets a parser take more than is written; `argv` may be changed before.
+_ODD = re.compile(
+    "prefix_chars|fromfile_prefix_chars|parents|parse_known_args|parse_intermixed_args|argv|REMAINDER"
+    r"|BooleanOptionalAction|get_args_parser|\.\.\."
+)
+
+
+def own_options(trees: Iterable[ast.Module]) -> frozenset[str] | None:
+    """Return the options of a program whose parser takes no others; None if that is not certain."""
+    options, parses = {"-h", "--help"}, False
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if _ODD.fullmatch(_name(node)):
+            return None
+        if not isinstance(node, ast.Call):
+            continue
+        if called(node) == "parse_args":
+            if node.args or node.keywords:  # other arguments than those of the command line
+                return None
+            parses = True
+        elif called(node) == "add_argument":
+            names = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            if len(names) != len(node.args) or any(keyword.arg is None for keyword in node.keywords):
+                return None  # computed
+            options.update(map(str, names))
+    return frozenset(options) if parses else None
+
+
+def _name(node: ast.AST) -> str:
+    """Return what a node names, or its text."""
+    named = (getattr(node, part, None) for part in ("attr", "arg", "id", "value"))
+    return next((name for name in named if isinstance(name, str)), "")
+
+
+def refused(args: Sequence[str], options: frozenset[str]) -> list[str]:
+    """Return the long options among arguments that argparse refuses; it takes the start of one too."""
+    given = [word.partition("=")[0] for word in args[: args.index("--") if "--" in args else None]]
+    return [
+        word
+        for word in given
+        if word.startswith("--") and not any(option.startswith(word) for option in options)
+    ]

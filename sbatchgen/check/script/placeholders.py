@@ -1,0 +1,124 @@
+"""What a program or a person has yet to put into a script: one judgement that all rules share."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from sbatchgen.check.sbatch.getopt import Option, Stop
+from sbatchgen.check.sbatch.option_table import value_kinds
+from sbatchgen.check.sbatch.values import RefusedError, check_value
+
+_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without one has nothing that a program fills in
+_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # of the whole text: most have none
+# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks of
+# public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
+# string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
+_IN_BODY = re.compile(
+    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
+    r"|(?<![\w{])![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
+)
+_IN_DIRECTIVE = re.compile(
+    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+    r"|%%\w+%%|%\([A-Za-z_]\w*\)[\d.]*[dfs]|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
+    r"|(?<=[=:\s])#[A-Z][A-Z0-9_]*#(?!\S)"
+)
+# What a person fills in, as <your account>, <N> or [budget code].
+FOR_A_PERSON = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+_NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
+# What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. Not I, O and l, which are
+# mistyped digits, nor words that people believe Slurm knows.
+_NO_NUMBER = re.compile(
+    r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
+    r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
+)
+_ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
+_VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
+_FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
+_MANY_VARIABLES = 3  # of a program; a person who believes that sbatch expands variables writes one or two
+
+
+def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
+    """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+    matches: dict[int, re.Match[str]] = {}
+    lines, numbers = text.split("\n"), {*directives}
+    if _MARKS_IN_BODY.search(text):
+        numbers |= {text.count("\n", 0, match.start()) + 1 for match in _IN_BODY.finditer(text)}
+    for number in sorted(numbers):
+        line, wanted = lines[number - 1], _IN_DIRECTIVE if number in directives else _IN_BODY
+        if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
+            matches[number] = match  # an address is for a person to fill in
+    return matches
+
+
+def of_person(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> dict[int, re.Match[str]]:
+    """Return the directives that a person has yet to fill in, as <project id> or --time=HH:MM:SS, by number.
+
+    A variable in place of a number is for a program such as envsubst, unless the script sets it: then
+    somebody believes that sbatch expands it.
+    """
+    matches = dict(_blanks(directives, uses, is_set, slurm))
+    if any("$" in match[0] for match in matches.values()):
+        matches |= _matches(directives, _VARIABLE)
+    return dict(sorted((matches | _matches(directives, FOR_A_PERSON)).items()))
+
+
+def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
+    """Whether a program may fill the script in: one is named, or most directives hold variables."""
+    variables = sum("$" in match[0] for match in unfilled.values())
+    return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
+
+
+def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
+    """Return the first match of a shape in each directive that has one, by number."""
+    return {number: match for number, text in directives.items() if (match := shape.search(text))}
+
+
+def _blanks(
+    directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
+) -> Iterator[tuple[int, re.Match[str]]]:
+    """Yield what sbatch refuses because something is missing; a single empty value is a slip."""
+    empty = {id(use) for use in uses if _is_empty(use)}
+    for use in uses:
+        column, end = use.word.column, use.word.end
+        if id(use) in empty:
+            is_blank = len(empty) > 1 and _is_refused(use, slurm)
+        elif isinstance(use, Stop):
+            is_blank = bool(_ELLIPSIS.fullmatch(use.word.text))
+        else:
+            is_blank = _is_without_number(use, is_set)
+            column, end = use.value_word.span(use.value_start) if use.value_word else (column, end)
+        match = re.compile(".+").match(directives[use.word.line], column - 1, end - 1) if is_blank else None
+        if match:
+            yield use.word.line, match
+
+
+def _is_empty(use: Option | Stop) -> bool:
+    """Whether an option has no value, or takes its value from the next line."""
+    if isinstance(use, Stop):
+        return "requires an argument" in use.complaint
+    return use.value == "" or use.takes_next_line or (use.name == "gres" and (use.value or "").endswith(":"))
+
+
+def _is_refused(use: Option | Stop, slurm: str) -> bool:
+    if isinstance(use, Stop) or use.name == "gres":
+        return True
+    try:
+        check_value(use.spec.name, use.value or "", slurm=slurm)
+    except RefusedError:
+        return True
+    return False
+
+
+def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
+    """Whether the value is a text where Slurm wants a number."""
+    kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
+    if kind not in _NUMERIC_KINDS:
+        return False
+    if "$" in value:
+        names = [match[1] or match[2] for match in _VARIABLE.finditer(value)]
+        return bool(names) and not any(map(is_set, names))
+    if kind in ("gres", "gpus"):  # any word is a type of GPU
+        return value.endswith(("?", "#"))
+    return any(_NO_NUMBER.fullmatch(piece) for piece in re.split("[-:,=%]", value))

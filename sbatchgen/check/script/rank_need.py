@@ -1,0 +1,190 @@
+"""Where a program certainly needs the variables of its rank, which a launcher sets.
+
+What is read in a condition, in a try, or in a function that nothing certainly calls, is not certain.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.script.saved_files import called
+
+# Set by torchrun; mode ddp with srun exports them.
+RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+MOST_DEEP = 12  # calls in calls
+_LEAVES = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
+_CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
+_SWALLOWS = frozenset(("suppress", "raises", "assertRaises"))
+_ELSEWHERE = frozenset(("init_method", "store", "rank", "world_size", None))  # of init_process_group
+_MAY_GO_ON = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
+
+
+@frozen()
+class RankNeed:
+    """A place where a program ends unless a variable is set."""
+
+    variable: str
+    line: int
+    file: Path
+
+
+def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None:
+    """Return the first place where a program needs its rank, if that is certain.
+
+    `trees` are its modules, `first` is the one that is started.
+    """
+    if any(map(_may_be_set, trees.values())):
+        return None
+    functions = [
+        (node.name, node, file)
+        for file, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    ]
+    count = Counter(name for name, _, _ in functions)
+    known = {name: (node, file) for name, node, file in functions if count[name] == 1 and _runs(node)}
+    return _Walk(known).block(trees[first].body, first) if first in trees else None
+
+
+def _may_be_set(tree: ast.Module) -> bool:
+    """Whether a module names a variable of ranks otherwise than to read it."""
+    reads = Counter[str]()
+    for node in ast.walk(tree):
+        if (name := _read_variable(node)) in RANKS:
+            reads[name] += 1
+        elif isinstance(node, ast.Call) and called(node) in ("get", "getenv") and node.args:
+            reads[_text(node.args[0])] += 1
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            reads[_text(node.left)] += 1
+    named = Counter(_text(node) for node in ast.walk(tree))
+    return any(named[name] != reads[name] for name in RANKS)
+
+
+def _runs(function: ast.FunctionDef) -> bool:
+    """Whether a call of a function runs its body at once."""
+    yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
+    names = {_last_name(each) for each in function.decorator_list}
+    return not yields and names <= _CALLS_AT_ONCE
+
+
+def _last_name(node: ast.expr) -> str:
+    node = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
+
+
+class _Left(Exception):  # noqa: N818 - no error
+    """Nothing after this is certainly run."""
+
+
+class _Walk:
+    """Walks through what is certainly run, in its order."""
+
+    def __init__(self, functions: Mapping[str, tuple[ast.FunctionDef, Path]]) -> None:
+        self.functions = functions
+        self.inside: list[str] = []  # the functions that are being run
+
+    def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
+        """Return the first need in statements."""
+        try:
+            return next(self._statements(body, file), None)
+        except _Left:
+            return None
+
+    def _statements(self, body: Sequence[ast.stmt], file: Path) -> Iterator[RankNeed]:
+        for statement in body:
+            yield from self._statement(statement, file)
+
+    def _statement(self, statement: ast.stmt, file: Path) -> Iterator[RankNeed]:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return
+        if isinstance(statement, ast.With):
+            items = [item.context_expr for item in statement.items]
+            yield from self._expressions(items, file)
+            if not _SWALLOWS.isdisjoint(map(_last_name, items)):
+                return
+            yield from self._statements(statement.body, file)
+        elif isinstance(statement, ast.If) and _is_main(statement.test):
+            yield from self._statements(statement.body, file)
+        elif isinstance(statement, ast.Try) and not statement.handlers:
+            yield from self._statements([*statement.body, *statement.orelse, *statement.finalbody], file)
+        elif isinstance(statement, _MAY_GO_ON):
+            first = getattr(statement, "test", None) or getattr(statement, "iter", None)
+            yield from self._expressions([first] if first else [], file)
+            if any(map(_leaves, ast.walk(statement))):
+                raise _Left
+        else:
+            yield from self._expressions(ast.iter_child_nodes(statement), file)
+            if isinstance(statement, ast.Return | ast.Raise) or any(map(_leaves, ast.walk(statement))):
+                raise _Left
+
+    def _expressions(self, nodes: Iterable[ast.AST], file: Path) -> Iterator[RankNeed]:
+        for node in nodes:
+            yield from self._expression(node, file)
+
+    def _expression(self, node: ast.AST, file: Path) -> Iterator[RankNeed]:
+        if isinstance(node, ast.Lambda | ast.GeneratorExp):
+            return
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp):
+            parts: Iterable[ast.AST] = [node.generators[0].iter]
+        elif isinstance(node, ast.IfExp):
+            parts = [node.test]
+        elif isinstance(node, ast.BoolOp):
+            parts = node.values[:1]
+        elif isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators[:1]]
+        else:
+            parts = ast.iter_child_nodes(node)
+        yield from self._expressions(parts, file)
+        variable = _read_variable(node)
+        if variable in RANKS:
+            yield RankNeed(variable, getattr(node, "lineno", 0), file)
+        if isinstance(node, ast.Call):
+            if _joins_a_group(node):
+                yield RankNeed("RANK", node.lineno, file)
+            yield from self._called(node)
+
+    def _called(self, node: ast.Call) -> Iterator[RankNeed]:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name in self.functions and name not in self.inside and len(self.inside) < MOST_DEEP:
+            function, file = self.functions[name]
+            self.inside.append(name)
+            need = self.block(function.body, file)
+            self.inside.pop()
+            if need:
+                yield need
+            if any(map(_ends, ast.walk(function))):
+                raise _Left
+
+
+def _is_main(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
+
+
+def _leaves(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return | ast.Raise) or _ends(node)
+
+
+def _ends(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and called(node) in _LEAVES
+
+
+def _read_variable(node: ast.AST) -> str:
+    """Return the variable that os.environ[NAME] reads; "" for other expressions."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+        return ""
+    return _text(node.slice) if _last_name(node.value) == "environ" else ""
+
+
+def _text(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _joins_a_group(call: ast.Call) -> bool:
+    """Whether it is init_process_group() of torch.distributed, which takes RANK from the environment."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "init_method" in given and _text(given["init_method"]) == "env://":
+        del given["init_method"]
+    elsewhere = len(call.args) > 1 or not _ELSEWHERE.isdisjoint(given)
+    return called(call) == "init_process_group" and not elsewhere

@@ -1,0 +1,65 @@
+"""What the directives of a script ask Slurm for; a value that sbatch can't read counts as not given."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from sbatchgen.base.finding import Place
+from sbatchgen.check.sbatch import gres
+from sbatchgen.check.sbatch.getopt import Option
+from sbatchgen.check.sbatch.values import INFINITE, RefusedError, count, mebibytes, minutes, node_range
+from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
+
+T = TypeVar("T")
+
+
+def resources(
+    options: Mapping[str, Option],
+    *,
+    slurm: str,
+    at: Callable[[Option], Place],
+    nowhere: Place,
+    default_partition: str | None,
+) -> ResourceRequest:
+    """Return what a script asks for, from the use of each option that counts."""
+    text = {name: use.value or "" for name, use in options.items()}
+    nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
+
+    def counted(name: str) -> int | None:
+        return _read(partial(count, name, slurm=slurm), text.get(name))
+
+    return ResourceRequest(
+        options=text,
+        places={name: at(use) for name, use in options.items()},
+        nowhere=nowhere,
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        ntasks=counted("ntasks"),
+        ntasks_per_node=counted("ntasks-per-node"),
+        ntasks_per_gpu=counted("ntasks-per-gpu"),
+        cpus_per_task=counted("cpus-per-task"),
+        cpus_per_gpu=counted("cpus-per-gpu"),
+        gpus=gres.requested_gpus(text.get("gpus"), slurm=slurm),
+        gpus_per_node=gres.requested_gpus(text.get("gpus-per-node"), slurm=slurm),
+        gpus_per_task=gres.requested_gpus(text.get("gpus-per-task"), slurm=slurm),
+        gres=gres.requested(text.get("gres", ""), slurm=slurm),
+        mem=_read(mebibytes, text.get("mem")),
+        mem_per_cpu=_read(mebibytes, text.get("mem-per-cpu")),
+        mem_per_gpu=_read(mebibytes, text.get("mem-per-gpu")),
+        time=_read(_time, text.get("time")),
+        time_min=_read(_time, text.get("time-min")),
+        default_partition=default_partition,
+    )
+
+
+def _read(reader: Callable[[str], T], text: str | None) -> T | None:
+    try:
+        return None if text is None else reader(text)
+    except RefusedError:
+        return None
+
+
+def _time(text: str) -> int | None:
+    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit, None for no time."""
+    limit = minutes(text)
+    return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit

@@ -1,0 +1,194 @@
+"""What a job asks Slurm for, be it a resolved job or a script: the record that rules judge.
+
+Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import field, replace
+
+from sbatchgen.base.finding import Place
+from sbatchgen.base.frozen import cached_property
+from sbatchgen.base.keys import record
+from sbatchgen.check.sbatch.gres import parted
+
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # that may ask for all GPUs of a job
+UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
+
+Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
+
+
+def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
+    """Return how Slurm splits a total among idle nodes that are alike: one for each, the first all it can.
+
+    `most` is what a node has; None if that is not known. On nodes that other jobs use, the split is another.
+    Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
+    """
+    shares = []
+    for behind in range(nodes - 1, -1, -1):
+        shares.append(max(min(total - behind, most or total), 0))
+        total -= shares[-1]
+    return tuple(shares)
+
+
+@record
+class ResourceRequest:
+    """What is asked for; None if not set. Memory in MiB, times in seconds."""
+
+    options: Mapping[str, str]  # the value of each option, as text, by Slurm's long name; "" for a flag
+    places: Mapping[str, Place]  # where each option was written
+    nowhere: Place = field(default_factory=Place)  # the place shown for an option that is not set
+    nodes_min: int | None = None
+    nodes_max: int | None = None
+    ntasks: int | None = None
+    ntasks_per_node: int | None = None
+    ntasks_per_gpu: int | None = None
+    cpus_per_task: int | None = None
+    cpus_per_gpu: int | None = None
+    gpus: Amounts | None = None
+    gpus_per_node: Amounts | None = None
+    gpus_per_task: Amounts | None = None
+    gres: tuple[tuple[str, str, int], ...] = ()  # name, type and count of each item, per node
+    mem: int | None = None  # of a node; 0 for all of it
+    mem_per_cpu: int | None = None
+    mem_per_gpu: int | None = None
+    time: int | None = None
+    time_min: int | None = None
+    default_partition: str | None = None
+    processes_per_node: int | None = None  # that a launcher starts, where it is known
+
+    def place(self, option: str) -> Place:
+        """Where an option was written."""
+        return self.places.get(option, self.nowhere)
+
+    def __contains__(self, option: str) -> bool:
+        return option in self.options
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it gets all of its nodes but their memory, and not, as =user does, part of shared ones.
+
+        Source: sbatch(1), --exclusive.
+        """
+        return self.options.get("exclusive") in ("", "exclusive")
+
+    @cached_property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that the job may run in; without --partition, the cluster's default."""
+        asked = self.options.get("partition") or self.default_partition or ""
+        named = tuple(name for name in asked.split(",") if name)
+        return named or ((self.default_partition,) if self.default_partition else ())
+
+    @cached_property
+    def nodes(self) -> int:
+        """The fewest nodes."""
+        if self.nodes_min is not None:
+            return self.nodes_min
+        if self.ntasks and self.ntasks_per_node:
+            return -(-self.ntasks // self.ntasks_per_node)
+        return 1
+
+    def spread(self, most: int | None) -> ResourceRequest:
+        """The job on as many nodes as it may get, with `most` in the cluster."""
+        if self.nodes_min is not None:
+            return replace(self, nodes_min=self.nodes_max or self.nodes_min)
+        wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=min(most or wanted, self.ntasks or wanted))
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Tasks on the busiest node."""
+        if self.ntasks_per_node:
+            return self.ntasks_per_node
+        return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
+
+    @cached_property
+    def gpus_on_node(self) -> Amounts:
+        """GPUs of a node, by type; of the busiest one if Slurm distributes them."""
+        from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
+        if from_gres:
+            return from_gres
+        if self.gpus_per_node:
+            return self.gpus_per_node
+        if self.gpus_per_task:
+            return tuple((kind, count * self.tasks_per_node) for kind, count in self.gpus_per_task)
+        if self.gpus:
+            return tuple((kind, -(-count // max(self.nodes, 1))) for kind, count in self.gpus)
+        return ()
+
+    @property
+    def gpus_in_all(self) -> int:
+        """GPUs of all nodes together, of all types."""
+        if self.gpu_option == "gpus" and not (self.gpus_per_node or self.is_exclusive):
+            return sum(count for _, count in self.gpus or ())
+        if self.gpu_option == "gpus-per-task" and self.ntasks and not self.is_exclusive:
+            return self.ntasks * sum(count for _, count in self.gpus_per_task or ())
+        return max(self.nodes, 1) * self.gpu_count
+
+    def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
+        """Whether Slurm may give its nodes different numbers of GPUs: --gpus, and nothing decides the rest.
+
+        `wholes`: the GPUs that its nodes have, one number for each kind of nodes that is known.
+        `alone`: the job gets all of its nodes: its steps have another number all the same.
+        Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
+        """
+        total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
+        each = sum(count for _, count in self.gpus_per_task or ())
+        if not total or nodes < 2 or self.gpu_option == "gres" or self.gpus_per_node:
+            return False
+        if "ntasks-per-gpu" in self.options or (each and (self.ntasks_per_node or total == each * nodes)):
+            return False  # as many tasks on each node
+        if (alone or self.is_exclusive) and not wholes:
+            return False  # they may be all
+        most = max(wholes, default=0)
+        return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))
+
+    @property
+    def gpu_types(self) -> dict[str, str]:
+        """The GPU types that are asked for, each with its option."""
+        items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
+        for option, amounts in (
+            ("gpus-per-node", self.gpus_per_node),
+            ("gpus-per-task", self.gpus_per_task),
+            ("gpus", self.gpus),
+        ):
+            items += [(option, kind) for kind, _ in amounts or ()]
+        return {kind: option for option, kind in items if kind}
+
+    @property
+    def gpu_option(self) -> str:
+        """The option that asks for GPUs; "" if no option does."""
+        asked = ["gres"] if parted(self.options.get("gres", ""))[0] else []
+        asked += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
+        return next((name for name in asked if name in self.options), "")
+
+    @cached_property
+    def gpu_count(self) -> int:
+        """GPUs of a node, of all types."""
+        return sum(count for _, count in self.gpus_on_node)
+
+    @property
+    def shards(self) -> int:
+        """Shards of a node."""
+        return sum(count for name, _, count in self.gres if name == "shard")
+
+    @property
+    def cpus_on_node(self) -> int:
+        """CPUs of the busiest node."""
+        if self.cpus_per_gpu and self.gpu_count:
+            return self.cpus_per_gpu * self.gpu_count
+        return self.tasks_per_node * (self.cpus_per_task or 1)
+
+    @property
+    def mem_on_node(self) -> int | None:
+        """MiB of a node; None for the cluster's default, 0 for all of it."""
+        return self.mem_with(self.cpus_on_node, self.gpu_count)
+
+    def mem_with(self, cpus: int, gpus: int) -> int | None:
+        """Return the MiB of a node of which the job has so many CPUs and GPUs: all of a node for itself."""
+        if self.mem_per_cpu is not None:
+            return self.mem_per_cpu * cpus
+        if self.mem_per_gpu is not None:
+            return self.mem_per_gpu * gpus
+        return self.mem

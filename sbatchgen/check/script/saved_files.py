@@ -1,0 +1,81 @@
+"""The files of fixed names into which a program saves: another start of it overwrites them."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from sbatchgen.base.frozen import frozen
+
+# Calls that save, of torch, safetensors, transformers, numpy, joblib and keras.
+_CALLS = frozenset(("save", "save_file", "save_model", "save_weights", "savez", "savez_compressed", "dump"))
+_MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
+
+
+@frozen()
+class SavedFile:
+    """A file whose name is fixed, and the option of the program that names another; "" without one."""
+
+    name: str
+    option: str = ""
+
+
+def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
+    """Yield the files of models into which the calls of a module save, where their names can be read."""
+    names, options = _constants(tree), _defaults(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or called(node) not in _CALLS:
+            continue
+        for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+            option = options.get(value.attr) if isinstance(value, ast.Attribute) else None
+            name = option.name if option else _text(value, names)
+            if name and _MODEL.fullmatch(name):
+                yield option or SavedFile(name)
+
+
+def called(node: ast.Call) -> str:
+    """Return the last name of what is called."""
+    return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the values of the names that are bound once, by an assignment."""
+    bound, values = Counter[str](), dict[str, ast.expr]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] += 1
+        elif isinstance(node, ast.arg):
+            bound[node.arg] += 1
+        elif isinstance(node, ast.Assign):
+            values |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+    return {name: value for name, value in values.items() if bound[name] == 1}
+
+
+def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
+    """Return the default of each option that argparse reads, by the name of its attribute."""
+    defaults = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(node) == "add_argument":
+            flags = [value for arg in node.args if (value := _text(arg, {})).startswith("--")]
+            given = {keyword.arg: _text(keyword.value, {}) for keyword in node.keywords}
+            if flags and given.get("default"):
+                attribute = given.get("dest") or flags[0].lstrip("-").replace("-", "_")
+                defaults[attribute] = SavedFile(given["default"], flags[0])
+    return defaults
+
+
+def _text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
+    """Return the path that TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT) always gives; "" for others."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if depth > 8:
+        return ""
+    if isinstance(node, ast.Name) and node.id in names:
+        return _text(names[node.id], names, depth + 1)
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.Call) and called(node) in ("Path", "join", "str"):
+        parts = node.args
+    texts = [_text(part, names, depth + 1) for part in parts]
+    return "/".join(texts) if all(texts) else ""

@@ -1,0 +1,345 @@
+"""A script as rules judge it: its directives, its body, what it asks for, and where it would be submitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+from sbatchgen.base.finding import Place
+from sbatchgen.base.frozen import cached_property
+from sbatchgen.base.keys import record
+from sbatchgen.check.executables.program import SHELLS, programs
+from sbatchgen.check.sbatch.getopt import Option, Stop, counting, scan
+from sbatchgen.check.sbatch.header import READ, Kind, OtherScheduler, other_scheduler
+from sbatchgen.check.sbatch.option_table import Spec, line_of
+from sbatchgen.check.sbatch.reader import Script, read_script
+from sbatchgen.check.script import placeholders
+from sbatchgen.check.script.job import Job
+from sbatchgen.check.script.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
+from sbatchgen.check.script.read_request import resources
+from sbatchgen.check.script.resource_request import ResourceRequest
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Assignment, Body, Command, Word
+    from sbatchgen.check.bash.chain import ToolOption
+    from sbatchgen.check.bash.statement import VariableUse
+    from sbatchgen.check.script.launches import Launch
+    from sbatchgen.check.script.script_containers import Container
+    from sbatchgen.check.script.trainer_source import TrainerSource
+
+
+# What does not depend on the release of Slurm.
+_OF_BASH = ("lines", "body", "commands", "_by_name", "plugins")
+_SIZES_WORDS = """
+nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
+gpus-per-task gres nodelist mem mem-per-cpu
+"""
+_SIZES = frozenset(_SIZES_WORDS.split())
+CONTAINER_WORDS = ("container", "apptainer", "singularity")  # of which a text has one if it has a container
+_BRIEF = programs("brief") | {""}
+_WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
+_OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
+
+
+@record
+class JobScript(Job):
+    """A script, and what is known of where it will run."""
+
+    file: str  # its name, for messages
+    text: str  # the script; bytes that are not UTF-8 are surrogates
+    # That of the submission; empty where it is not submitted.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    # Options of plugins that the profile lacks; name= for one with a value.
+    known_options: tuple[str, ...] = ()
+
+    is_script = True
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines, without line breaks; line 1 is the first item."""
+        return self.text.split("\n")
+
+    @property
+    def release(self) -> str:
+        """The line of the release: 22.05 of 22.05.8."""
+        return line_of(self.slurm)
+
+    @cached_property
+    def plugins(self) -> tuple[Spec, ...]:
+        """Options of sbatch that the site's plugins add; without a list of them, the known options."""
+        if (named := self.profile.plugin_options) is not None:
+            return of_plugins((*named, *self.known_options))
+        known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        return (*known, *of_plugins(self.known_options))
+
+    @cached_property
+    def directive_lines(self) -> frozenset[int]:
+        """The numbers of the lines that sbatch reads."""
+        return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
+
+    @cached_property
+    def other_scheduler(self) -> OtherScheduler | None:
+        """The scheduler that it is for, if that is not Slurm."""
+        return other_scheduler(self.text)
+
+    @cached_property
+    def writes_jobs(self) -> bool:
+        """Whether it is not a job itself: it has no directives, and writes a script that has some."""
+        late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
+        if self.directive_lines or not late:
+            return False
+        return not late <= {number for number, _ in self.body.comments}
+
+    @cached_property
+    def placeholders(self) -> dict[int, re.Match[str]]:
+        """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+        return placeholders.of_program(self.text, self.directive_lines)
+
+    @cached_property
+    def is_template(self) -> bool:
+        """Whether a program has yet to fill in a directive."""
+        return not self.directive_lines.isdisjoint(self.placeholders)
+
+    @cached_property
+    def submits(self) -> bool:
+        """Whether it only submits other scripts: it has no directives, and calls sbatch."""
+        return not self.directive_lines and any(
+            "0" not in {name for word in command.words for name in word.variables}
+            for command in self.named("sbatch")
+        )
+
+    @cached_property
+    def written_directives(self) -> tuple[int, ...]:
+        """The numbers of the #SBATCH lines of a script that only writes them, as into another script."""
+        late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
+        if self.directive_lines or not late or self.body.language not in SHELLS or self.body.faults:
+            return ()
+        comments = {number for number, _ in self.body.comments}
+        return () if comments.intersection(late) else tuple(late)
+
+    @cached_property
+    def unfilled(self) -> dict[int, re.Match[str]]:
+        """The directives in which a person has yet to put something, as <project id>, by number."""
+        if self.is_template:
+            return {}
+        directives = {number: self.lines[number - 1] for number in self.directive_lines}
+        return placeholders.of_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
+
+    @cached_property
+    def refused_unfilled(self) -> bool:
+        """Whether sbatch refuses it for what a person has yet to fill in."""
+        if not (refused := self.unfilled and self.sbatch.refusal):
+            return False
+        lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
+        return replace(self, text="\n".join(lines)).sbatch.refusal != refused
+
+    @cached_property
+    def is_for_program(self) -> bool:
+        """Whether a program fills something in, so that what a person has yet to fill in may be its."""
+        count = len(self.directive_lines)
+        return bool(self.placeholders) or placeholders.has_program(self.text, count, self.unfilled)
+
+    def may_be_of_plugin(self, name: str) -> bool:
+        """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
+        if self.profile.plugin_options is not None:
+            return False
+        return not (name in RENAMED or ":" in name or is_near(name, self.slurm))
+
+    @cached_property
+    def sbatch(self) -> Script:
+        """What sbatch reads and says."""
+        return read_script(self.text, slurm=self.slurm, plugin_options=(*PYXIS, *self.plugins))
+
+    @cached_property
+    def body(self) -> Body:
+        """What bash makes of the script."""
+        from sbatchgen.check import bash  # the parser is loaded for scripts that a rule looks into
+
+        return bash.read_body(self.text if "\0" not in self.text else "")  # which no sbatch takes
+
+    def read_by(self, release: str) -> JobScript:
+        """The script as another release reads it; what bash makes of it is the same."""
+        other = replace(self, slurm=release, assumed=False)
+        vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
+        return other
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The commands that start programs through others or with Python."""
+        from sbatchgen.check.script.launches import launches
+
+        return tuple(launches(self.body, self.resources))
+
+    @cached_property
+    def trainings(self) -> tuple[Launch, ...]:
+        """The launches of the real work: Python programs."""
+        return tuple(launch for launch in self.launches if launch.is_training)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether it starts a training."""
+        return bool(self.trainings)
+
+    @cached_property
+    def is_brief(self) -> bool:
+        """Whether it ends in a moment: all that it runs shows something, or waits for some seconds."""
+        programs = {id(launch.command): launch.program.name for launch in self.launches}
+        commands = [command for command in self.body.commands if not command.test]
+        return bool(commands) and all(
+            programs.get(id(command), command.name) in _BRIEF and not _WAITS.search(command.text)
+            for command in commands
+        )
+
+    @cached_property
+    def is_wrapped(self) -> bool:
+        """Whether another script submits it: it asks for variables of its own that it does not set."""
+        return any(
+            use.operator in (":?", "?") and use.name not in self.assigned and not _OF_NODES.match(use.name)
+            for use in (self.body.uses if ":?" in self.text else ())
+        )
+
+    def source_of(self, launch: Launch) -> TrainerSource | None:
+        """What the text of a launch's program says; None if it can't be read from here."""
+        from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie beside their trainer
+
+        return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether it asks for nodes, tasks, CPUs or GPUs; else the command line mostly does."""
+        return not _SIZES.isdisjoint(self.options)
+
+    @cached_property
+    def steps(self) -> tuple[Launch, ...]:
+        """The launches with srun."""
+        return tuple(launch for launch in self.launches if launch.step is not None)
+
+    @cached_property
+    def starts_unseen(self) -> bool:
+        """Whether it starts other scripts, or the content of a variable: they may hold launches."""
+        from sbatchgen.check.script.launches import starts_unseen
+
+        return starts_unseen(self.body, self.launches)
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the body and of the strings of its traps, tests left out."""
+        traps = [command for _, body in self.body.traps for command in body.commands]
+        return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the variables that the script sets."""
+        return frozenset(assignment.name for assignment in self.body.sets)
+
+    @cached_property
+    def tested(self) -> frozenset[str]:
+        """The variables and words of the tests, as PBS_JOBID of [ -n "$PBS_JOBID" ]."""
+        words = [word for command in self.body.tests for word in command.words]
+        return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
+
+    def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
+        """The first use without a default of each of these variables that the script does not set."""
+        seen = set(self.assigned)
+        for use in self.body.uses:
+            if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
+                seen.add(use.name)
+                yield use
+
+    @cached_property
+    def sources_commands(self) -> bool:
+        """Whether it sources files that may do more than set up an environment."""
+        from sbatchgen.check.script.launches import sourcing
+
+        return any(sourcing(self.body))
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Command]]:
+        commands: dict[str, list[Command]] = {}
+        for command in self.commands:
+            commands.setdefault(command.name, []).append(command)
+        return commands
+
+    def named(self, *names: str) -> list[Command]:
+        """The commands of these names, in the order of the text."""
+        commands: list[Command] = []
+        for name in names:
+            commands += self._by_name.get(name, ())
+        if len(names) > 1 and len(commands) > 1:
+            commands.sort(key=lambda command: (command.line, command.column))
+        return commands
+
+    @cached_property
+    def containers(self) -> tuple[Container, ...]:
+        """The containers that it starts."""
+        from sbatchgen.check.script.script_containers import containers
+
+        if not any(word in self.text for word in CONTAINER_WORDS):
+            return ()  # without reading the body
+        given = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
+        return tuple(containers(given, self.launches, self.at_word))
+
+    @cached_property
+    def uses(self) -> tuple[Option | Stop, ...]:
+        """Every use of an option in the directives of the first component, also after what stops sbatch."""
+        lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
+        words = [word for line in lines for word in line.words]
+        return tuple(scan(words, table(self.slurm, self.plugins), on=True))
+
+    @cached_property
+    def options(self) -> dict[str, Option]:
+        """The use that counts of each option, by long name."""
+        options: dict[str, Option] = {}
+        for use in self.uses:
+            if isinstance(use, Option):
+                options[use.name] = counting(options.get(use.name), use, self.slurm)
+        return options
+
+    @cached_property
+    def resources(self) -> ResourceRequest:
+        """What it asks Slurm for; a value that sbatch can't read counts as not given."""
+        return resources(
+            self.options,
+            slurm=self.slurm,
+            at=self.at_use,
+            nowhere=self.at(1),
+            default_partition=self.profile.default_partition,
+        )
+
+    def at(self, line: int, column: int = 1, end: int = 0) -> Place:
+        """A place in the script."""
+        return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_start(self, place: Assignment | VariableUse) -> Place:
+        """Where an assignment or a use of a variable starts, to the end of the line."""
+        return self.at(place.line, place.column)
+
+    def at_word(self, word: Word | Command) -> Place:
+        """Where a word or a command of the body is; to the end of the line if it continues on the next."""
+        end = word.end_column if word.end_line == word.line else 0
+        return self.at(word.line, word.column, end if end > word.column else 0)
+
+    def at_command(self, command: Command) -> Place:
+        """Where a command starts: its first word, or itself if it is an assignment."""
+        return self.at_word(command.words[0] if command.words else command)
+
+    def at_option_of(self, option: ToolOption) -> Place:
+        """Return the place of the value of a tool's option."""
+        return self.at_word(option.value_word or option.word)
+
+    def at_use(self, use: Option | Stop) -> Place:
+        """Where an option is given."""
+        word = use.word
+        value = use.value_word if isinstance(use, Option) else None
+        end = value.end if value is not None and value.line == word.line else word.end
+        return self.at(word.line, word.column, end)
+
+    def at_value(self, option: str) -> Place:
+        """Return the place of the value of an option that counts."""
+        use = self.options.get(option)
+        if use is None or use.value_word is None:
+            return self.at_option(option)
+        column, end = use.value_word.span(use.value_start)
+        return self.at(use.value_word.line, column, end)

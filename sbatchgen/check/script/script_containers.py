@@ -1,0 +1,81 @@
+"""The containers that a script starts, by directives, by srun or by Apptainer."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from sbatchgen.base.finding import Place
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.bash import Command, Word
+from sbatchgen.check.bash.chain import Tool
+from sbatchgen.check.executables.program import LAUNCHERS, programs
+from sbatchgen.check.script.known_options import PYXIS_NAMES
+from sbatchgen.check.script.launches import Launch
+
+IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
+PULLED = re.compile(r"(?:docker|oras|library|shub)://")
+_APPTAINER = programs("apptainer")
+Use = tuple[str, str, Place]  # of an option: its name, its value and where
+
+
+@frozen()
+class Container:
+    """A container that a script starts."""
+
+    image: str  # the image; expansions that can't be followed stay as they are written. "" without one.
+    at: Place  # where the image, or else the container's first option, is given
+    uses: Sequence[Use]  # its options: the name, the value and the place of each
+    command: Command | None = None  # what starts it; None where a directive does
+    inside: tuple[Tool, ...] = ()  # the tools that run in it
+    pyxis: bool = False  # whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's
+
+    @cached_property
+    def options(self) -> Mapping[str, tuple[str, Place]]:
+        """The value and the place of each option; the last use counts."""
+        return {name: (value, at) for name, value, at in self.uses}
+
+    @property
+    def registry(self) -> bool:
+        """Whether the image is pulled from a registry."""
+        if not self.image or self.image.startswith("$"):
+            return False
+        if not self.pyxis:
+            return PULLED.match(self.image) is not None
+        return self.image[0] not in "./~" and not IMAGE_FILE.search(self.image)
+
+    @property
+    def trains(self) -> bool:
+        """Whether Python runs in it."""
+        return any(tool.name == "python" or tool.name in LAUNCHERS for tool in self.inside)
+
+
+def containers(
+    options: Mapping[str, tuple[str, Place]],
+    launches: Iterable[Launch],
+    place: Callable[[Word | Command], Place],
+) -> Iterator[Container]:
+    """All containers of a script, in its directives and in what it starts."""
+    yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
+    for launch in launches:
+        for index, tool in enumerate(launch.tools):
+            inside = launch.tools[index + 1 :]
+            if tool.name == "srun":
+                yield from _of_pyxis(_uses(tool, place), launch.command, inside)
+            elif tool.name in _APPTAINER and tool.operands:
+                image = tool.operands[0]
+                name, uses = tool.body.text_of(image), _uses(tool, place)
+                yield Container(name, place(image), uses, command=launch.command, inside=inside)
+
+
+def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
+    return [(option.name, tool.text_of(option), place(option.word)) for option in tool.given]
+
+
+def _of_pyxis(
+    uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
+) -> Iterator[Container]:
+    """Yield the container of sbatch or of an srun, if it has an option of pyxis."""
+    used = [use for use in uses if use[0] in PYXIS_NAMES]
+    if used:
+        images = [use for use in used if use[0] == "container-image"]
+        _, image, at = images[-1] if images else ("", "", used[0][2])
+        yield Container(image, at, used, command, inside, pyxis=True)

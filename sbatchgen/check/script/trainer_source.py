@@ -1,0 +1,355 @@
+"""What the text of the user's own trainer says of it: read, never imported or run.
+
+Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
+"""
+
+import ast
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.base.quoting import CODE
+from sbatchgen.check.executables.word_table import rows
+from sbatchgen.check.script.own_options import own_options
+from sbatchgen.check.script.rank_need import RankNeed, needs_rank
+from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
+from sbatchgen.check.script.trainer_name import trainer_is_file
+
+MAX_BYTES = 1 << 19  # of a file
+MOST = 100  # files
+
+_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
+WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
+_LIGHTNING = ("lightning", "pytorch_lightning")
+_STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
+_SETS_NO_RANK = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
+_DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
+_GROUP = re.compile(
+    r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
+)
+_SAVES = re.compile(
+    r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
+    r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
+)
+# Calls and arguments that load what an earlier start has saved: of torch, safetensors, Accelerate, Lightning
+# and the Trainer of transformers. Names that may do so, and ways to set weights one by one.
+_LOADS = re.compile(
+    r"(?m)^(?:load_(?:state_dict|state|model|weights|checkpoint|from_checkpoint|file)\(|safe_open\(|ckpt_path$"
+    r"|set_\w*state_dict\(|resume_from_checkpoint$|get_last_checkpoint)"
+)
+_MAY_LOAD = re.compile(
+    r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
+    r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
+)
+# A model, data, or the text or bytes of a file: also what an earlier start has written.
+_READS = re.compile(
+    r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained|^read_(?:text|bytes)\(|^opens to read$"
+)
+# Options that take a checkpoint.
+_RESUMES = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
+_STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
+_FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformers
+_CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
+_RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
+
+_OF_RANKS = re.compile(r"(?m)^RANK$|env://")
+_OTHER_RANKS = re.compile(
+    r"(?i)slurm_procid|ompi_comm|pmix?_rank|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$",
+    re.MULTILINE,
+)
+
+
+@frozen()
+class TrainerSource:
+    """A trainer and the modules beside it."""
+
+    # What they import and is not beside them, by the first part of its name.
+    packages: frozenset[str] = frozenset()
+    # The names that they use, of calls with a "(" at the end, and their texts: a line for each.
+    words: str = ""
+    spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
+    whole: bool = True  # whether all of these modules could be read
+    saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
+    # The numbers that calls of Trainer() give, as devices; of each call all, with None for what is computed.
+    trainer_calls: tuple[Mapping[str, int | None], ...] = ()
+    # The options that its parser takes, which refuses others; None if that is not certain
+    options: frozenset[str] | None = None
+    rank_need: RankNeed | None = None  # where it certainly ends if no launcher has set its rank
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether nothing but this text decides what it does."""
+        is_known = self.packages <= _PACKAGES["plain"] | _STDLIB
+        return self.whole and is_known and not _DYNAMIC.search(self.words)
+
+    @property
+    def lacks_handlers(self) -> bool:
+        """Whether it certainly has no handler of a signal."""
+        return self._is_plain and "signal" not in self.words
+
+    @property
+    def loses_loaders(self) -> bool:
+        """Whether it handles TERM, and the processes that load its data do not: TERM ends them."""
+        handles = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
+        loads = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
+        return bool(self.whole and handles and loads and "worker_init_fn" not in self.words)
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether it certainly knows nothing of other processes."""
+        return self._is_plain and not _GROUP.search(self.words)
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether it takes its rank from RANK and WORLD_SIZE, and certainly from nowhere else."""
+        words = self.words
+        return self._is_plain and bool(_OF_RANKS.search(words)) and not _OTHER_RANKS.search(words)
+
+    @property
+    def spawns_always(self) -> bool:
+        """Whether it starts its own processes, and certainly takes no rank from a launcher."""
+        return self.whole and self.spawns and not _RANKS.search(self.words)
+
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether it certainly writes no checkpoint."""
+        return self._is_plain and not _SAVES.search(self.words) and not _CONTRACT.search(self.words)
+
+    @cached_property
+    def loads(self) -> bool | None:
+        """Whether it loads what an earlier start has saved; None where that is not known."""
+        if _LOADS.search(self.words):
+            return True
+        known = _PACKAGES["plain"] | _PACKAGES["loading"] | _STDLIB
+        hidden = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
+        if hidden or _MAY_LOAD.search(self.words):
+            return None
+        fits = self.packages & _PACKAGES["loading"] and _FIT.search(self.words)
+        return False if fits or _STATES.search(self.words) or not _READS.search(self.words) else None
+
+    @property
+    def lightning_size(self) -> Mapping[str, int]:
+        """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if anything may change them."""
+        if len(self.trainer_calls) != 1 or not self.whole or "LightningCLI" in self.words:
+            return {}
+        given = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
+        known = {name: given[name] for name in ("devices", "num_nodes") if name in given}
+        return {name: value for name, value in known.items() if value} if "**" not in given else {}
+
+    @property
+    def never_loads(self) -> bool:
+        """Whether it saves, and certainly begins at the first step each time."""
+        return self.loads is False and not self.saves_nothing
+
+    @property
+    def lines_that_load(self) -> str:
+        """Lines that would load a checkpoint, for its libraries, as they are printed below a fix."""
+        if "transformers" in self.packages:
+            return (
+                f"{CODE}trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
+            )
+        if not self.packages.isdisjoint(_LIGHTNING):
+            return f'{CODE}trainer.fit(..., ckpt_path="last")  # and ModelCheckpoint(FOLDER, save_last=True)'
+        file = f'"{self.saved[0].name}"' if len(self.saved) == 1 else "FILE"
+        lines = (
+            f"if os.path.exists({file}):",
+            f"    state = torch.load({file})",
+            '    model.load_state_dict(state["model"])',
+            '    first = state["epoch"] + 1',
+            f'# of torch.save({{"model": model.state_dict(), "epoch": epoch}}, {file})',
+        )
+        return CODE + CODE.join(lines)
+
+    @property
+    def way_to_resume(self) -> str:
+        """What its job needs to start it again: keys for its option that takes a checkpoint, if any."""
+        option = _RESUMES.search(self.words)
+        keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
+        return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
+
+    @property
+    def never_asks(self) -> bool:
+        """Whether it certainly never asks for a restart by the files of the script."""
+        known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
+        is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
+        return is_known and not _CONTRACT.search(self.words)
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether it imports torch."""
+        return "torch" in self.packages
+
+
+def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
+    """Return what is known of a file or a module; None if it can't be read or is not Python."""
+    is_file = trainer_is_file(trainer)
+    parts = trainer.split(".")
+    first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
+    reader = _Reader(root=first.parent if is_file and first else folder)
+    if first is None or not reader.read(first):
+        return None
+    if not is_file:
+        reader.imports(folder, parts)
+    while reader.waiting and len(reader.seen) <= MOST:
+        if not reader.read(reader.waiting.pop()):
+            reader.whole = False
+    words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
+    saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
+    is_read = whole and "argparse" in reader.packages <= _PACKAGES["plain"] | sys.stdlib_module_names
+    return TrainerSource(
+        options=own_options(reader.trees.values()) if is_read and not _DYNAMIC.search(words) else None,
+        packages=frozenset(reader.packages),
+        words=words,
+        spawns=reader.spawns,
+        whole=whole,
+        saved=saved,
+        trainer_calls=tuple(reader.trainer_calls),
+        rank_need=needs_rank(first, reader.trees) if whole and reader.packages <= _SETS_NO_RANK else None,
+    )
+
+
+def _module(folder: Path, parts: list[str]) -> Path | None:
+    """Return the file of a module below a folder, or the folder of a package without one."""
+    path = folder.joinpath(*parts)
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+@dataclass
+class _Reader:
+    """Reads one file after the other; `root` is the folder that Python looks into first."""
+
+    root: Path
+    packages: set[str] = field(default_factory=set)
+    words: list[str] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)
+    waiting: list[Path] = field(default_factory=list)
+    saved: list[SavedFile] = field(default_factory=list)
+    trees: dict[Path, ast.Module] = field(default_factory=dict)
+    trainer_calls: list[Mapping[str, int | None]] = field(default_factory=list)
+    spawns: bool = False
+    whole: bool = True
+
+    def read(self, file: Path) -> bool:
+        """Read a file; return whether it is Python and not too large."""
+        self.seen.add(file)
+        try:
+            text = files.read_file(file, MAX_BYTES)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        self.trees[file] = tree
+        self.saved += saved_files(tree)
+        set_here = {*_variables_set(tree)}
+        self.trainer_calls += _trainer_calls(tree)
+        for node in ast.walk(tree):
+            if id(node) in set_here:
+                continue
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.imports(self.root, alias.name.split("."))
+            elif isinstance(node, ast.ImportFrom):
+                self._imports_from(node, file)
+            else:
+                self.words += _words(node)
+                self.spawns |= _is_spawn(node)
+        return True
+
+    def _imports_from(self, node: ast.ImportFrom, file: Path) -> None:
+        parts = node.module.split(".") if node.module else []
+        folder = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else self.root
+        for alias in node.names:
+            self.spawns |= node.module == "torch.multiprocessing" and alias.name == "spawn"
+            self.words.append(alias.name)
+            self.imports(folder, [*parts, alias.name], local=node.level > 0)
+
+    def imports(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
+        """Note an import: of modules in a folder, which are read too, else of a package."""
+        known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
+        here = [file for file in known if file]
+        if not here and not local and not (folder / parts[0]).is_dir():
+            self.packages.add(parts[0])
+            self.words.append(".".join(parts))
+        elif not here:
+            self.whole = False
+        self.waiting += [file for file in here if file not in self.seen and file not in self.waiting]
+
+
+def _variables_set(tree: ast.AST) -> Iterator[int]:
+    """Yield the ids of the names that a program sets and does not read: os.environ["RANK"] = "0"."""
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                yield id(target.slice)
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.keyword | ast.arg):
+        yield node.arg or ""
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Call):
+        name = called(node)
+        if name != "eval" or isinstance(node.func, ast.Name):  # not model.eval()
+            yield f"{name}("
+        if name == "open":
+            yield "save" if _may_write(node) else "opens to read"
+
+
+def _may_write(node: ast.Call) -> bool:
+    """Whether open(FILE, MODE) or FILE.open(MODE) may open a file for writing."""
+    modes = [*node.args[1:], *(keyword.value for keyword in node.keywords if keyword.arg in ("mode", None))]
+    if any(not isinstance(mode, ast.Constant) for mode in modes):
+        return True
+    modes += node.args[:1] if isinstance(node.func, ast.Attribute) else []
+    texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
+    return any(re.fullmatch("[rwaxbt+]*", text) and {*text} & {*"wax+"} for text in texts)
+
+
+def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
+    """Yield the numbers of each call of Lightning's Trainer in a module."""
+    modules, classes = set(), set()
+    for node in ast.walk(tree):
+        is_its = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
+        for alias in node.names if is_its or isinstance(node, ast.Import) else ():  # type: ignore[attr-defined]
+            if is_its and alias.name == "Trainer":
+                classes.add(alias.asname or alias.name)
+            elif is_its or alias.name.partition(".")[0] in _LIGHTNING:
+                modules.add(alias.asname or alias.name.partition(".")[0])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            of_module = isinstance(function, ast.Attribute) and function.attr == "Trainer"
+            owner = ast.unparse(function).partition(".")[0] if of_module else ""
+            if owner in modules or (isinstance(function, ast.Name) and function.id in classes):
+                yield _numbers(node)
+
+
+def _numbers(call: ast.Call) -> dict[str, int | None]:
+    """Return the whole numbers among the keywords of a call; None for other values, "**" for a mapping."""
+    values = {keyword.arg or "**": getattr(keyword.value, "value", None) for keyword in call.keywords}
+    return {name: value if type(value) is int and value > 0 else None for name, value in values.items()}
+
+
+def _is_spawn(node: ast.AST) -> bool:
+    """Whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    module = node.func.value
+    is_module = getattr(module, "id", "") == "mp" or getattr(module, "attr", "") == "multiprocessing"
+    return node.func.attr == "spawn" and is_module

@@ -1,0 +1,44 @@
+"""The user who makes a job: what the cluster says of this user, and which partitions are closed to it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from sbatchgen.check.cluster_facts import PartitionFacts, User
+from sbatchgen.check.sbatch.hostlist import hosts
+
+
+def user_of_process(user: User) -> User | None:
+    """Return what a profile says of a user, if this process is that user's; else None."""
+    with suppress(KeyError, ImportError):  # a user without a name, or no users, as in a browser
+        import pwd
+
+        return user if pwd.getpwuid(os.getuid()).pw_name == user.name else None
+    return None
+
+
+def closed(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
+    """Yield why a partition is closed to the user, or to this host; and whether that is certain.
+
+    It is certain if the cluster was asked: elsewhere groups may be others.
+    """
+    groups = {*partition.groups}
+    if groups and not groups & {*_groups(), *(user.groups if user else ())}:
+        yield f"only for users of group {' or '.join(partition.groups)}", user is not None
+    if partition.submit_hosts:
+        import platform
+
+        here = platform.node().partition(".")[0]
+        if here not in hosts(str(partition.submit_hosts)):
+            yield f"only for jobs from host {partition.submit_hosts}", user is not None and user.host == here
+
+
+def _groups() -> Iterator[str]:
+    """Yield the groups of this process that have a name."""
+    try:
+        import grp
+    except ImportError:  # no groups, as in a browser
+        return
+    for number in os.getgroups():
+        with suppress(KeyError):
+            yield grp.getgrgid(number).gr_name

@@ -1,1 +1,0 @@
-"""What the commands can do without: the language server, the page, the rehearsal. cli alone imports it."""

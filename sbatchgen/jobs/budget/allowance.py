@@ -1,0 +1,105 @@
+"""The limits that a user sets in a file, and where those files are found: all that are found hold."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from sbatchgen.base.errors import BudgetError, DocumentError
+from sbatchgen.base.files import OTHERS_WRITE, user_folder
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.machine.trust import Doubt, doubt
+from sbatchgen.base.quoting import word
+from sbatchgen.base.units import Moment, Text
+from sbatchgen.jobs.inputs.document import read_document
+
+_Kind = TypeVar("_Kind")
+VARIABLE = "SBATCHGEN_BUDGET"  # names files, with ":" between them
+
+
+@record
+class Allowance:
+    """What all jobs that are submitted under it may take, and each of them."""
+
+    gpu_hours: int | None = described("GPU-hours of all jobs together.")
+    gpu_hours_per_job: int | None = described("GPU-hours of one submission.")
+    cpu_hours: int | None = described("CPU-hours of all jobs together.")
+    jobs: int | None = described("Jobs that may wait or run; of an array, tasks that may run at once.")
+    partitions: tuple[Text, ...] | None = described("Partitions that jobs may name.")
+    accounts: tuple[Text, ...] | None = described("Accounts that jobs may name.")
+    until: Moment | None = described("When it ends: nothing is submitted later.")
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield limits below 0, and that there is no limit."""
+        numbers = ("gpu_hours", "gpu_hours_per_job", "cpu_hours", "jobs")
+        yield from ((key, "below 0", "write 0 or more") for key in numbers if (getattr(self, key) or 0) < 0)
+        if all(value is None for value in vars(self).values()):
+            yield "gpu_hours", "no limit is set", "write gpu_hours: N, or another limit"
+
+    @property
+    def ends(self) -> str:
+        """Return when it ends, as the end of a sentence."""
+        if not self.until:
+            return ""
+        end, now = datetime.fromtimestamp(self.until.epoch).astimezone(), datetime.now().astimezone()
+        return f" until {end.day} {end:%B}" + f" {end.year}" * (end.year != now.year)
+
+
+@record
+class UserSettings:
+    """The user's own settings."""
+
+    budget: Allowance | None = described("What all jobs may take.")
+
+
+def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
+    """Return all limits that hold here, by their files. Raises BudgetError: one can't be read or trusted."""
+    known: dict[str, Allowance] = {}
+    for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
+        file = Path(folder, "sbatchgen/settings.yaml")
+        if os.path.lexists(file) and (its := _read(file, UserSettings).budget):
+            known[os.path.realpath(file)] = its
+    named = ":".join((environment.get(VARIABLE, ""), *_of_tree()))
+    for name in filter(None, named.split(":")):
+        known[os.path.realpath(name)] = _read(Path(name), Allowance)
+    return known
+
+
+def home() -> str:
+    """Return the home of the account, whatever HOME says."""
+    import pwd  # a browser has none
+
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    return os.path.expanduser("~")  # noqa: PTH111 - a text
+
+
+def _of_tree() -> Iterator[str]:
+    """Yield what the variable names in the processes above this one: who unsets it keeps to it too."""
+    process = os.getppid()
+    while process > 1:
+        with contextlib.suppress(OSError):
+            for each in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                if each.startswith(f"{VARIABLE}=".encode()):
+                    yield os.fsdecode(each.partition(b"=")[2])
+        try:
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _read(file: Path, kind: type[_Kind]) -> _Kind:
+    if not file.is_absolute():
+        raise BudgetError.of(f"the budget {file} is not a whole path", fix=f"{VARIABLE}=$PWD/{file}")
+    why, fix, name = doubt(file), f"move it to a folder of your own: {home()}/.config", word(str(file))
+    if why is None and file.exists() and file.stat().st_mode & OTHERS_WRITE:  # whoever is in the group
+        why = Doubt(file, "can be written by its group", f"chmod go-w {name}")
+    if why:
+        raise BudgetError.of(f"the budget {file} does not count: it {why.why}", fix=why.fix or fix)
+    try:
+        return read_document(file, kind).value
+    except DocumentError as error:
+        fix = f"see who may read it: ls -l {name}"
+        raise BudgetError(each if each.fix else each._replace(fix=fix) for each in error.problems) from error

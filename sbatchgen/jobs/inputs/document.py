@@ -1,0 +1,274 @@
+"""YAML text -> dataclass, strict, with the file and line of every value.
+
+The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` and `010` stay text where
+text is wanted. All problems of a file are reported at once.
+"""
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError, did_you_mean, nearest
+from sbatchgen.base.keys import key_of, keys_of, without_none
+from sbatchgen.base.units import whole_number
+from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_null, line_of
+
+T = TypeVar("T")
+
+MAX_BYTES = 1 << 20
+MAX_KEY = 200  # characters
+_BOOLS = {"true": True, "false": False}
+
+
+@dataclass(eq=False, repr=False)
+class Document(Generic[T]):
+    """A decoded file, and the place of each of its values: "options.nodes" -> "job.yaml:4"."""
+
+    value: T
+    places: Mapping[str, str]
+
+
+def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
+    """Return the file as a `kind`, a dataclass; `text` is what an editor has of it.
+
+    Raises DocumentError: it can't be read, is not YAML, or does not fit the dataclass.
+    """
+    return decode(_text(path) if text is None else text, kind, name=str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        data = files.read_file(path, MAX_BYTES)
+    except OSError as error:
+        what = f"can't read {path}: {error.strerror or error}"
+        fix = "name a profile or a job" if error.errno == errno.EFBIG else ""
+        raise DocumentError.of(what, fix=fix) from error
+    try:
+        return data.decode()  # `compose` removes the byte order mark
+    except UnicodeDecodeError as error:
+        utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        what = "the file is UTF-16" if utf16 else f"byte {data[error.start]:#04x} is not UTF-8"
+        line = data.count(b"\n", 0, error.start) + 1
+        fix = f"save it as UTF-8: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 FILE > NEW"
+        raise DocumentError.of(what, at=f"{path}:{line}", fix=fix) from error
+
+
+def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
+    """Return the text as a `kind`; `name` is what errors call the file. Raises like `read_document`."""
+    problems = Problems(name)
+    decoder = _Decoder(problems)
+    value = decoder.decode(compose(text, problems), kind, "")
+    if problems.count:
+        raise problems.error()
+    if hasattr(value, "places"):
+        value.places = decoder.places
+    return Document(value, decoder.places)
+
+
+class _Decoder:
+    """One walk over the nodes of a document and the types of a dataclass; failed values are None."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self.places: dict[str, str] = {}
+
+    def fail(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
+        self.problems.add(line_of(node), what, fix)
+
+    def decode(self, node: Node, kind: Any, path: str) -> Any:
+        kind = without_none(kind)
+        origin, arguments = get_origin(kind), get_args(kind)
+        if is_dataclass(kind):
+            return self.record(node, kind, path)
+        if origin is tuple:
+            return self.sequence(node, arguments[0], path)
+        if origin is Mapping:
+            return self.mapping(node, arguments[0], arguments[1], path)
+        return self.scalar(node, kind, path)
+
+    def entries(self, node: Node, path: str, wants: str) -> Iterator[tuple[str, str, Node, Node]]:
+        """Yield path, key, key node and value node of each key, whose place is noted."""
+        if not isinstance(node, MappingNode):
+            below = f", indented below {_leaf(path)}:" if path else ""
+            self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
+            return
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            text = key.value
+            if not isinstance(key, ScalarNode):
+                self.fail(key, f"a key of {path or 'the file'} must be a plain word")
+            elif text == "<<" and not key.style:
+                self.fail(key, "the merge key << is not supported", "write out the keys that it replaces")
+            elif len(text) > MAX_KEY:
+                self.fail(key, f"a key is longer than {MAX_KEY} characters: '{text[:20]}...'")
+            elif text in lines:
+                what = f"duplicate key '{text}' (first on line {lines[text]})"
+                self.fail(key, what, "keep one of them")
+            else:
+                lines[text] = line_of(key)
+                here = f"{path}.{text}" if path else text
+                self.places[here] = f"{self.problems.name}:{lines[text]}"
+                yield here, text, key, value
+
+    def record(self, node: Node, kind: Any, path: str) -> Any:
+        known = keys_of(kind)
+        values: dict[str, Any] = {}
+        before = self.problems.count
+        where = f" in {path}" if path else ""
+        for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
+            field = key_of(kind, key)
+            if field and field.name in values:
+                name = key.rstrip("+")
+                self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
+            elif field:
+                values[field.name] = self.decode(value, field.type, here)
+            else:
+                fix = partial(_other_place, key, value, kind)
+                self.fail(key_node, f"unknown key '{key}'{where}", fix)
+        missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
+        for name in missing:
+            self.fail(node, f"missing key '{name}'{where}", f"add {name}:")
+        if missing:
+            return None
+        made = kind(**values)
+        if isinstance(node, MappingNode) and self.problems.count == before and hasattr(made, "faults"):
+            self.faults(node, made, path)
+        return made
+
+    def faults(self, node: MappingNode, made: Any, path: str) -> None:
+        """Report what the record finds wrong with its values together."""
+        keys = {key.value: key for key, _ in node.value}
+        for key, what, fix in made.faults():
+            self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
+
+    def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
+        if not isinstance(node, SequenceNode):
+            self.fail(node, f"{path} must be a list", f"write {_leaf(path)}: [...]")
+            return ()
+        return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.value))
+
+    def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
+        values = {}
+        for here, _, key, value in self.entries(node, path, "a mapping of names to values"):
+            name = self.scalar(key, key_kind, here)
+            nothing = type(None) in get_args(kind) and is_null(value)
+            values[name] = None if nothing else self.decode(value, kind, here)
+        return values
+
+    def scalar(self, node: Node, kind: Any, path: str) -> Any:
+        if not isinstance(node, ScalarNode):
+            items = [item.value for item in node.value] if isinstance(node, SequenceNode) else []
+            is_text = path.startswith("options.") and all(isinstance(item, str) for item in items)
+            words = ",".join(items) if items and is_text else "VALUE"
+            self.fail(node, f"{path} must be a single value", f"write {_leaf(path)}: {words}")
+        elif is_nothing(node):
+            self.fail(node, f"{path} has no value", "give it one, or remove the key")
+        else:
+            try:
+                return parse_scalar(node.value, kind)
+            except ValueError as error:
+                fix = f"write {_leaf(path)}: N" if str(error).endswith("whole number") else ""
+                meant = OTHER_VALUES.get(node.value, "")
+                if get_origin(kind) is Literal:
+                    meant = meant if meant in get_args(kind) else nearest(node.value, get_args(kind))
+                    fix = f"did you mean '{meant}'?" if meant else ""
+                self.fail(node, f"{path}: {error}", fix)
+        return None
+
+
+# What people write for one of a few words.
+OTHER_VALUES = {
+    "singularity": "apptainer",
+    "docker": "apptainer",
+    "pyxis": "enroot",
+    "mamba": "conda",
+    "none": "host",
+}
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Whether a key has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _other_place(key: str, value: Node, kind: Any) -> str:
+    """Return a fix for an unknown key: the record that has it, what people mean by it, or the nearest key."""
+    name, known = key.replace("-", "_").lower(), keys_of(kind)
+    text = value.value if isinstance(value, ScalarNode) else "..."
+    if name in known:
+        return f"write {name}:"
+    if meant := getattr(kind, "OTHER_WORDS", {}).get(name):
+        return f"write {meant.replace('VALUE', text).replace('KEY', name.replace('_', '-'))}"
+    if why := getattr(kind, "NOT_HERE", {}).get(name):
+        return str(why)
+    for holder, field in known.items():
+        inner = without_none(field.type)
+        if is_dataclass(inner) and name in keys_of(inner):
+            return f"write {holder}: {{{name}: {text}}}"
+    schema = getattr(kind, "SCHEMA", "")
+    return did_you_mean(key, known) if not schema or nearest(key, known) else f"{schema} shows the keys"
+
+
+def _leaf(path: str) -> str:
+    return path.rsplit(".", maxsplit=1)[-1]
+
+
+def parse_scalar(text: str, kind: Any) -> Any:
+    """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
+
+    Raises ValueError: with one sentence that says what is expected.
+    """
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
+    if kind is bool and text not in _BOOLS:
+        raise ValueError(cut(f"'{text}' is not true or false"))
+    if kind is bool:
+        return _BOOLS[text]
+    try:
+        return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
+    except ValueError as error:
+        raise ValueError(cut(str(error))) from error
+
+
+def parse_value(text: str, kind: Any) -> Any:
+    """Return the text as a `kind`; of a list it is [A, B], or one item.
+
+    Raises ValueError: with one sentence that says what is expected.
+    """
+    if get_origin(kind) is not tuple:
+        return parse_scalar(text, kind)
+    if not text.startswith("["):
+        return (parse_scalar(text, get_args(kind)[0]),)
+    problems = Problems("")
+    try:
+        value = _Decoder(problems).decode(compose(text, problems), kind, "the list")
+    except DocumentError as error:
+        raise ValueError(error.problems[0].what) from error
+    if problems.count:
+        raise ValueError(problems.error().problems[0].what)
+    return value
+
+
+def as_data(value: Any) -> Any:
+    """Return what a record holds as JSON has it, without keys that have their default."""
+    if is_dataclass(value):
+        known = keys_of(value)
+        held = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
+        usual = {
+            name: as_data(key.default if key.default_factory is MISSING else key.default_factory())
+            for name, key in known.items()
+            if not is_required(key)
+        }
+        return {name: data for name, data in held.items() if name not in usual or data != usual[name]}
+    if isinstance(value, Mapping):
+        return {str(key): as_data(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [*map(as_data, value)]
+    is_number = isinstance(value, int) and str(value).isdecimal()  # a Duration is not shown as one
+    return value if value is None or isinstance(value, bool) else int(value) if is_number else str(value)

@@ -1,0 +1,183 @@
+"""The flags of a job, one for each key of its records, and the layer that a command line makes of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, Problem, did_you_mean
+from sbatchgen.base.keys import key_of, keys_of, without_none
+from sbatchgen.base.units import ShellPath
+from sbatchgen.jobs.inputs import completion
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.options import SbatchOptions
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.inputs.layers import Layer
+
+GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
+_NOT_SET = ("profile", "lint")  # by --set
+_JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
+_OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
+
+
+class JobOption(click.Option):
+    """A flag of a job that sets a key, as "options.nodes"; key "" is that of --set, which names its keys.
+
+    It is in a group of the help; the short help shows those that are common.
+    """
+
+    def __init__(self, names: list[str], *, key: str, group: str, common: bool = False, **more: Any) -> None:
+        super().__init__(names, default=None, **more)
+        self.key, self.group, self.common = key, group, common
+
+
+@functools.cache
+def parameters() -> tuple[JobOption, ...]:
+    """Return the options of every command that takes a JOB."""
+    of_job = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
+    about = "Any key of a job YAML, such as --set options.nodes=2."
+    any_key = JobOption(
+        ["--set", "settings"], key="", group="Job", multiple=True, metavar="KEY=VALUE", help=about
+    )
+    of_sbatch = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
+    about = "Any option of sbatch by its long name, such as hold or nice=100."
+    any_option = JobOption(
+        ["--sbatch"], key="extra_options", group="Slurm", multiple=True, metavar="NAME[=VALUE]", help=about
+    )
+    return (*of_job, any_key, *of_sbatch, any_option)
+
+
+def _option(field: Field[Any], key: str) -> JobOption:
+    about, kind = field.metadata, without_none(field.type)
+    choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
+    metavar = about.get("metavar", choices)
+    is_flag = kind is bool or "/" in about.get("flag", "")
+    return JobOption(
+        [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
+        key=key,
+        group=about.get("group", "Slurm"),
+        common=about.get("common", False),
+        help=about["help"],
+        metavar=None if is_flag else metavar,
+        is_flag=is_flag,
+        multiple=get_origin(kind) in (tuple, Mapping),
+        shell_complete=_completion(about.get("values"), metavar.split("|"), is_path=kind is ShellPath),
+    )
+
+
+def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
+    """Return what completes a flag: values of a kind, the words of its metavar, or names of files."""
+    words = [word for word in shown if word.islower()]
+    others = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        near = completion.offered(words, incomplete)
+        return near or (others(ctx, param, incomplete) if others else [])
+
+    if values:
+        return completion.profiles if values == "profiles" else completion.of_profile(values)
+    return complete if words else others
+
+
+def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
+    """Return the layer of the command line, each value parsed by the type of its key; not those not given.
+
+    Raises CommandLineError: all that is wrong.
+    """
+    from sbatchgen.jobs.inputs.layers import Layer, Level
+
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems: list[Problem] = []
+    for key, value, flag in _settings(args, given):
+        if key is None:
+            problems.append(Problem(f"{flag} has no '='", flag.split()[0], "write --set NAME=VALUE"))
+            continue
+        try:
+            parsed = _parsed(key, value)
+            several = key.endswith("+") and key in values
+            values[key], places[key] = (*values[key], *parsed) if several else parsed, flag
+        except ValueError as error:
+            problems.append(Problem(str(error), flag))
+    if problems:
+        raise CommandLineError(problems)
+    return Layer(Level.COMMAND_LINE, values, places)
+
+
+def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
+    """Key, value and flag of each setting; no key for a --set without NAME=VALUE."""
+    for option in parameters():
+        value, flag = given.get(str(option.name)), option.opts[0]
+        if value is None or value == () or option.name == "profile":
+            continue
+        if option.name not in ("env", "step", "settings", "sbatch"):
+            yield option.key, value, flag
+            continue
+        for text in value:
+            name, equals, rest = text.partition("=")
+            key = f"{option.key}.{name}".removeprefix(".") if equals or option.key else None
+            if option.name == "sbatch":
+                key = _key_of_sbatch(name.removeprefix("--"), has_value=bool(equals))
+            flag_value = "true" if option.name in ("step", "sbatch") else None
+            yield key, rest if equals else flag_value, f"{flag} {name}"
+    if args:
+        yield "args+", args, "after --"
+
+
+def _key_of_sbatch(name: str, *, has_value: bool) -> str:
+    """Return the key of an option of sbatch: its own, if it has one."""
+    own = name.replace("-", "_")
+    is_own = own in _OPTION_TYPES and has_value != (_OPTION_TYPES[own] is bool)
+    return f"options.{own}" if is_own else f"extra_options.{name}"
+
+
+def _parsed(key: str, value: Any) -> Any:
+    from sbatchgen.jobs.inputs.document import (  # not for completion, which reads no YAML
+        parse_scalar,
+        parse_value,
+    )
+
+    if isinstance(value, bool):
+        return value
+    kind = key_type(key)  # also of a value that is None: there may be no such key
+    if isinstance(value, tuple):
+        return tuple(parse_scalar(text, get_args(kind)[0]) for text in value)
+    return None if value is None else parse_value(value, kind)
+
+
+def key_type(key: str) -> Any:
+    """Return the type of a key as in "options.nodes", "env.NAME", "network.port_base" or "setup+".
+
+    Raises ValueError: there is no such key, or it holds keys of its own.
+    """
+    kind: Any = JobSpec
+    names = key.split(".")
+    for place, name in enumerate(names):
+        if get_origin(kind) is Mapping:
+            name_type, kind = get_args(kind)
+            name_type.parse(".".join(names[place:]))
+            return without_none(kind)
+        field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_SET else None
+        if field is None and place and names[0] != "options" and is_dataclass(kind):
+            where = ".".join(names[:place])
+            raise ValueError(f"unknown key '{name}' in {where}: {did_you_mean(name, keys_of(kind))}")
+        if field is None:
+            raise ValueError(_unknown(key, names))
+        kind = without_none(field.type)
+    if is_dataclass(kind) or get_origin(kind) is Mapping:
+        raise ValueError(f"'{key}' holds several values: write {key}.NAME=VALUE")
+    return kind
+
+
+def _unknown(key: str, names: list[str]) -> str:
+    if names[0] == "options" and len(names) == 2:
+        return f"unknown option '{names[1]}': {did_you_mean(names[1], _OPTION_TYPES)}"
+    if (option := key.replace("-", "_")) in _OPTION_TYPES:
+        return f"unknown key '{key}': write options.{option}=VALUE"
+    known = [name for name in _JOB_TYPES if name not in _NOT_SET]
+    return f"unknown key '{key}': {did_you_mean(key, [*known, 'options.nodes', 'env.NAME'])}"

@@ -1,0 +1,287 @@
+"""What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from sbatchgen.base.keys import described, make_record, record
+from sbatchgen.base.units import (
+    Argument,
+    Count,
+    EnvName,
+    EnvValue,
+    LinePattern,
+    Period,
+    ProgramName,
+    Resume,
+    ShellPath,
+    StepOption,
+    Text,
+)
+from sbatchgen.jobs.inputs.options import SbatchOptions
+from sbatchgen.jobs.inputs.start_settings import GpuRequest, PlaceSettings, list_key
+from sbatchgen.jobs.modes import Launcher, ModeName
+from sbatchgen.jobs.runtimes import RUNTIMES, RuntimeName
+
+launch_key, training_key = partial(described, group="Launch"), partial(described, group="Training")
+
+
+@record
+class LintSpec:
+    """Rules that are off or have another severity, by id or the start of one, as SB4."""
+
+    disable: tuple[Text, ...] = described("Rules that are off, by id or the start of one.", make=tuple)
+    severity: Mapping[Text, Literal["error", "warning", "info"]] = described(
+        "Severity of rules, by id or the start of one.", make=dict
+    )
+
+
+@record
+class _CommonKeys:
+    """What a job may set in addition to `PlaceSettings`, whatever its runtime is; None is "not set here"."""
+
+    profile: Text | None = described(
+        "Profile of the cluster.", group="Job", metavar="NAME|FILE", common=True, values="profiles"
+    )
+    mode: ModeName | None = described("Which processes the job starts.")
+    launcher: Launcher | None = launch_key("How the processes of mode ddp start.", common=True)
+    runtime: RuntimeName | None = described(
+        "Software environment that the training runs in.", group="Runtime", common=True
+    )
+    gpu_request: GpuRequest | None = launch_key("How the script asks for GPUs.")
+    nproc_per_node: int | None = launch_key("Processes on each node (mode ddp).", metavar="N")
+    run_dir: ShellPath | None = training_key(
+        "Run folder: checkpoints, status, log. [default: runs/NAME]", metavar="PATH", common=True
+    )
+    data: ShellPath | None = training_key("Data set.", flag="--data-dir", metavar="PATH", common=True)
+    resume: Resume | None = training_key(
+        "Resume from the newest checkpoint, not at all, or from a file.", metavar="auto|off|FILE", common=True
+    )
+    max_restarts: int | None = training_key("Maximum number of automatic requeues.", metavar="N")
+    chain: Count | None = training_key(
+        "Split the run into N jobs, which need no requeue.",
+        metavar="N",
+        common=True,
+    )
+    trainer: Text | None = training_key(
+        "Your own program instead of the bundled trainer.", metavar="FILE|MODULE", common=True
+    )
+    args: tuple[Argument, ...] | None = list_key("Arguments of the trainer.")
+    checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
+    resume_args: tuple[Argument, ...] | None = list_key(
+        "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
+    )
+    hang: Literal["report", "stop", "requeue"] | None = training_key(
+        "When a rank hangs: only say which (report), end the job (stop), or start it again from its newest "
+        "checkpoint (requeue). [default: report]",
+        metavar="report|stop|requeue",
+    )
+    metrics: LinePattern | None = training_key(
+        "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
+        metavar="REGEX",
+    )
+    snapshot_dir: ShellPath | None = training_key(
+        "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH"
+    )
+    template: Text | None = described("Template of the script.", group="Job", metavar="NAME")
+    env: Mapping[EnvName, EnvValue | None] = training_key(
+        "Variable of the job; without =VALUE, that of the shell that submits. null in a file removes it.",
+        make=dict,
+        metavar="NAME[=VALUE]",
+        common=True,
+    )
+    step: Mapping[StepOption, Text] = launch_key(
+        "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
+    )
+    launcher_args: tuple[Argument, ...] | None = list_key(
+        "Arguments of torchrun, as --tee=3, after the profile's; [] takes those away. {env:NAME} as in args."
+    )
+    requeue_on_timeout: bool | None = training_key(
+        "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself. "
+        "Any other trainer starts again and overwrites its checkpoints."
+    )
+    requeue_on_node_fail: bool | None = training_key(
+        "When a node fails, wait until Slurm notices it and requeues the job."
+    )
+    options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
+    extra_options: Mapping[Text, Text] = described(
+        "Other options of sbatch, by their long names; true for one without a value.", make=dict
+    )
+    lint: LintSpec = described("Settings of lint.", make=LintSpec)
+
+
+@record
+class Ready:
+    """What shows that a program is ready, one of four; a program without is ready once it runs."""
+
+    url: Argument | None = described("An address that answers, as http://{host}:{port}/health.")
+    port: Argument | None = described("A port that is open on its nodes, as {port}.")
+    file: Argument | None = described("A file that it writes after its start.")
+    log: Text | None = described("A line that it prints: an extended regular expression, as of grep -E.")
+    within: Period = described(
+        "How long that may take from its start on, before the job fails.", make=lambda: Period(600)
+    )
+    hosts: Literal["all", "first"] = described(
+        "Which of its nodes are asked: all, or the first, where only that one answers.", "all"
+    )
+
+    @property
+    def signs(self) -> list[str]:
+        """The keys that are set, but for the deadline."""
+        return [name for name in ("url", "port", "file", "log") if getattr(self, name)]
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        if len(self.signs) != 1:
+            yield "within", "a program is ready by one of url, port, file and log", "keep one of them"
+        if self.file and self.hosts == "first":
+            yield "hosts", "a file is the same one for all nodes", "remove hosts"
+
+
+_NOT_MAIN = {
+    "once": "the main program ends the job",
+    "optional": "the main program ends the job",
+    "replicas": "the job ends with one program",
+    "beside": "the nodes of the main program are its own",
+}
+_ONE_PARTITION = (
+    "the programs share the job's partition and options, as there are no heterogeneous jobs here: give it "
+    "cpus without nodes, beside the others, or submit it as a job of its own"
+)
+
+
+@record
+class _ProgramKeys:
+    """What a program has beside the keys that a job has too."""
+
+    OTHER_WORDS = {  # noqa: RUF012 - of programs, not a key
+        **dict.fromkeys(("gpus_per_node", "gpu", "gres"), "gpus: N"),
+        **dict.fromkeys(("cpus_per_task", "cpu", "cores"), "cpus: N"),
+        **dict.fromkeys(("count", "copies", "instances", "num_replicas"), "replicas: N"),
+        **dict.fromkeys(("depends_on", "after", "requires"), "needs: [NAME]"),
+        **dict.fromkeys(("with", "alongside", "per_node"), "beside: NAME"),
+    }
+    NOT_HERE = dict.fromkeys(
+        ("options", "extra_options", "partition", "constraint", "qos", "account", "mem", "het"),
+        _ONE_PARTITION,
+    )
+    command: tuple[Argument, ...] | None = described("The program and its arguments, if not a trainer.")
+    preset: Literal["ray"] | None = described(
+        "Ray on each of its nodes; the command runs on the first, once all nodes have joined."
+    )
+    nodes: Count | None = described(
+        "Nodes of its own; without, it shares the first node of the main program."
+    )
+    beside: ProgramName | None = described(
+        "A program on each of whose nodes it runs too, with the same GPUs, as an exporter does."
+    )
+    replicas: Count | None = described(
+        "How often it runs side by side, each with a port, GPUs and CPUs of its own, spread over its nodes."
+    )
+    gpus: int | None = described("GPUs that it uses on each of its nodes. [default: all of nodes of its own]")
+    cpus: Count | None = described("CPUs that it uses on each of its nodes.")
+    ready: Ready = described("What shows that it is ready.", make=Ready)
+    needs: tuple[ProgramName, ...] = described("Programs that must be ready before it starts.", ())
+    main: bool = described("Whether the job ends when it does, with its exit status.", False)
+    once: bool = described("Whether it may end with 0 before the others.", False)
+    optional: bool = described("Whether its end is only reported, with any status: the job continues.", False)
+    restarts: int = described("How often it is started again after it has ended.", 0)
+    grace: Period = described("Time to finish after TERM, before KILL.", make=lambda: Period(60))
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from self._faults_of_start()
+        yield from self._faults_of_place()
+
+    def _faults_of_start(self) -> Iterator[tuple[str, str, str]]:
+        given = vars(self)
+        starts = [name for name in ("command", "trainer", "mode") if given[name]]
+        if "command" in starts and len(starts) > 1:
+            yield "command", f"a program has a command or a {starts[-1]}, not both", "remove one of them"
+        if not starts:
+            yield "main", "the program has nothing to start", "add command: [...], or mode: and trainer:"
+        if self.preset and not self.command:
+            yield "preset", f"there is nothing to run on {self.preset}", "add command: [python3, driver.py]"
+        if self.command and given["args"]:
+            yield "args", "a command has its arguments in it", "move them into command: [...]"
+
+    def _faults_of_place(self) -> Iterator[tuple[str, str, str]]:
+        given = vars(self)
+        for key in [key for key in _NOT_MAIN if self.main and given[key]]:
+            yield key, _NOT_MAIN[key], f"remove {key} or main"
+        for key in [key for key in ("nodes", "replicas", "preset") if self.beside and given[key]]:
+            what = f"a program beside {self.beside} has one task on each of its nodes"
+            yield key, what, f"remove {key} or beside"
+        if self.replicas and self.preset:
+            yield "replicas", f"{self.preset} is one cluster", "name two programs, or remove replicas"
+        if self.main and self.ready.log:
+            what = "the main program has the job's log, which holds lines of others too"
+            yield "ready", what, "use url, port or file"
+
+
+class _OfJob:
+    """What people write for the keys of a job, and mean by it: VALUE is theirs, and KEY what they wrote."""
+
+    SCHEMA = "sbatchgen schema job"
+    OTHER_WORDS = {  # noqa: RUF012 - of all jobs, not a key
+        **dict.fromkeys(("gpu", "gpu_count", "num_gpus", "n_gpus"), "options: {gpus_per_node: VALUE}"),
+        **dict.fromkeys(("cpu", "cpus", "cores", "num_cpus"), "options: {cpus_per_task: VALUE}"),
+        **dict.fromkeys(("memory", "ram"), "options: {mem: VALUE}"),
+        **dict.fromkeys(("walltime", "time_limit", "timeout", "duration"), 'options: {time: "VALUE"}'),
+        **dict.fromkeys(("queue",), "options: {partition: VALUE}"),
+        **dict.fromkeys(("name",), "options: {job_name: VALUE}"),
+        **dict.fromkeys(("nproc", "num_processes", "processes"), "nproc_per_node: VALUE"),
+        **dict.fromkeys(("script", "program", "entrypoint", "main", "run"), "trainer: VALUE"),
+        **dict.fromkeys(("command", "cmd"), "trainer: FILE and args: [...]"),
+        **dict.fromkeys(("container", "container_image", "sif", "docker"), "image: VALUE"),
+        **dict.fromkeys(("conda", "conda_environment"), "conda_env: VALUE"),
+        **dict.fromkeys(("virtualenv", "virtual_env"), "venv: VALUE"),
+        **dict.fromkeys(("environment", "variables", "exports"), "env: {NAME: VALUE}"),
+        **dict.fromkeys(
+            ("epochs", "batch_size", "lr", "learning_rate", "model", "seed", "workers", "num_workers"),
+            'args: [--KEY, "VALUE"]',
+        ),
+        **dict.fromkeys(("pre_commands", "prologue", "before", "commands"), "setup: [...]"),
+    }
+
+
+# The keys that choose a runtime.
+CHOOSING = tuple(dict.fromkeys(each.requires.key for each in RUNTIMES.values() if each.requires))
+RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
+
+
+def _all_keys() -> list[tuple[str, Any, Any]]:
+    """Return name, type and field of each key, those of the runtimes after the keys that they name."""
+    keys = [(key.name, key.type, key) for kind in (_CommonKeys, PlaceSettings) for key in fields(kind)]
+    for key in reversed(RUNTIME_KEYS.values()):
+        names = [name for name, _, _ in keys]
+        keys.insert(names.index(key.field.metadata["after"]) + 1, (key.name, key.kind, key.field))
+    return keys
+
+
+# The keys of a job that each of its programs may have.
+KEYS_OF_PROGRAMS = (
+    *("mode", "launcher", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
+    *("env", "step", "launcher_args", "runtime", *RUNTIME_KEYS),
+)
+
+
+if TYPE_CHECKING:
+
+    class ProgramSpec(_ProgramKeys, _CommonKeys):
+        """One of several programs of a job."""
+
+    class JobSpec(_CommonKeys, PlaceSettings, _OfJob):
+        """Everything a job may set."""
+
+        programs: Mapping[ProgramName, ProgramSpec]
+else:
+    keys = _all_keys()
+    of_programs = [key for key in keys if key[0] in KEYS_OF_PROGRAMS]
+    about = "One of several programs of a job."
+    ProgramSpec = make_record("ProgramSpec", about, of_programs, __name__, _ProgramKeys)
+    several = described("Programs that run side by side, by name.", make=dict)
+    before = [key[0] for key in keys].index("options")
+    keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
+    JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _OfJob)

@@ -1,0 +1,132 @@
+"""YAML text -> nodes with their lines, and the problems of the text.
+
+So that no file takes long to read, its depth and its number of values have limits; tags and directives are
+refused.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from sbatchgen.base.errors import DocumentError, Problem
+
+MAX_DEPTH = 50  # of lists and mappings in each other
+MAX_VALUES = 50_000  # with the keys, and with those of aliases
+MAX_SHOWN = 20  # problems
+MAX_TEXT = 300  # characters of a message
+_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"  # libyaml takes time squared for %TAG lines
+# yaml's composer over libyaml's parser: that of libyaml overflows the stack for a text that is nested deeply.
+_BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml__ else (yaml.BaseLoader,)
+
+
+class Problems:
+    """The problems of a file, of which the first MAX_SHOWN are shown."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+        self._shown: list[Problem] = []
+
+    def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
+        """Add a problem; `fix` is a function if it takes time to find."""
+        self.count += 1
+        if self.count <= MAX_SHOWN:
+            text = fix if isinstance(fix, str) else fix()
+            self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
+
+    def error(self) -> DocumentError:
+        """All of them as one error."""
+        more = self.count - len(self._shown)
+        rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
+        return DocumentError(self._shown + rest * bool(more))
+
+    def end(self, line: int, what: str, fix: str = "") -> DocumentError:
+        """The error of a problem after which the file can't be read any further."""
+        self.add(line, what, fix)
+        return self.error()
+
+
+def cut(text: str) -> str:
+    """A message without the middle of a very long value."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
+
+
+def compose(text: str, problems: Problems) -> yaml.Node:
+    """Return the nodes of the only document of a text; an empty mapping if it has no document.
+
+    Raises DocumentError: it is not YAML.
+    """
+    text = text.removeprefix("\ufeff")
+    if match := yaml.reader.Reader.NON_PRINTABLE.search(text):  # the parser reports it without a line
+        line = text.count("\n", 0, match.start()) + 1
+        column = match.start() - text.rfind("\n", 0, match.start())
+        what = f"not valid YAML: the control character U+{ord(match[0]):04X} in column {column}"
+        raise problems.end(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
+    if "%" in text and (match := re.search(_DIRECTIVE, text)):
+        line = text.count("\n", 0, match.end()) + 1
+        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
+    try:
+        root: yaml.Node | None = _Composer(text, problems).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
+        fix = "look for an open quote or bracket, or a wrong indentation, in this line or above it"
+        if "another document" in what:
+            fix = "remove the --- before it, or put it into a file of its own"
+        elif mark and re.match(r" *\t", "".join(text.split("\n")[mark.line : mark.line + 1])):
+            what, fix = "not valid YAML: a tab indents the line", "indent it with spaces"
+        raise problems.end(mark.line + 1 if mark else 1, what, fix) from error
+    return compose("{}", problems) if root is None or is_nothing(root) else root
+
+
+class _Composer(*_BASES):  # type: ignore[misc]
+    """yaml's composer, with limits."""
+
+    def __init__(self, text: str, problems: Problems) -> None:
+        _BASES[-1].__init__(self, text)
+        self.anchors: dict[str, yaml.Node] = {}
+        self.problems = problems
+        self.depth = self.count = 0
+        self.sizes: dict[str, int] = {}  # anchors that are complete, with the numbers of their values
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        """Return the next node; called by yaml."""
+        event, before = self.peek_event(), self.count
+        line, is_alias = event.start_mark.line + 1, isinstance(event, yaml.AliasEvent)
+        if is_alias and event.anchor not in self.sizes:
+            what = f"*{event.anchor} is not defined: no value before it has the anchor &{event.anchor}"
+            raise self.problems.end(line, what, "write the value itself")
+        self.count += self.sizes[event.anchor] if is_alias else 1
+        if self.count > MAX_VALUES:
+            what = f"more than {MAX_VALUES} keys and values, including those of aliases"
+            raise self.problems.end(line, what, "is it the right file?")
+        if self.depth >= MAX_DEPTH:
+            what = f"lists and mappings are nested more than {MAX_DEPTH} deep"
+            raise self.problems.end(line, what, "is it the right file?")
+        if not is_alias and event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            self.problems.add(line, f"the tag {tag} is not supported: the key decides the type", "remove it")
+        self.depth += 1
+        node: yaml.Node = super().compose_node(parent, index)
+        self.depth -= 1
+        if event.anchor is not None and not is_alias:
+            self.sizes[event.anchor] = self.count - before
+        return node
+
+
+def line_of(node: yaml.Node) -> int:
+    """The line on which a node starts."""
+    return int(node.start_mark.line) + 1
+
+
+def is_nothing(node: yaml.Node) -> bool:
+    """Whether a value is written as nothing, not as ""."""
+    return isinstance(node, yaml.ScalarNode) and node.value == "" and not node.style
+
+
+def is_null(node: yaml.Node) -> bool:
+    """Whether a value is written as nothing or as YAML's null, without quotes."""
+    return isinstance(node, yaml.ScalarNode) and node.value in ("", "null", "~") and not node.style

@@ -1,0 +1,66 @@
+"""Facts of a cluster, owned by the people who run it: the schema of a profile.
+
+The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from sbatchgen.base.errors import did_you_mean
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import ShellPath, Text
+from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.inputs.start_settings import JobSettings, ModeSettings
+from sbatchgen.jobs.modes import ModeName
+
+
+@record
+class Partition(JobSettings, PartitionFacts):
+    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from JobSettings.faults(self)
+        yield from PartitionFacts.faults(self)
+        time, most = self.options.time, self.time_max
+        if time is not None and most is not None and time > most:
+            yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+
+
+@record
+class Paths:
+    """Folders of data sets, runs and the bundled training package on this cluster."""
+
+    data: ShellPath | None = described("Data set.")
+    runs: ShellPath | None = described("Folder of all run folders.")
+    code: ShellPath | None = described(
+        "Folder that holds the training package; by default the one of sbatchgen."
+    )
+
+
+@record
+class Profile(JobSettings, KnownCluster):
+    """A cluster. `setup` lines are shell, run as they are; everything else is data.
+
+    `policies` sets the severity of rules on this cluster, as SB220: error.
+    """
+
+    SCHEMA = "sbatchgen schema profile"
+
+    partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
+    paths: Paths = described("Folders.", make=Paths)
+    modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
+    template: Text | None = described("Template of the script.")
+    extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
+        for key in ("required", "omit"):
+            for name in getattr(self, key):
+                if name not in NAMES:
+                    yield key, f"'{name}' is not an option", did_you_mean(name, NAMES)
+        default = self.default_partition
+        if default and self.partitions and default not in self.partitions:
+            fix = did_you_mean(default, self.partitions)
+            yield "default_partition", f"there is no partition '{default}' here", fix

@@ -1,0 +1,238 @@
+"""Finds profiles, templates and the project's sbatchgen.yaml.
+
+Templates and the `setup` of profiles and of sbatchgen.yaml become part of a script that the user runs. So a
+file found by searching is used only if no one but the user and root can write it, or if the user trusts its
+folder (`sbatchgen trust`, SBATCHGEN_TRUST). A file that the user names is always used.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os.path import isdir, isfile  # they take any name, and folders that this user can't see
+from pathlib import Path
+
+from sbatchgen.base.errors import DocumentError, nearest
+from sbatchgen.base.machine.ignored import leave_out, refused
+from sbatchgen.base.quoting import word
+
+PROJECT_FILE = "sbatchgen.yaml"
+SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
+
+
+@functools.cache
+def bundled(kind: str) -> Path:
+    """The folder of bundled `templates`, `profiles` or `code`: in the package of a wheel, else beside it."""
+    package = Path(__file__).parents[2]
+    inside, checkout = package / kind, package.parent
+    return inside if inside.is_dir() else checkout if kind == "code" else checkout / kind
+
+
+def short(where: str, folder: Path) -> str:
+    """Return a `file:line` relative to the current folder, or to that of the bundled files."""
+    return where.removeprefix(f"{folder}/").removeprefix(f"{bundled('templates').parent}/")
+
+
+def is_file_name(profile: str) -> bool:
+    """Whether a profile is a file, not a name to search for."""
+    return "/" in profile or profile.endswith((".yaml", ".yml"))
+
+
+def beside(file: Path, profile: str) -> str:
+    """Return a profile as the file that names it means it: a path is relative to that file's folder."""
+    if not is_file_name(profile):
+        return profile
+    path = file.parent / profile
+    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
+
+
+_NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's, that needs no quotes
+
+
+@dataclass(eq=False, repr=False)
+class Places:
+    """Where to look, by the environment and the current folder."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    # Of packages, by their folders: where Python imports from, which is believed as Python believes it.
+    _starts: dict[Path, Path] = field(default_factory=dict)
+
+    @functools.cached_property
+    def project(self) -> Path | None:
+        """The sbatchgen.yaml of this folder or of the nearest parent."""
+        for folder in (self.folder, *self.folder.parents):
+            file = folder / PROJECT_FILE
+            if isfile(file) and self.is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
+                return file
+        return None
+
+    def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
+        """Folders of `profiles` or `templates` in the order of the search.
+
+        Those of installed packages are not looked for; they are included once another search has found them.
+        """
+        packages = vars(self).get("sites", {}) if sites is None else sites
+        folders = self._folders(kind, self._roots)
+        installed = self._folders(kind, {root: root for root in packages.values()})
+        if kind == "profiles":
+            return [*folders, bundled(kind), *installed]
+        return [*folders, *installed, bundled(kind)]
+
+    def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
+        return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
+
+    def with_templates_of(self, profile: Path) -> Places:
+        """Return the places with the templates beside the folder of a profile, which come first."""
+        root = (self.folder / profile).absolute().parents[1]
+        known = (*self._roots, bundled("profiles").parent)
+        if profile.parent.name != "profiles" or root in known or not isdir(root / "templates"):  # noqa: PTH112
+            return self
+        first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._starts)
+
+    @functools.cached_property
+    def sites(self) -> dict[str, Path]:
+        """The folders of installed packages by the names of their entry points.
+
+        None of their code is run: the folder of a package is found without an import.
+        """
+        from importlib.machinery import PathFinder
+        from importlib.metadata import entry_points
+
+        sites: dict[str, Path] = {}
+        for entry in sorted(entry_points(group=SITES)):
+            top, *below = entry.value.split(".")
+            spec = PathFinder.find_spec(top)
+            for folder in (spec and spec.submodule_search_locations) or ():
+                root = Path(folder, *below)
+                self._starts[root] = Path(folder).absolute().parent
+                if self._is_folder(root, root):
+                    sites.setdefault(entry.name, root)
+        return sites
+
+    def _is_folder(self, folder: Path, trust: Path) -> bool:
+        """Whether a folder may be used; of templates, all files must be safe."""
+        inside = _inside(folder) if folder.name == "templates" else ()
+        return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
+
+    @functools.cached_property
+    def _roots(self) -> dict[Path, Path]:
+        """The folders that may hold `profiles` and `templates`, each with the folder to trust for it."""
+        entries = self.environment.get("SBATCHGEN_PATH", "").split(":")
+        roots = {Path(entry): Path(entry) for entry in entries if entry}
+        if self.project:
+            roots.setdefault(self.project.parent / ".sbatchgen", self.project.parent)
+        shared = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+        for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
+            if entry:
+                roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
+        return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
+
+    def _of_user(self, variable: str, default: str) -> str:
+        from sbatchgen.base.files import user_folder  # help reads no files
+
+        return user_folder(self.environment, variable, default)
+
+    def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
+        """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
+        start = self._starts.get(trust)
+        reason = refused(file, trust, parts, self.environment, here=self.folder, start=start)
+        if reason:
+            leave_out(*reason)
+        return reason is None
+
+    @functools.cached_property
+    def cache(self) -> Path | None:
+        """The folder for caches; None without a home."""
+        root = self._of_user("XDG_CACHE_HOME", ".cache")
+        return Path(root) / "sbatchgen" if root else None
+
+    def profiles(self) -> Iterator[tuple[str, Path]]:
+        """Name and file of every profile; the first one of a name is used."""
+        for folder in self.folders("profiles", self.sites):
+            for file in sorted(folder.glob("*.yaml")):
+                if self._is_profile(file):
+                    yield file.stem, file
+
+    def own_profiles(self) -> list[str]:
+        """Profiles that are neither bundled nor of an installed package: names, and files of ./profiles."""
+        here = self.folder / "profiles"
+        folders = [*self.folders("profiles"), *([here] if self._is_folder(here, self.folder) else [])]
+        names: dict[str, str] = {}
+        for folder in (folder for folder in folders if folder.resolve() != bundled("profiles").resolve()):
+            for file in sorted(folder.glob("*.yaml")):
+                if self._is_profile(file):
+                    names.setdefault(file.stem, f"profiles/{file.name}" if folder == here else file.stem)
+        return [*names.values()]
+
+    @property
+    def new_profile(self) -> str:
+        """The file of a new profile of the user."""
+        root = self._of_user("XDG_CONFIG_HOME", ".config") or "."
+        return f"{root}/sbatchgen/profiles/mycluster.yaml"
+
+    def own_copy(self, file: Path) -> Path:
+        """Return the user's own file of a profile: itself, or a copy if it is bundled, or others' file."""
+        is_bundled = file.parent.resolve() == bundled("profiles").resolve()
+        is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
+        return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
+
+    def _is_profile(self, file: Path) -> bool:
+        root = file.parents[1]
+        trust = self._roots.get(root, root)
+        is_bundled = file.parent == bundled("profiles")
+        return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
+
+    def profile(self, name: str) -> Path:
+        """Return the file of a profile, by name or by path; raises DocumentError if no file has it."""
+        if is_file_name(name):
+            path = self.folder / name
+            if not path.exists():
+                raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
+            _refuse_others(name)
+            return Path(name)
+        if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
+            return file
+        _refuse_others(name)
+        what = f"no profile '{name}' in {', '.join(map(str, self.folders('profiles')))}"
+        for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
+            if (self.folder / near).is_file():
+                raise DocumentError.of(what, fix=f"name its file: {near}")
+        raise DocumentError.of(what, fix=self._other_profile(name))
+
+    def _other_profile(self, name: str) -> str:
+        """What to type in place of a name that no profile has: a similar one, or what describes a cluster."""
+        if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
+            return f"did you mean '{near}'?"
+        file = Path(self.new_profile)
+        new = name if _NAME.fullmatch(name) else file.stem
+        ask = f"sbatchgen profile discover --name {new} --write {word(str(file.with_name(f'{new}.yaml')))}"
+        return f"describe this cluster: {ask}; sbatchgen profile list shows the others"
+
+    def _profile(self, name: str) -> Path | None:
+        """The file of a profile in the folders that are known so far."""
+        files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
+        return next((file for file in files if self._is_profile(file)), None)
+
+
+def _refuse_others(name: str) -> None:
+    from sbatchgen.base.wrong_file import mistaken
+
+    if problem := mistaken(name, "profile", "profile"):
+        raise DocumentError([problem])
+
+
+def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file and folder in a folder, with what to call it."""
+    seen: set[str] = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(here)) in seen:  # links may lead in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        for path in (Path(here, name) for name in (*folders, *files)):
+            yield f"{path.relative_to(folder)} in it", path

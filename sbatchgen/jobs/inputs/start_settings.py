@@ -1,0 +1,198 @@
+"""How jobs start: the keys that a profile, each of its partitions and modes, and a job may have."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from sbatchgen.base.keys import described, make_record, record
+from sbatchgen.base.units import (
+    Argument,
+    Count,
+    DirectiveLine,
+    EnvName,
+    EnvValue,
+    Port,
+    Preflight,
+    ShellPath,
+    StepOption,
+    Text,
+)
+from sbatchgen.check.cluster_facts import StartFacts
+from sbatchgen.jobs.inputs.options import SbatchOptions
+from sbatchgen.jobs.modes import Launcher, StarterName
+from sbatchgen.jobs.runtimes import RUNTIMES, RuntimeName
+from sbatchgen.jobs.runtimes.base import NoFacts, Runtime
+
+GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
+list_key = partial(described, extended=True)  # `KEY+` adds to what the places below say
+# Keys with lines of shell, in the order in which they run.
+SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
+_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
+
+# Keys of `network` that are variables of the training, with the variable's name in lower case.
+NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
+
+
+@record
+class Network:
+    """How processes on several nodes find each other."""
+
+    nccl_socket_ifname: Text | None = described(
+        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
+    )
+    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
+    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
+    port_base: Port | None = described(
+        "First port for jobs. [default: 7000 ports below those that the kernel gives to anybody]"
+    )
+    port_count: Count = described("How many ports jobs share, from port_base on.", make=lambda: Count(10000))
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        room = Port.LAST - (self.port_base or 0) + 1
+        if self.port_base and self.port_count > room:
+            what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
+            yield "port_count", what, f"write port_count: {room}, or less"
+        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
+            if name and not re.fullmatch(_INTERFACE, name):
+                what = f"gloo needs names of interfaces, but '{name}' is not one"
+                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
+
+
+_FACTS = [
+    (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
+    for runtime in RUNTIMES.values()
+    if runtime.Facts is not NoFacts
+]
+_ABOUT = "Where a Python with torch comes from, by runtime."
+Runtimes: Any = make_record("Runtimes", _ABOUT, _FACTS, __name__)
+
+_Visibility = Literal["node", "task"]
+_VISIBILITY = described(
+    "The GPUs that a task sees: all GPUs of the node, or only its own GPU, as device 0. [default: node]"
+)
+
+
+@record
+class StartSettings:
+    """What may also differ by launcher."""
+
+    env: Mapping[EnvName, EnvValue] = described(
+        "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
+    )
+    options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
+    step: Mapping[StepOption, Text] = described(
+        "Options of srun, by their long names: true for one without a value, false to leave one out.",
+        make=dict,
+    )
+    gpu_visibility: _Visibility | None = _VISIBILITY
+
+
+@record
+class PlaceSettings:
+    """What each place may say: profile, partition, mode, sbatchgen.yaml, job and command line, the last wins.
+
+    Mappings are laid over each other key by key, lists as a whole; `KEY+` adds to a list. A new key is a
+    field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    """
+
+    directives: tuple[DirectiveLine, ...] = list_key(
+        "Lines at the head of the script that other programs read, as '#DW jobdw ...' (burst buffers).", ()
+    )
+    modules: tuple[Text, ...] = list_key("Modules to load, in order; use PATH adds a folder of modules.", ())
+    module_start: Literal["purge", "reset", "keep"] | None = described(
+        "What to do with modules that are loaded already. [default: purge, if modules are given]"
+    )
+    setup_before_modules: tuple[Text, ...] = list_key(
+        "Lines of shell to run before the modules are loaded.", ()
+    )
+    setup: tuple[Text, ...] = list_key("Lines of shell to run before the runtime is set up.", ())
+    setup_per_node: tuple[Text, ...] = list_key(
+        "Lines of shell that run once on each node, before the runtime is set up.", ()
+    )
+    setup_after_runtime: tuple[Text, ...] = list_key("Lines of shell to run once the runtime is set up.", ())
+    setup_per_task: tuple[Text, ...] = list_key(
+        "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    preflight: Preflight | bool | None = described(
+        "Check each node and GPU before the training; exclude: start again without bad nodes.",
+        group="Launch",
+        metavar="true|false|exclude",
+    )
+    starter: StarterName | None = described(
+        "The program that starts the tasks of launcher srun. Only srun uses `step`. [default: srun]"
+    )
+    python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
+    user_packages: bool | None = described(
+        "Whether Python finds what pip install --user has installed. [default: false, without PYTHONUSERBASE]"
+    )
+    master_addr: Text | None = described(
+        "Command that prints the address of the first node, where it runs. [default: the node's name]"
+    )
+    network: Network = described("How processes on several nodes find each other.", make=Network)
+    gpu_visibility: _Visibility | None = _VISIBILITY
+    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
+
+    def facts(self, runtime: Runtime) -> Any:
+        """Return what is written of a runtime, as its `Facts`."""
+        return getattr(self.runtimes, runtime.attribute, None)
+
+
+@record
+class ModeSettings(SbatchOptions, PlaceSettings):
+    """What holds for one mode."""
+
+    step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
+
+
+@record
+class LauncherSettings(StartSettings):
+    """What holds for one launcher."""
+
+    args: tuple[Argument, ...] = described("Arguments of torchrun, as --tee=3.", ())
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("options", self.options)
+
+
+def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
+    if options.partition:
+        yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
+
+
+@record
+class JobSettings(StartSettings, PlaceSettings, StartFacts):
+    """How jobs start, as a profile and a partition say it."""
+
+    gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
+    runtime: RuntimeName | None = described(
+        "Where Python comes from, unless the job says otherwise. [default: host]"
+    )
+    launcher: Launcher | None = described(
+        "How processes start, unless the job says otherwise. [default: torchrun]"
+    )
+    gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
+    launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
+
+    @property
+    def job_env(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values of the variables that jobs get, with any launcher."""
+        for part in (self, *self.launchers.values()):
+            yield from ((str(name), str(value)) for name, value in part.env.items())
+
+    @property
+    def job_qos(self) -> str:
+        """The quality of service of a job that sbatchgen renders; "" for Slurm's default."""
+        return str(self.options.qos or "")
+
+    @property
+    def interfaces(self) -> Mapping[str, str]:
+        """Network interfaces by the variable of the training that names them."""
+        named = {name.upper(): getattr(self.network, name) for name in NETWORK_VARIABLES}
+        return {variable: str(value) for variable, value in named.items() if value}
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("gpu_options", self.gpu_options)

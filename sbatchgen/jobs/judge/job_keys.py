@@ -1,0 +1,641 @@
+"""What only a resolved job can get wrong: its mode, launcher, runtime and trainer: SB010 to SB057, and SB126.
+
+What it asks of Slurm is judged by the rules about all jobs, as in scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from sbatchgen.base.finding import Place
+from sbatchgen.base.quoting import ALSO, counted, directive
+from sbatchgen.base.units import VARIABLE, Requeue
+from sbatchgen.check.rules.option_values import BAD_VALUE, refused
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.sbatch.gres import parted
+from sbatchgen.check.script.job import IN_CONTAINER
+from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.inputs.layers import Level, Origin
+from sbatchgen.jobs.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
+from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
+from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.render.launch import meets, uses_data
+from sbatchgen.jobs.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes.base import NoFacts
+
+RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
+
+# sbatch obeys or ignores these in a directive, never as a job's author means it.
+NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
+# Options whose values sbatchgen takes as they are, and sbatch parses.
+_PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
+PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
+EXPEDITES = "25.11"  # the first release with --requeue=expedite
+# sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
+_OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@RULES.add("SB010", "error", "a count or time limit that is too small")
+def _counts(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    for name in POSITIVE:
+        value = getattr(resolved.options, name)
+        if value is not None and value < 1:
+            yield Hit(job.at(f"options.{name}"), f"{name} is {value}", f"set {name} to 1 or more")
+    if resolved.nproc_per_node < 1:
+        what = f"nproc_per_node is {resolved.nproc_per_node}"
+        yield Hit(job.at("nproc_per_node"), what, "set it to 1 or more")
+    if resolved.max_restarts < 0:
+        yield Hit(job.at("max_restarts"), "max_restarts is negative", "set it to 0 for no restarts")
+    time = resolved.options.time
+    if time is not None and time < 60:
+        what = f"time {time} is less than a minute, the shortest limit that Slurm has"
+        yield Hit(job.at("options.time"), what, "set at least 00:01:00")
+
+
+@RULES.add("SB011", "error", "several nodes in a mode that uses one")
+def _nodes_of_mode(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not resolved.mode.several_nodes and (nodes := resolved.main.nodes) > 1:
+        what = f"mode '{resolved.mode.name}' runs on one node, but {nodes} were asked for"
+        cpus = "mode ddp with --gpu-request none --nproc-per-node 1"
+        ddp = "mode ddp" if resolved.mode.uses_gpus else cpus
+        yield Hit(job.at("options.nodes"), what, f"use {ddp}, or --nodes 1")
+
+
+@RULES.add("SB012", "error", "a number of tasks that does not fit the launcher")
+def _tasks_of_launcher(job: JudgedJob) -> Iterator[Hit]:
+    resolved, tasks = job.resolved, job.resolved.options.ntasks_per_node
+    if resolved.options.ntasks is not None:
+        what = "with ntasks alone Slurm may spread the tasks unevenly: 3 and 1 instead of 2 and 2"
+        yield Hit(job.at("options.ntasks"), what, "use --nodes and --ntasks-per-node")
+    wanted = resolved.nproc_per_node if resolved.launcher == "srun" else 1
+    if tasks is not None and tasks != wanted:
+        who = f"launcher {resolved.launcher}" if resolved.launcher else f"mode {resolved.mode.name}"
+        what = f"{who} wants {counted(wanted, 'task')} on a node, but ntasks_per_node is {tasks}"
+        yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {wanted}")
+
+
+@RULES.add("SB013", "error", "GPUs that the mode does not use")
+def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    asked = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
+    given = [name for name in GPU_OPTIONS if asked[name] is not None]
+    if resolved.mode.gpus == 1 and (gpus := resolved.main.gpus_per_node) > 1:
+        what = f"mode '{resolved.mode.name}' uses one GPU, but {gpus} were asked for"
+        yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
+    for name in () if resolved.mode.uses_gpus else given:
+        yield Hit(job.at(f"options.{name}"), f"mode '{resolved.mode.name}' uses no GPU", f"remove {name}")
+
+
+@RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
+def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
+    processes = job.resolved.nproc_per_node
+    gpus = job.resolved.gpus_per_node * job.resolved.partition.processes_per_gpu
+    if job.resolved.mode.several_processes and gpus and processes != gpus:
+        what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
+        fix = f"set --nproc-per-node {gpus}"
+        if processes < gpus:
+            if job.resolved.is_bundled or not _gives_a_task_several(job):
+                yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
+        else:
+            yield Hit(job.at(at), f"{what}: NCCL needs one for each process", fix)
+
+
+def _gives_a_task_several(job: JudgedJob) -> bool:
+    """Whether the author of a job gives each task several GPUs, as a trainer with a pipeline wants them."""
+    said = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
+    return said and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
+
+
+@RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
+def _dataparallel(job: JudgedJob) -> Iterator[Hit]:
+    if job.resolved.mode.replicates:
+        what = "DataParallel is slower than DDP, even on one node"
+        yield Hit(job.at("mode"), what, "use mode ddp; --nodes 1 keeps it on one node")
+
+
+@RULES.add("SB016", "error", "an unknown number of GPUs per node")
+def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
+    is_set = resolved.origin("nproc_per_node").level > Level.DEFAULT
+    if resolved.programs and all(program.spec.gpus is not None for program in resolved.programs):
+        return
+    if resolved.mode.gpus is not None or known or is_set or not resolved.slurm:
+        return
+    nowhere = resolved.fits_nowhere and not resolved.partition_name  # which SB203 speaks of
+    is_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions  # SB201
+    if not nowhere and not is_unknown:
+        what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
+        why_not = "how many GPUs a node has is not known"
+        if resolved.partition.gpus_per_node == 0:
+            why_not, what = "no GPUs", f"the nodes of partition '{resolved.partition_name}' have no GPUs"
+        fix = "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)"
+        yield Hit(job.at(""), what, fix, why_not=why_not)
+
+
+@RULES.add("SB017", "warning", "shards that the profile does not list")
+def _shards_known(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    is_judged = resolved.slurm and resolved.profile.partitions
+    if resolved.shards and is_judged and not resolved.partition.shards_per_gpu:
+        what = f"profile '{resolved.profile.name}' does not say how many shards a GPU of this partition has"
+        fix = "set shards_per_gpu in the profile if the cluster has them"
+        yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
+
+
+@RULES.add("SB018", "error", "a runtime without its image or environment")
+def _runtime_complete(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    required = resolved.runtime.needs(resolved.facts)
+    if required and not resolved.software.get(required.key):
+        what = f"runtime '{resolved.runtime.name}' needs {required.what}"
+        yield Hit(job.at("runtime"), what, f"add {required.flag}")
+
+
+@RULES.add("SB043", "error", "an option of another runtime")
+def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    keys = {key.name for key in resolved.runtime.keys}
+    for key in resolved.software.keys() - keys:
+        origin, by = resolved.origin(key), resolved.origin("runtime")
+        if origin.level < max(by.level, Level.PROJECT if key in CHOOSING else Level.JOB):
+            continue  # a higher layer has chosen another runtime
+        having = [name for name, other in RUNTIMES.items() if key in {each.name for each in other.keys}]
+        names = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))
+        flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
+        what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
+        fix = f"add --runtime {names}, or remove {flag}"
+        if by.level == origin.level:
+            own = resolved.runtime.requires
+            fix = f"keep one of {origin.where} and {by.where}"
+            fix += f"; runtime {resolved.runtime.name} takes {own.flag}" if own and own.key != key else ""
+        yield Hit(job.at(key), what, fix)
+
+
+@RULES.add("SB019", "error", "a runtime or launcher that needs Slurm")
+def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if resolved.runtime.needs_slurm and not resolved.slurm:
+        what = f"runtime '{resolved.runtime.name}' {resolved.runtime.needs_slurm}, and there is no Slurm here"
+        others = [name for name, runtime in RUNTIMES.items() if not runtime.needs_slurm]
+        yield Hit(job.at("runtime"), what, f"use --runtime {', '.join(others[:-1])} or {others[-1]}")
+    if resolved.launcher == "srun" and not resolved.slurm:
+        what = f"launcher 'srun' needs Slurm, which profile '{resolved.profile.name}' does not have"
+        yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
+
+    if resolved.starter.name != "srun" and resolved.runtime.srun_option:
+        what = f"runtime '{resolved.runtime.name}' is started by srun, not by {resolved.starter.name}"
+        yield Hit(job.at("starter"), what, "starter: srun, or another runtime")
+
+
+@RULES.add("SB020", "error", "what the runtime takes for something else")
+def _taken_otherwise(job: JudgedJob) -> Iterator[Hit]:
+    for key, what, fix in job.resolved.runtime.faults(job.resolved):
+        yield Hit(job.at(key), what, fix)
+
+
+@RULES.add("SB021", "warning", "an image that every node pulls from a registry")
+def _image_pulled(job: JudgedJob) -> Iterator[Hit]:
+    resolved, image = job.resolved, job.resolved.software.get("image") or ""
+    if resolved.runtime.is_container and "://" in image and resolved.nodes > 1:
+        what = f"each of {resolved.nodes} nodes pulls {image} from its registry"
+        yield Hit(job.at("image"), what, "make it a file that all nodes share: sbatchgen image")
+
+
+@RULES.add("SB022", "error", "a path that can't be mounted")
+def _mounts(job: JudgedJob) -> Iterator[Hit]:
+    from sbatchgen.jobs.render.launch import mounts
+
+    resolved = job.resolved
+    mounted = mounts(resolved, "PWD")
+    paths = [("binds", bind) for bind in resolved.software.get("binds") or ()]
+    paths += [("run_dir", resolved.run_dir)] if "$RUN_DIR" in mounted else []
+    paths += [("data", resolved.data)] if "$DATA_DIR" in mounted else []
+    for key, path in paths:
+        text = VARIABLE.sub("", path)
+        fix = "mount a symbolic link with a plain name"
+        _, *rest = text.split(":", 2)
+        if key == "binds":
+            rest = [part for part in rest[1:] if not re.fullmatch(resolved.runtime.mount_options, part)]
+        if "," in text or rest:
+            what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
+            yield Hit(job.at(key), what, fix)
+        elif why := resolved.runtime.unmountable(text):
+            yield Hit(job.at(key), f"'{path}' can't be mounted: {why}", fix)
+
+
+@RULES.add("SB023", "warning", "a launcher that this mode ignores")
+def _launcher_ignored(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not resolved.mode.launchers and resolved.origin("launcher").level >= Level.PROJECT:
+        what = f"mode '{resolved.mode.name}' starts one process: the launcher is ignored"
+        yield Hit(job.at("launcher"), what, "remove the launcher, or use mode ddp")
+
+
+@RULES.add_fit("SB024", "error", "several nodes on a single machine", source="")
+def _one_machine(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if resolved.profile.scheduler == "none" and resolved.nodes > 1:
+        what = f"profile '{resolved.profile.name}' is one machine, but {resolved.nodes} nodes were asked for"
+        yield Hit(job.at("options.nodes"), what, "use --nodes 1, or --profile with a cluster")
+
+
+@RULES.add("SB025", "warning", "a signal that the script does not handle")
+def _signal_handled(job: JudgedJob) -> Iterator[Hit]:
+    resolved, signal = job.resolved, job.resolved.options.signal
+    given = resolved.origin("options.signal").level > Level.DEFAULT
+    if signal and given and resolved.options.time and resolved.restartable:
+        from signal import SIGUSR1
+
+        from sbatchgen.check.sbatch.values import read_signal
+
+        setting = read_signal(signal)
+        if setting and ("B" not in setting.flags or setting.number != SIGUSR1):
+            what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
+            yield Hit(job.at("options.signal"), what, f"set it to B:USR1@{setting.seconds}")
+
+
+@RULES.add("SB026", "warning", "restarts without requeue")
+def _requeue_allowed(job: JudgedJob) -> Iterator[Hit]:
+    options = job.resolved.options
+    restarts = job.resolved.restartable and not job.resolved.consecutive
+    if options.requeue is False and restarts and options.signal and options.time:
+        what = "requeue is off: the job can't be started again before its time limit"
+        fix = "remove requeue, or continue in other jobs with --chain N, or set --max-restarts 0"
+        yield Hit(job.at("options.requeue"), what, fix)
+
+
+@RULES.add("SB055", "error", "an expedited requeue that can't work")
+def _expedite(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("options.requeue")
+    if not (resolved.slurm and isinstance(resolved.options.requeue, Requeue)):
+        return
+    if job.slurm < EXPEDITES:
+        what = f"requeue: expedite came with Slurm {EXPEDITES}: sbatch {job.slurm} refuses the script"
+        yield Hit(at, what, "write requeue: true")
+    if resolved.consecutive:
+        what = "Slurm holds an expedited job that ends with a status above 0: the next of the chain never "
+        what += "starts"
+        yield Hit(at, what, "write requeue: false, or remove the chain")
+
+
+@RULES.add("SB056", "warning", "a hang after which the job can't do what was asked for")
+def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("hang")
+    if resolved.hang not in ("stop", "requeue"):
+        return
+    if resolved.env.get("HANG_AFTER") == "off":
+        yield Hit(
+            job.at("env.HANG_AFTER"), "HANG_AFTER is off: no hang is looked for", "remove it, or remove hang"
+        )
+    elif resolved.launcher == "ft_launcher":
+        what = "ft_launcher has heartbeats of its own: sbatchgen does not look for hangs of its ranks"
+        yield Hit(at, what, "remove hang, or use launcher torchrun")
+    elif resolved.hang == "requeue" and not resolved.slurm:
+        yield Hit(at, "without Slurm a hang ends the job: nothing starts it again", "write hang: stop")
+    elif resolved.hang == "requeue" and not resolved.restartable:
+        what = "a hang ends the job: it has no restarts"
+        how = "set max_restarts to 1 or more" if resolved.stoppable else "set resume: auto"
+        yield Hit(at, what, f"{how}, or write hang: stop")
+
+
+@RULES.add("SB027", "error", "a malformed option")
+def _options_well_formed(job: JudgedJob) -> Iterator[Hit]:
+    options = job.resolved.options
+    for name in ("gpus", "gpus_per_node", "gpus_per_task"):
+        value = getattr(options, name)
+        if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
+            what = f"{name} '{value}' is not [type:]count"
+            yield Hit(job.at(f"options.{name}"), what, "write 4, or a100:4")
+    if options.open_mode not in (None, "append", "truncate"):
+        what = f"open_mode '{options.open_mode}' is not append or truncate"
+        yield Hit(job.at("options.open_mode"), what, "remove it: append is the default here")
+    for name in NAMES:
+        if str(getattr(options, name)) == "":
+            yield Hit(job.at(f"options.{name}"), f"{name} is empty", f"remove {name}")
+
+
+@RULES.add(*BAD_VALUE)
+def _values_parsed(job: JudgedJob) -> Iterator[Hit]:
+    for name in PARSED_BY_SBATCH if job.resolved.slurm else ():
+        key = f"options.{name}"
+        value = getattr(job.resolved.options, name)
+        if value and job.resolved.origin(key).level > Level.DEFAULT:
+            refusal = refused(LONG_NAMES[name], str(value), job.slurm)
+            if refusal:
+                yield Hit(job.at(key), *refusal)
+
+
+@RULES.add("SB028", "error", "an extra option that does not work as a directive")
+def _extra_options(job: JudgedJob) -> Iterator[Hit]:
+    for name, value in job.resolved.extra_options.items():
+        at = job.at(f"extra_options.{name}")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
+            yield Hit(at, f"'{name}' is not the long name of an option", "write it without dashes")
+        elif name in NOT_IN_A_SCRIPT:
+            yield Hit(at, f"--{name} does not belong in a script", "give it to sbatch itself")
+        elif name.replace("-", "_") in NAMES:
+            yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+        elif name == "environment":
+            fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
+            yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
+        elif value == "":
+            yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
+        elif job.resolved.slurm and _is_unknown(job, name):
+            what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
+            yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
+        elif job.resolved.slurm and _is_typed(job, name) and _is_of_no_release(job, name):
+            what = (
+                f"sbatch itself has no option --{name}: unless a plugin of the site adds it, sbatch refuses "
+            )
+            yield Hit(at, f"{what}the script", f"sbatch --help | grep -e --{name}, on the cluster", "warning")
+        elif job.resolved.slurm and (what := _read_otherwise(job, name, value)):
+            yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+
+
+def _is_unknown(job: JudgedJob, name: str) -> bool:
+    """Whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
+    from sbatchgen.check.script.known_options import releases
+
+    known, of_plugins = releases(name), job.profile.plugin_options
+    known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
+    return of_plugins is not None and not known and not {name, f"{name}="} & {*of_plugins}
+
+
+def _is_typed(job: JudgedJob, name: str) -> bool:
+    return job.resolved.origin(f"extra_options.{name}").level is Level.COMMAND_LINE
+
+
+def _is_of_no_release(job: JudgedJob, name: str) -> bool:
+    """Whether no known release of sbatch has an option, where a plugin of the site may have it."""
+    from sbatchgen.check.script.known_options import releases
+
+    return job.profile.plugin_options is None and not releases(name)
+
+
+def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
+    """What sbatch makes of an extra option, if that is not what was meant; else "".
+
+    An option that needs a value takes the next directive for it; one that takes none refuses any.
+    """
+    from sbatchgen.check.sbatch.reader import read_script
+    from sbatchgen.check.script.known_options import of_plugins, releases
+
+    known = releases(name)
+    release = job.slurm if not known or job.slurm in known else known[-1]
+    plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
+    line = directive(name, "" if value == "true" else value)
+    gpus = "#SBATCH --gpus=1\n" if name.endswith("-per-gpu") and job.resources.gpu_option else ""
+    header = f"{gpus}#SBATCH {line}\n#SBATCH --comment=next\n"
+    script = read_script(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
+    if name in script.options and "comment" not in script.options:
+        return f"--{name} needs a value: Slurm would take the next directive for it"
+    return f"--{name} {value}: Slurm says: {script.refusal.text or 'no'}" if script.refusal else ""
+
+
+@RULES.add("SB029", "error", "a variable of the job that changes its own paths")
+def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    profile = resolved.profile
+    paths = (resolved.run_dir, resolved.data, resolved.resume, profile.paths.code)
+    software = (*resolved.software.values(), *vars(resolved.facts or NoFacts()).values())
+    places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
+    for name in (name for name, value in resolved.env.items() if value is not None):
+        holding = [path for path in (*paths, *places) if isinstance(path, str) and f"${{{name}}}" in path]
+        if holding:
+            what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
+            fix = f"write the path without ${{{name}}}, or set another variable"
+            yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
+def _env_of_tasks(job: JudgedJob) -> Iterator[Hit]:
+    for name, value in job.resolved.env.items():
+        for of_task in sorted({*_OF_TASKS, *_RANKS} & {*VARIABLE.findall(value or "")}):
+            what = f"{name} is set before any task starts, where {of_task} is not yet that of a task"
+            fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
+            yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB037", "warning", "a variable that the job does not expand")
+def _env_literal(job: JudgedJob) -> Iterator[Hit]:
+    for name, value in job.resolved.env.items():
+        if match := _LITERAL.search(VARIABLE.sub("", value or "")):
+            what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
+            yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
+
+
+@RULES.add("SB030", "error", "a requeue_on_timeout that can't work")
+def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
+    resolved, key = job.resolved, "requeue_on_timeout"
+    if not resolved.requeue_on_timeout:
+        return
+    if resolved.is_bundled:
+        what = f"{key} is for other trainers: the bundled one asks for its restarts itself"
+        yield Hit(job.at(key), what, f"remove {key}")
+    elif resolved.slurm and not resolved.restartable:
+        reason = "max_restarts is 0" if resolved.stoppable else "resume is off"
+        yield Hit(job.at(key), f"{key} needs restarts, but {reason}", f"remove {key}, or allow restarts")
+    elif resolved.consecutive:
+        what = f"{key} in a chain: the next job of the chain starts at the time limit anyway"
+        is_flag = resolved.origin(key).level is Level.COMMAND_LINE
+        yield Hit(job.at(key), what, "leave the option out" if is_flag else f"--set {key}=false")
+    if resolved.requeue_on_node_fail:
+        what = f"{key} and requeue_on_node_fail exclude each other"
+        yield Hit(job.at(key), what, "remove one of them")
+
+
+@RULES.add("SB031", "error", "a trainer that is neither a file nor a module")
+def _trainer(job: JudgedJob) -> Iterator[Hit]:
+    trainer, at = job.resolved.trainer, job.at("trainer")
+    if trainer is None or (trainer.endswith(".py") and not trainer.startswith("-")):
+        return
+    if not trainer or trainer.startswith("-"):
+        yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
+    elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
+        file, _, args = trainer.partition(" ")
+        fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{trainer}"
+        yield Hit(at, f"'{trainer}' is neither a file nor a module", fix)
+
+
+@RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
+def _trainer_args(job: JudgedJob) -> Iterator[Hit]:
+    for arg in job.resolved.args if job.resolved.is_bundled else ():
+        option = arg.split("=")[0]
+        if option in ("--run-dir", "--data-dir", "--resume"):
+            what = f"sbatchgen sets the trainer's {option} itself"
+            yield Hit(job.at("args"), what, f"give {option} to sbatchgen, before the --")
+
+
+@RULES.add("SB038", "error", "arguments for resuming that can't work")
+def _resume_args(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("resume_args" if job.resolved.resume_args else "checkpoint")
+    if not resolved.resume_args and not resolved.checkpoint:
+        return
+    if resolved.is_bundled:
+        what = "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints"
+        yield Hit(at, f"{what} itself", "remove them")
+    elif not resolved.checkpoint:
+        what = "resume_args without checkpoint: it is not known when they are to be given"
+        yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
+    elif not resolved.resume_args:
+        what = "checkpoint without resume_args: the trainer does not get it"
+        fix = "name the option that takes it: resume_args: [--resume, '{checkpoint}']"
+        yield Hit(at, what, f"{fix}{ALSO}remove checkpoint if the trainer finds its newest checkpoint itself")
+
+
+@RULES.add("SB039", "warning", "an argument that looks like a placeholder and is not")
+def _placeholders(job: JudgedJob) -> Iterator[Hit]:
+    from sbatchgen.jobs.render import arguments
+
+    resolved = job.resolved
+    for key, program, texts in (
+        ("args", "the trainer", resolved.args),
+        ("resume_args", "the trainer", resolved.resume_args),
+        ("checkpoint", "the trainer", [resolved.checkpoint]),
+        ("launcher_args", "torchrun", resolved.launcher_args if resolved.launcher == "torchrun" else ()),
+    ):
+        for text in (text for text in texts if text and "{" in text):
+            for word, meant in arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ()):
+                what = f"{word} is not a placeholder: {program} gets it as it is"
+                yield Hit(job.at(key), what, f"write {meant}")
+            for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
+                if name in arguments.names(text):
+                    what = f"{{{name}}} is known only in resume_args"
+                    yield Hit(job.at(key), what, "write resume_args: [--resume, '{checkpoint}']", "error")
+
+
+@RULES.add("SB033", "error", "a chain that can't work")
+def _chain(job: JudgedJob) -> Iterator[Hit]:
+    resolved, key = job.resolved, "chain"
+    if resolved.chain == 1:
+        return
+    if not resolved.slurm:
+        what = f"a chain needs Slurm, which profile '{resolved.profile.name}' does not have"
+        yield Hit(job.at(key), what, f"remove {key}")
+    if not resolved.stoppable:
+        what = "a chain with resume off: each of its jobs would start training from the beginning"
+        yield Hit(job.at(key), what, "remove chain, or turn resume on")
+    if resolved.options.array:
+        what = "chain and array exclude each other"
+        yield Hit(job.at(key), what, f"remove one of them; --array 1-{resolved.chain}%1 is a chain, too")
+    if "${SLURM_" in resolved.run_dir:
+        what = f"each job of the chain would have a run folder of its own: {resolved.run_dir}"
+        yield Hit(job.at("run_dir"), what, "name a run folder without variables of Slurm")
+
+
+@RULES.add("SB034", "error", "a variable that --export keeps from the job")
+def _inherited(job: JudgedJob) -> Iterator[Hit]:
+    export = job.resolved.options.export or "ALL"
+    given = {item.partition("=")[0] for item in export.split(",")}
+    for name in job.resolved.inherited:
+        if name not in given and "ALL" not in export.upper().split(","):
+            what = f"the job does not get {name} from the shell that submits: --export={export} leaves it out"
+            yield Hit(job.at("options.export"), what, f"add {name} to --export, or remove --export")
+
+
+@RULES.add("SB035", "error", "a value with line breaks for Enroot")
+def _one_line(job: JudgedJob) -> Iterator[Hit]:
+    why_not = job.resolved.runtime.one_line_values
+    for name, value in job.resolved.env.items() if why_not else ():
+        if value and "\n" in value:
+            what = f"{name} has line breaks: {why_not}"
+            fix = "write it in one line, or into a file that the trainer reads"
+            yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB044", "info", "a save that the image's mount may not survive")
+def _unsaved(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if resolved.is_bundled or not (
+        resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
+    ):
+        return  # the bundled trainer has read what it needs of the image
+    if fault := resolved.runtime.unsaved(resolved):
+        what = f"jobs of other partitions may preempt this one, and {fault.what}"
+        yield Hit(job.at(fault.key), what, fault.fix)
+
+
+def _is_trainer(program: JobProgram) -> bool:
+    return not program.job.is_command
+
+
+def _is_parallel(program: JobProgram) -> bool:
+    return _is_trainer(program) and program.job.mode.several_processes
+
+
+def _starts_ranks(program: JobProgram) -> bool:
+    return _is_trainer(program) and program.job.launcher == "srun"
+
+
+def _resumes(program: JobProgram) -> bool:
+    return program.share.main and _is_trainer(program)
+
+
+# Keys of a job that only some of its programs use: whether a program does.
+_USERS: dict[str, Callable[[JobProgram], bool]] = {
+    "mode": lambda program: _is_trainer(program) and program.spec.mode is None,
+    "trainer": _is_trainer,
+    "args": _is_trainer,
+    "data": lambda program: uses_data(program.job),
+    "nproc_per_node": _is_parallel,
+    "resume": _resumes,
+    "max_restarts": _resumes,
+    "python": lambda program: _is_trainer(program) or bool(program.share.preset),
+    "starter": _starts_ranks,
+    "gpu_visibility": _starts_ranks,
+    "master_addr": lambda program: meets(program.job) and not program.share.first,
+    **{f"network.{name}": _is_parallel for name in NETWORK_VARIABLES},
+    "options.cpus_per_task": lambda program: program.spec.cpus is None and not program.spec.beside,
+    "options.gpus_per_node": lambda program: program.spec.gpus is None and not program.spec.beside,
+}
+
+
+# Keys of a program that do nothing if it is a command; the later two also if it is not the main one.
+_OF_TRAINERS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "resume_args")
+
+
+def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a program that do nothing there, and why."""
+    for key in _OF_TRAINERS:
+        if getattr(program.spec, key) is not None and not _is_trainer(program):
+            yield key, "is a command"
+    for key in _OF_TRAINERS[3:]:
+        if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.main:
+            yield key, "is not the main program, which alone is stopped and resumed"
+    if program.spec.restarts and program.share.main:
+        yield "restarts", "is the main program, whose end is that of the job"
+
+
+def _written(resolved: ResolvedJob, key: str) -> Origin | None:
+    """Return where a key of the job is written, if its value is not what holds anyway."""
+    for each in resolved.jobs:
+        for value, by in [(None, each.origin(key)), *each.overridden.get(key, ())]:
+            is_users = by.level >= Level.PROJECT and str(by) not in ("", TOGETHER)
+            if is_users and not (key == "resume" and value == "off"):
+                return by
+    return None
+
+
+@RULES.add("SB057", "warning", "a key that no program of the job uses")
+def _unused(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    for key, uses in _USERS.items() if resolved.programs else ():
+        written = _written(resolved, key)
+        if written is None or (key == "python" and resolved.settings.preflight):
+            continue
+        if not any(uses(each) and each.job.origin(key) == written for each in resolved.programs):
+            name = key.rpartition(".")[2]
+            what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
+            yield Hit(Place(str(written)), what, f"remove {name}, or set it in a program", "warning")
+    for program in resolved.programs:
+        for key, why in _without_effect(program):
+            what = f"{key} of {program.name} does nothing: {program.name} {why}"
+            yield Hit(job.at(f"programs.{program.name}"), what, f"remove {key}", "warning")

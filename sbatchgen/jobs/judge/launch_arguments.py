@@ -1,0 +1,178 @@
+"""How a resolved job starts its training: options of srun and arguments of torchrun, SB040 to SB042.
+
+Sources: srun(1) of Slurm 22.05 to 26.05; tests/rules/test_starts.py asks the real srun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Place
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.modes import AGENTS
+from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob
+
+RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
+
+CPU_BIND = frozenset(
+    """
+    none no q quiet v verbose rank rank_ldom sockets socket cores core threads thread ldoms ldom one_thread
+    map_cpu mask_cpu map_ldom mask_ldom
+    """.split()  # noqa: SIM905
+)
+GPU_BIND = frozenset(("none", "closest", "single", "per_task", "map_gpu", "mask_gpu"))
+_NUMBER = re.compile(r"(?:0x)?[0-9a-f]+(?:[*:].*)?")  # of a list; srun reads no further than it must
+_OPTIONAL = ("overlap", "pty", "x11")  # flags that may have a value
+# What srun does instead of starting the training as the script wants it.
+_BREAKING = {
+    "multi-prog": "srun would take the training's program for a file of programs",
+    **dict.fromkeys(("jobid", "no-allocate"), "the training starts in the job's own allocation"),
+    **dict.fromkeys(("test-only", "help", "usage", "version"), "srun would start nothing"),
+}
+_OF_SBATCHGEN = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python", "run-path", "help")
+
+
+@RULES.add("SB040", "error", "an option of the step that srun refuses or that breaks the job")
+def _step_options(job: JudgedJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not resolved.step:
+        return
+    if not resolved.slurm:
+        what = f"step is for srun, and profile '{resolved.profile.name}' has no Slurm"
+        yield Hit(job.at(f"step.{next(iter(resolved.step))}"), what, "remove step")
+        return
+    from sbatchgen.check.executables.program import PROGRAMS  # which rendering a simple job can do without
+
+    srun, plugins = PROGRAMS["srun"], _of_plugins(resolved)
+    for name, value in resolved.step.items():
+        at = job.at(f"step.{name}")
+        if name not in srun.values | srun.flags | plugins.keys():
+            yield _unknown(job, name)
+        elif value == "false":
+            continue
+        elif why := _BREAKING.get(name) or _breaks(resolved, name, value):
+            yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
+        else:
+            needed = name in srun.values - srun.optional or plugins.get(name, False)
+            yield from _value(job, name, value, needed=needed)
+
+
+def _value(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
+    from sbatchgen.check.executables.program import PROGRAMS
+
+    at = job.at(f"step.{name}")
+    if name in PROGRAMS["srun"].flags and name not in _OPTIONAL and value != "true":
+        yield Hit(at, f"--{name} takes no value, but has '{value}'", f"write {name}: true")
+    elif needed and value in ("true", ""):
+        yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
+    elif name == "cpu-bind" and value == GPU_CPUS:
+        yield from _gpu_cpus(job, at)
+    elif name in ("cpu-bind", "gpu-bind") and (what := _not_a_binding(name, value)):
+        yield Hit(at, what, f"see --{name} in srun(1)")
+
+
+@RULES.add("SB041", "warning", "tasks that see only some of the GPUs")
+def _binding(job: JudgedJob) -> Iterator[Hit]:
+    resolved, bound = job.resolved, job.resolved.step.get("gpu-bind", "false").lower()
+    if resolved.launcher != "srun" or resolved.gpus_per_node < 2 or resolved.gpu_visibility == "task":
+        return
+    if not {"none", "false"} & {*bound.split(",")}:
+        what = f"with --gpu-bind={bound} a task sees some of the GPUs only, but rank N of a node uses GPU N"
+        yield Hit(job.at("step.gpu-bind"), what, "add gpu_visibility: task")
+
+
+@RULES.add("SB042", "error", "an argument of torchrun that can't work")
+def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
+    resolved, at = job.resolved, job.at("launcher_args")
+    if not resolved.launcher_args:
+        return
+    if resolved.launcher not in AGENTS:
+        which = f"launcher '{resolved.launcher}'" if resolved.launcher else f"mode '{resolved.mode.name}'"
+        yield Hit(at, f"launcher_args are for torchrun: {which} ignores them", "remove them", "warning")
+        return
+    from sbatchgen.check.executables.program import PROGRAMS
+
+    torchrun, takes_next = PROGRAMS["torchrun"], False
+    spares = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 has two
+    for arg in resolved.launcher_args:
+        option, equals, _ = arg.partition("=")
+        name = option.lstrip("-").replace("_", "-")
+        name = torchrun.letters.get(name, name) if not arg.startswith("--") else name
+        if not arg.startswith("-") and not takes_next:
+            what = f"torchrun would take '{arg}' for the program that it starts"
+            yield Hit(at, what, "give the trainer's arguments in args")
+        elif arg.startswith("-") and name in {*_OF_SBATCHGEN} - spares:
+            yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
+        takes_next = arg.startswith("-") and not equals and name in torchrun.values
+
+
+def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
+    resolved = job.resolved
+    if resolved.launcher != "srun" or not resolved.gpus_per_node:
+        return
+    if not resolved.partition.gpu_cpus:
+        what = f"partition '{resolved.partition_name}' has no gpu_cpus, so tasks can't be bound to them"
+        yield Hit(at, what, "write gpu_cpus into the partition, or remove cpu-bind", "warning")
+    elif not resolved.binds_to_gpu_cpus:
+        on_node = len(resolved.partition.gpu_cpus)
+        what = f"the job has {resolved.gpus_per_node} of {on_node} GPUs of a node: its tasks are "
+        what += "not bound to the CPUs of their GPUs, which Slurm may not have given it"
+        yield Hit(at, what, "ask for all GPUs of the node", "info")
+
+
+def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
+    """Return the options that plugins add to srun, and whether each takes a value."""
+    from sbatchgen.check.sbatch.option_table import HasArgument
+    from sbatchgen.check.script.known_options import PYXIS, known_plugins, of_plugins
+
+    added = (*PYXIS, *known_plugins(), *of_plugins(resolved.profile.plugin_options or ()))
+    return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}
+
+
+def _unknown(job: JudgedJob, name: str) -> Hit:
+    """Report an option that srun lacks: a slip of the keyboard, or one of a plugin."""
+    from sbatchgen.base.errors import nearest
+    from sbatchgen.check.executables.program import PROGRAMS
+
+    near = nearest(name.replace("_", "-"), sorted(PROGRAMS["srun"].values | PROGRAMS["srun"].flags), 0.8)
+    what, at = f"srun has no option --{name}", job.at(f"step.{name}")
+    if near:
+        return Hit(at, what, f"did you mean '{near}'?")
+    return Hit(at, what, f"if a plugin adds it, write plugin_options: [{name}] in the profile", "warning")
+
+
+def _breaks(resolved: ResolvedJob, name: str, value: str) -> str:
+    """Return why the training can't start with an option, or ""."""
+    tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
+    wanted = {"nodes": resolved.nodes, "ntasks-per-node": tasks, "ntasks": resolved.nodes * tasks}
+    if name in wanted and value != str(wanted[name]):
+        return f"the training starts {counted(tasks, 'task')} on each of {counted(resolved.nodes, 'node')}"
+    if name == "export" and "ALL" not in value.upper().split(","):
+        return "the training would not get the variables that the script sets; write ALL,NAME=VALUE"
+    lines = [line for line in resolved.runtime.command(resolved, (), ()) if line.startswith("--")]
+    words = (word.partition("=")[0] for line in lines for word in line.split())
+    return f"runtime '{resolved.runtime.name}' sets it" if f"--{name}" in words else ""
+
+
+def _not_a_binding(name: str, value: str) -> str:
+    """Return what srun does not read in a value of --cpu-bind or --gpu-bind, or ""."""
+    if name == "gpu-bind":
+        value, known = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
+    else:
+        known = CPU_BIND
+    in_list = False
+    for item in value.lower().split(","):
+        if in_list and _NUMBER.fullmatch(item):
+            continue
+        kind, _, numbers = item.replace("=", ":", 1).partition(":")
+        in_list = kind.startswith(("map_", "mask_"))
+        if kind not in known:
+            return f"srun has no --{name}={kind}"
+        if not numbers and (in_list or kind in ("single", "per_task")):
+            return f"--{name}={kind} needs numbers, as {kind}:1"
+        if in_list and not _NUMBER.fullmatch(numbers):
+            return f"'{numbers}' of --{name}={kind} is not a number"
+    return ""

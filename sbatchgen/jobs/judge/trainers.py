@@ -1,0 +1,309 @@
+"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB054.
+
+Nothing of it is imported or run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.machine.search_path import in_shell
+from sbatchgen.base.quoting import ALSO, OR, word
+from sbatchgen.base.units import ShellPath
+from sbatchgen.check.cluster_facts import OLD_DAYS
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.own_options import refused
+from sbatchgen.check.script.rank_need import RANKS
+from sbatchgen.check.script.trainer_name import trainer_is_file
+from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.inputs.start_settings import SETUPS
+from sbatchgen.jobs.judge.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
+from sbatchgen.jobs.render.launch import needed
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runtimes import edf
+
+RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
+
+_EDF = "https://docs.cscs.ch/software/container-engine/edf/"
+_OF_SYSTEM = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
+_SHARED = (Path("/usr"), Path("/usr/local"))  # where each of them looks for packages, as on Debian
+# They add no folder.
+_HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
+
+
+@RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
+def _starters(job: TrainerJob) -> Iterator[Hit]:
+    from sbatchgen.check.executables.program import MODULES, SHELLS, STARTERS
+
+    resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working
+    several = resolved.mode.several_processes and resolved.launcher != "spawn"
+    if trainer in STARTERS or (trainer in MODULES and several):
+        what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
+        fix = "name what it starts: --trainer train.py -- its arguments"
+        yield Hit(job.at("trainer"), what, fix, None if trainer in STARTERS else "warning")
+    elif trainer and folder and trainer_is_file(trainer):
+        try:
+            first = files.read_start(folder / trainer, 200).partition(b"\n")[0]
+        except OSError:
+            return
+        interpreter = [part.rpartition("/")[2] for part in first.decode("latin-1")[2:].split()[:2]]
+        if first.startswith(b"#!") and not SHELLS.isdisjoint(interpreter):
+            what = f"{trainer} is a script of shell: python3 can't run it"
+            fix = f"name the Python program that it starts; or, if it is a job: sbatchgen submit {trainer}"
+            yield Hit(job.at("trainer"), what, fix)
+
+
+def _starts(resolved: ResolvedJob) -> int:
+    each = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
+    return resolved.nodes * each if resolved.mode.several_processes else 1
+
+
+@RULES.add("SB046", "warning", "several copies of the same training")
+def _copies(job: TrainerJob) -> Iterator[Hit]:
+    trainer, count = job.resolved.trainer or "", _starts(job.resolved)
+    if job.source and job.source.trains_alone and count > 1:
+        what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
+        ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
+        alone = f"sbatchgen submit single --trainer {word(trainer)}"
+        yield Hit(job.at("trainer"), what, f"start one process: {alone}{OR}in the trainer: {ddp}")
+
+
+@RULES.add("SB047", "warning", "a launcher inside a launcher")
+def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
+    resolved, count = job.resolved, _starts(job.resolved)
+    if job.source and job.source.spawns_always and count > 1 and resolved.launcher != "spawn":
+        what = f"{resolved.trainer} starts its own processes (mp.spawn), "
+        what += f"and {resolved.launcher} starts it {count} times"
+        yield Hit(job.at("launcher"), what, "--launcher spawn")
+
+
+@RULES.add("SB058", "warning", "a trainer of several processes that no launcher starts")
+def _has_no_rank(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    need = job.source.rank_need if job.source else None
+    if not need or resolved.mode.several_processes or resolved.is_command:
+        return
+    setups = " ".join(str(getattr(resolved.settings, name)) for name in SETUPS)
+    if "RANK" in setups or not RANKS.isdisjoint(job.environment):
+        return
+    place = f"{Path(need.file).name}:{need.line}"
+    what = f"{resolved.trainer} needs {need.variable} ({place}), and mode {resolved.mode} sets none: "
+    what += "it ends there"
+    yield Hit(job.at("trainer"), what, f"mode ddp sets it, also for one process: {resolved.mode.as_group}")
+
+
+@RULES.add("SB059", "warning", "another number of processes in Lightning's Trainer than in the job")
+def _lightning(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if not job.source or not resolved.mode.several_processes or resolved.launcher == "spawn":
+        return
+    in_job = {"devices": resolved.nproc_per_node, "num_nodes": resolved.nodes}
+    options = {"devices": "--nproc-per-node", "num_nodes": "--nodes"}
+    computed = {"devices": 'devices="auto"', "num_nodes": 'num_nodes=int(os.environ["SLURM_NNODES"])'}
+    for name, value in job.source.lightning_size.items():
+        if value != in_job[name]:
+            what = f"Trainer() of {resolved.trainer} has {name}={value}, and the job {in_job[name]}: "
+            fix = f"{computed[name]} in {resolved.trainer}; or {options[name]} {value}"
+            yield Hit(job.at("trainer"), f"{what}it ends there", fix)
+
+
+@RULES.add("SB060", "warning", "an argument that the trainer does not take")
+def _own_options(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    options = job.source.options if job.source else None
+    if options is None or resolved.is_command:
+        return
+    for name in dict.fromkeys(refused(resolved.args, options)):
+        what = f"{resolved.trainer} does not take {name}, and ends there"
+        yield Hit(
+            job.at("args"), what, "write it before the --, if it is an option of sbatchgen; else leave it out"
+        )
+
+
+@RULES.add("SB048", "warning", "a trainer that saves nothing")
+def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
+        promised = promises_restarts(resolved)
+        off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
+        fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
+        fix += f"{ALSO}{off} promises no restart" if promised else ""
+        yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
+
+
+@RULES.add("SB050", "warning", "a trainer that saves and never loads")
+def _never_loads(job: TrainerJob) -> Iterator[Hit]:
+    resolved, source = job.resolved, job.source
+    if not source or not source.never_loads or not job.starts_again:
+        return
+    when = "it begins" if job.earlier else "each restart begins"
+    what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the first step"
+    off = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
+    off = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else off
+    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{off}"
+    yield Hit(job.at("trainer"), what + OVERWRITES, fix)
+
+
+@RULES.add("SB051", "warning", "several trainings that save to one file")
+def _one_file(job: TrainerJob) -> Iterator[Hit]:
+    resolved, file = job.resolved, job.shared_file
+    several = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
+    if resolved.sweep:
+        several = f"{resolved.sweep.chosen} points" if resolved.sweep.chosen > 1 else ""
+    if not file or not several:
+        return
+    name = file.name.rpartition("/")[2]
+    fix = f'in {resolved.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
+    if file.option:
+        fix = f"-- {file.option} {{run_dir}}/{name}"
+    yield Hit(job.at("trainer"), f"{several} save to {file.name}, each over what the others have saved", fix)
+
+
+@RULES.add("SB049", "warning", "a Python without torch")
+def _python(job: TrainerJob) -> Iterator[Hit]:
+    resolved = job.resolved
+    needed = job.source.needs_torch if job.source else resolved.is_bundled
+    prefix = _prefix(job) if needed else None
+    if prefix and _lacks_torch(prefix, job.environment):
+        key = _OF_RUNTIME.get(resolved.runtime.name, "runtime")
+        fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
+        yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
+    python = _of_system(job) if needed and not prefix else None
+    if python and _system_lacks_torch(python.parent.parent, job.environment):
+        what = f"the job starts {python}, and here that has no torch: "
+        what += "if a node has none either, the job ends there"
+        fix = f"name an environment with torch: --venv FOLDER or --conda-env NAME{OR}--set modules=NAME"
+        yield Hit(job.at("runtime"), what, fix, "info")
+
+
+@RULES.add("SB052", "warning", "packages of pip install --user that the job does not find")
+def _user_packages(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    hides = resolved.hides_user_packages and resolved.runtime.finds_user_packages
+    base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
+    if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
+        return
+    prefix = _prefix(job)
+    # of a module or an image nothing is known: it has what programs with torch usually need
+    known = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    if names := sorted((job.source.packages & {*_packages(Path(base))}) - known):
+        what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
+        what += f"{base} are hidden from it, since they may take the place of those of the environment"
+        fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
+        yield Hit(job.at("trainer"), what, fix)
+
+
+@RULES.add("SB053", "warning", "a folder that the container does not mount", source=_EDF)
+def _mounted(job: TrainerJob) -> Iterator[Hit]:
+    resolved, environment = job.resolved, job.environment
+    named = str(resolved.software.get("edf") or "")
+    mounts = edf.mounted(named, job.here, environment) if resolved.runtime is edf.RUNTIME and named else None
+    if mounts is None or not job.working:
+        return
+    places = {
+        "$PWD": job.working,
+        "$RUN_DIR": _place(resolved.run_dir, job),
+        "$DATA_DIR": _place(resolved.data, job),
+        "$CODE_DIR": _place(resolved.code or str(bundled("code")), job),
+    }
+    wanted = [path for name in needed(resolved, "") if (path := places.get(name))]
+    seen = [Path(mount) for mount in mounts]
+    lacking: list[Path] = []
+    for path in sorted({*wanted}):
+        both = (path, path.resolve())
+        if not any(each.is_relative_to(mount) for each in both for mount in (*seen, *lacking)):
+            lacking.append(path)
+    if lacking:
+        what = f"the container does not mount {', '.join(map(str, lacking))}, which the job needs in it"
+        lines = ", ".join(f'"{path}:{path}"' for path in lacking)
+        yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
+
+
+@RULES.add("SB054", "info", "a profile that was checked long ago")
+def _old(job: TrainerJob) -> Iterator[Hit]:
+    profile = job.resolved.profile
+    if profile.age > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
+        what += f"{profile.checked}: partitions and limits may have changed"
+        yield Hit(job.at("profile"), what, f"sbatchgen profile check {profile.name} --live, on the cluster")
+
+
+def _place(path: str, job: TrainerJob) -> Path | None:
+    """Return where a path of the job is; None if only the job knows."""
+    written = ShellPath(path)
+    return None if written.unset(job.environment) else job.here / written.filled(job.environment)
+
+
+def _packages(prefix: Path) -> Iterator[str]:
+    """Yield the names of the packages and modules in the library folders of a prefix."""
+    for path in prefix.glob("lib/python3*/site-packages/*"):
+        yield path.name.removesuffix(".py")
+
+
+_OF_RUNTIME = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
+
+
+def _prefix(job: TrainerJob) -> Path | None:
+    """Return the environment whose Python the job will run, if that is certain."""
+    resolved, folder, environment = job.resolved, job.here, job.environment
+    if _is_changed(job):
+        return None
+    name = resolved.software.get(_OF_RUNTIME.get(resolved.runtime.name, ""))
+    if resolved.runtime.name == "conda" and name and "/" not in name:
+        root = resolved.facts.root
+        known = bool(root) and not root.unset(environment)
+        return folder / root.filled(environment) / "envs" / name if known else None
+    if resolved.runtime.name != "host":
+        path = ShellPath(name or "")
+        return folder / path.filled(environment) if name and not path.unset(environment) else None
+    prefix = Path(in_shell("python3", environment) or "/").parent.parent
+    bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_own = any(base and prefix.is_relative_to(base) for base in bases)
+    return prefix if is_own and _gets_shell(job) else None
+
+
+def _is_changed(job: TrainerJob) -> bool:
+    """Whether modules, lines of setup or variables of the job may bring another Python or more packages."""
+    settings = job.resolved.settings
+    lines = settings.modules or any(getattr(settings, name) for name in SETUPS)
+    return bool(lines or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
+
+
+def _gets_shell(job: TrainerJob) -> bool:
+    """Whether the job gets the PATH of this shell, and no more folders of packages."""
+    is_same = not job.resolved.slurm or "export" not in job.resolved.directives
+    return is_same and "PYTHONPATH" not in job.environment
+
+
+def _of_system(job: TrainerJob) -> Path | None:
+    """Return the Python of the system that the job will run, if this shell's PATH alone decides that."""
+    python = Path(in_shell("python3", job.environment) or "/")
+    is_host = job.resolved.runtime.name == "host" and python.parent in _OF_SYSTEM
+    return python if is_host and not _is_changed(job) and _gets_shell(job) else None
+
+
+def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
+    """Whether no folder where a Python of the system may find packages has torch, or names more folders."""
+    roots = {prefix, *_SHARED, Path(environment.get("HOME", "/"), ".local")}
+    places = [place for root in roots for place in root.glob("lib*/python3*/*-packages")]
+    has_torch = any((place / name).exists() for place in places for name in ("torch", "torch.py"))
+    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
+    return bool(places) and not (has_torch or adds)
+
+
+def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
+    """Whether an environment certainly has no torch: none of its own, and none of another place."""
+    config = b""
+    with contextlib.suppress(OSError):
+        config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()
+    places = [*prefix.glob("lib/python3*/site-packages")]
+    local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
+    has_torch = any((place / name).exists() for place in (*places, *local) for name in ("torch", "torch.py"))
+    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
+    shares = re.search(rb"include-system-site-packages\s*=\s*true", config)
+    return bool(places) and (prefix / "bin/python3").exists() and not (has_torch or adds or shares)

@@ -1,0 +1,44 @@
+"""An output as a JSON document."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.finding import Finding
+
+SCHEMA = 1  # an incompatible change of any output raises it
+_NOT_PRINTED = {"RunJob": ("key", "run"), "Step": ("waits", "sharing", "takes")}  # of what others print
+
+
+Run = Callable[[Mapping[str, str]], list[str]]  # what has a fix, as words that can be run
+
+
+def document(output: object, run: Run = lambda _: []) -> str:
+    """Return a document: the number of its form, and the fields of an output; beside each fix what to run."""
+    return json.dumps({"schema": SCHEMA, **_plain(output, run)}, indent=2) + "\n"
+
+
+def fields_of(record: type[Any]) -> list[str]:
+    """Return the names of a record's fields that are printed."""
+    names = [field.name for field in fields(record)] if is_dataclass(record) else record._fields
+    return [name for name in names if name not in _NOT_PRINTED.get(record.__name__, ())]
+
+
+def _plain(value: Any, run: Run) -> Any:
+    if isinstance(value, Finding):
+        file = value.place.text.rsplit(":", 2)[0]
+        mends = {"run": ["sbatchgen", "lint", "--fix", file]} if value.edits and file else {}
+        return _plain(value.as_object(), run) | mends
+    if isinstance(value, Problem):
+        return value.what
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        return _plain({name: getattr(value, name) for name in fields_of(type(value))}, run)
+    if isinstance(value, Mapping):
+        made = {name: _plain(part, run) for name, part in value.items()}
+        return made | ({"run": run(made)} if "fix" in made else {})
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, run) for part in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,48 @@
+"""What `submit` prints for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.jobs.budget.ledger import Standing, standings
+from sbatchgen.jobs.review.node_share import Cost
+from sbatchgen.jobs.review.review import Review
+from sbatchgen.jobs.submit.sbatch import SubmittedRun
+
+
+class _Submitted(TypedDict):
+    job: str
+    cluster: str
+    run: str
+    folder: str
+
+
+class SubmitOutput(TypedDict):
+    """What `submit` prints."""
+
+    jobs: Sequence[_Submitted]  # none with --dry-run
+    digests: Sequence[str]  # of what was named, in this order
+    cost: Sequence[Cost | None]
+    findings: Sequence[Finding]  # an error among them keeps all from being submitted
+    budgets: Sequence[Standing]  # what is left of each budget that holds
+
+
+def submit_output(
+    done: Sequence[SubmittedRun], reviews: Sequence[Review], environment: Mapping[str, str]
+) -> SubmitOutput:
+    """Return the jobs that Slurm has accepted."""
+    return {
+        "jobs": [
+            {
+                "job": run.record.job,
+                "cluster": run.record.cluster,
+                "run": run.record.run,
+                "folder": str(run.run_dir),
+            }
+            for run in done
+        ],
+        "digests": [review.digest for review in reviews],
+        "cost": [review.cost for review in reviews],
+        "findings": [finding for review in reviews for finding in review.findings],
+        "budgets": standings(environment),
+    }

@@ -1,0 +1,60 @@
+"""The partition of a job that names none: the default one, or the first where it can run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.cluster_facts import only_for
+from sbatchgen.jobs.resolved.resolve import FIRST
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+
+LATER = "comes later in the profile"
+_SHOWN = 3  # partitions in a line
+
+# The resolved job in a partition; "" for the default one, which the cluster may have.
+Resolve = Callable[[str], ResolvedJob]
+Check = Callable[[ResolvedJob], Sequence[Finding]]
+
+
+def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
+    """Return the job resolved for the first partition where it can run, starting with the default partition.
+
+    Where it can't run in any, return it resolved for the default one: `passed_over` then has all.
+    """
+    default = resolve("")
+    wrong = [finding for finding in check(default) if finding.why_not] if default.slurm else []
+    if not wrong:
+        return default
+    passed_over: dict[str, str] = {}
+    if default.partition_name:
+        passed_over[default.partition_name] = _joined(finding.why_not for finding in wrong)
+    names = [str(name) for name in default.profile.partitions if name not in passed_over]
+    for name in names:
+        resolved = resolve(name)
+        why_not = _joined((*_closed(resolved), *(finding.why_not for finding in check(resolved))))
+        if not why_not:
+            later = dict.fromkeys(names[names.index(name) + 1 :], LATER)
+            return replace(resolved, passed_over=passed_over | later)
+        passed_over[name] = why_not
+    refused = any(finding.severity == "error" for finding in wrong)
+    return replace(default, passed_over=passed_over) if refused else default
+
+
+def in_short(resolved: ResolvedJob) -> str:
+    """Return which partitions did not fit, and why, in a line."""
+    reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
+    more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+    return "; ".join((FIRST, *reasons[:_SHOWN], *more))
+
+
+def _closed(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
+    if resolved.partition.hidden:
+        yield "hidden"
+    for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):
+        if allowed and not getattr(resolved.options, option):
+            yield only_for(option, allowed)
+
+
+def _joined(reasons: Iterator[str] | Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(reason for reason in reasons if reason))

@@ -1,0 +1,261 @@
+"""Layers -> resolved job: those of the profile and the job laid over each other, and what follows from them.
+
+The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
+here reads a file or the environment, and nothing is refused: `check` judges the resolved job.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sbatchgen.base.units import Duration, JobName, Resume, ShellPath, Text
+from sbatchgen.jobs.inputs.document import Document
+from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.inputs.layers import (
+    BY_DEFAULT,
+    DecidedValues,
+    Layer,
+    Level,
+    Origin,
+    below_key,
+    record_of,
+    settings_layer,
+)
+from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES, JobSettings
+from sbatchgen.jobs.modes import COMMAND, MODES, Mode
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
+from sbatchgen.jobs.resolved.task_share import (
+    add_other_gres,
+    derive_cpus,
+    derive_memory,
+    derive_tasks,
+    emit_gpus,
+    gpus_and_shards,
+    take_other_gres,
+)
+from sbatchgen.jobs.runtimes import RUNTIMES
+
+DEFAULT_LAUNCHER = "torchrun"
+DEFAULT_TIME = Duration(3600)
+FIRST = "the first that fits"  # of the partitions
+LONGEST_WARNING_S = 300
+REQUEUE_S = 120  # slurmctld looks at time limits every half minute
+DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+_DEFAULTS = {
+    "gpu_request": "gpus_per_node",
+    "runtime": "host",
+    "launcher": DEFAULT_LAUNCHER,
+    "resume": Resume("auto"),
+    "max_restarts": 10,
+    "chain": 1,
+    "requeue_on_node_fail": False,
+    "template": "job.sh.j2",
+    "data": ShellPath("data"),
+}
+# Keys that the resolved job has as they are.
+_SAME = (
+    *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "hang", "max_restarts", "chain"),
+    *("requeue_on_timeout", "requeue_on_node_fail", "snapshot_dir", "template"),
+)
+LAUNCHER_ARGS = "launchers.args"  # of the profile
+
+
+def resolve(
+    profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
+) -> ResolvedJob:
+    """Return a job with everything decided for its cluster; of the layers the last one wins."""
+    cluster, mode = profile.value, {**MODES, COMMAND.name: COMMAND}[mode_name]
+    partition_name = chosen or partition_name_of(cluster, layers, mode)
+    partition = partition_of(cluster, partition_name)
+    values = DecidedValues()
+    for layer in [*profile_layers(profile, partition_name, partition, mode, layers), *layers]:
+        values.lay(layer)
+    if chosen:
+        values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
+    here = values.get(LAUNCHER_ARGS)
+    if here and values.get("launcher_args") != ():  # the job's come after the profile's, where they win
+        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
+    _choose_runtime(values, layers)
+    for key, value in _DEFAULTS.items():
+        values.derive(key, value, "default")
+    _derive_runtime(values)
+    _derive_job(values, cluster, mode, name)
+    alone = cluster.scheduler == "none" or partition.nodes_max == 1
+    values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
+    others = take_other_gres(values)
+    gpus, shards = gpus_and_shards(values, cluster, partition, mode)
+    nproc = derive_tasks(values, partition, gpus, shards, mode)
+    derive_cpus(values, partition, gpus, shards, mode)
+    _derive_limits(values, cluster, partition, gpus)
+    emit_gpus(values, partition, gpus)
+    add_other_gres(values, *others)
+    return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
+
+
+def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
+    """Take the runtime that requires what the highest layer gives, as an image; SB043 judges contradictions.
+
+    Of several, the one that the job would use anyway, else the only one that the cluster has settings of.
+    """
+    layer = next((each for each in reversed(layers) if {"runtime", *CHOOSING} & each.values.keys()), None)
+    key = next((key for key in CHOOSING if layer and key in layer.values), "")
+    if layer is None or not key or "runtime" in layer.values:
+        return
+    able = [runtime for runtime in RUNTIMES.values() if runtime.requires and runtime.requires.key == key]
+    known = [name for name, origin in values.origins.items() if origin.level > Level.DEFAULT]
+    reading = [
+        each for each in able if each.image_ending and str(layer.values[key]).endswith(each.image_ending)
+    ]
+    used = [each for each in able if each.name == values.get("runtime")]
+    having = [each for each in able if any(name.startswith(f"runtimes.{each.name}.") for name in known)]
+    fitting = reading or used or having or able
+    if len(fitting) == 1 and fitting != used:
+        values.set("runtime", fitting[0].name, values.origins[key])
+
+
+def _derive_runtime(values: DecidedValues) -> None:
+    """What the chosen runtime needs, from the profile unless the job sets it.
+
+    Lists of both are joined; an empty one in the job takes the profile's away.
+    """
+    runtime = RUNTIMES[values.get("runtime")]
+    for key in runtime.keys:
+        written = f"runtimes.{runtime.name}.{key.fact}"
+        value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
+        if isinstance(value, tuple) and value and values.get(key.name) != ():
+            values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
+        elif value and values.ranks.get(written, 0) > values.ranks.get(key.name, 0):
+            values.set(key.name, value, origin)
+            values.overridden[key.name] = values.overridden.get(written, ())
+
+
+def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
+    values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
+    # Whether the trainer resumes by itself, and no other job follows at the time limit.
+    others = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
+    by_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    requeues = bool(by_itself and restarts and not others and profile.scheduler == "slurm")
+    values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
+    run_dir = f"{profile.paths.runs or 'runs'}/{values.get('options.job_name')}"
+    values.derive("run_dir", ShellPath(run_dir), "the job's name")
+    if not values.get("trainer"):
+        values.derive("args", DEFAULT_ARGS, "the bundled trainer")
+    for fact in NETWORK_VARIABLES if mode.several_processes else ():
+        if interfaces := values.get(f"network.{fact}"):
+            values.derive_variable(fact.upper(), interfaces, "network of the profile")
+
+
+def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
+    """Time, memory, log, requeue and warning signal."""
+    limits = profile.qos.get(partition.partition_qos or Text(""))
+    known = (partition.time_limit(values.get("options.nodes")), limits.time_max if limits else None)
+    longest = min((limit for limit in known if limit is not None), default=DEFAULT_TIME)
+    values.derive("options.time", max(Duration(60), min(DEFAULT_TIME, longest)), "default")
+    derive_memory(values, profile, partition, gpus)
+    log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
+    values.derive("options.output", ShellPath(log), "default")
+    consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
+    values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
+    if restart and consecutive:
+        values.derive("options.requeue", False, "the next job continues")
+    values.derive("options.requeue", restart, "resume and max_restarts")
+    if restart and profile.scheduler == "slurm":
+        saves = not values.get("requeue_on_timeout")
+        maximum, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
+        lead = max(1, min(maximum, int(values.get("options.time")) // 4))
+        values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
+
+
+def _resolved_job(
+    values: DecidedValues, profile: Profile, partition_name: str, mode: Mode, *, gpus: int, nproc: int
+) -> ResolvedJob:
+    default = profile.default_partition or partition_name
+    for option in profile.omit:
+        if option == "partition" and partition_name != default:
+            continue  # without it the job would go to the default one
+        if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
+            values.drop(f"options.{option}")
+    settings: JobSettings = record_of(JobSettings, values.values)
+    decided: dict[str, Any] = {key: values.get(key) for key in _SAME}
+    decided |= {key: tuple(values.get(key, ())) for key in ("args", "resume_args", "launcher_args")}
+    decided |= {key: below_key(values.values, key) for key in ("step", "env", "extra_options")}
+    return ResolvedJob(
+        profile=profile,
+        partition=partition_of(profile, partition_name),
+        partition_name=partition_name,
+        mode=mode,
+        launcher=values.get("launcher") if mode.launchers else None,
+        runtime=RUNTIMES[values.get("runtime")],
+        settings=settings,
+        software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
+        options=settings.options,
+        gpus_per_node=gpus,
+        nproc_per_node=nproc,
+        name=str(values.get("options.job_name")),
+        origins=values.origins,
+        overridden=values.overridden,
+        **decided,
+    )
+
+
+def partition_of(profile: Profile, name: str) -> Partition:
+    """Return what is known of a partition; of the first one of several."""
+    return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
+
+
+def named_partition(layers: Sequence[Layer]) -> str:
+    """The partition that a job names; "" if it names none."""
+    given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
+    return str(given[-1] if given else "")
+
+
+def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
+    """Return the partition of a job before one is chosen: its own, or the default; "" without one."""
+    of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
+    fallback = of_mode or profile.options.partition or profile.default_partition
+    return str(named_partition(layers) or fallback or "")
+
+
+def profile_layers(
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
+) -> Iterator[Layer]:
+    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
+    cluster, places = profile.value, profile.places
+    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    optional = {"template": cluster.template, "data": cluster.paths.data}
+    optional["options.partition"] = cluster.default_partition
+    facts |= {key: value for key, value in optional.items() if value}
+    where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
+    yield Layer(Level.PROFILE, facts, {**places, **where})
+    first = partition_name.partition(",")[0]
+    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
+    parts = [("gpu_options.", "options.")] * uses_gpus
+    parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
+    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings)
+    yield from _with_parts(here, parts)
+    if mode.name in cluster.modes:
+        of_mode = settings_layer(Level.PARTITION, cluster.modes[mode.name], places, f"modes.{mode.name}.")
+        keys = {key: f"options.{key}" if key in NAMES else key for key in of_mode.values}
+        values = {name: of_mode.values[key] for key, name in keys.items()}
+        yield Layer(Level.PARTITION, values, {name: of_mode.places[key] for key, name in keys.items()})
+
+
+def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
+    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    level, values, places = settings
+    plain = {
+        key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
+    }
+    yield Layer(level, plain, places)
+    for start, instead in parts:
+        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+        where = {name: places[key] for key, name in keys.items() if key in places}
+        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)

@@ -1,0 +1,97 @@
+"""GPUs of a cluster, and the room for a job there, as people and programs read them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line
+from sbatchgen.base.text_table import table
+from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
+from sbatchgen.jobs.slurm.room import Availability
+
+MOST_NAMES = 8  # of nodes in a line
+NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
+
+
+def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
+    """GPUs by type, and the nodes that take no jobs."""
+    if not counts:
+        return "no node has GPUs\n"
+    shards = any(count.shards for count in counts)
+    of_shards = ("SHARED", "FREE SHARDS") if shards else ()
+    heading = ("TYPE", "GPUS", "IN USE", "FREE", "UNAVAILABLE", *of_shards, "PARTITIONS")
+    rows = [heading, *(_row(count, shards=shards) for count in counts)]
+    closed = "".join(f"{line}\n" for line in _closed(nodes))
+    return table(rows) + (f"\nUnavailable\n{closed}" if closed else "")
+
+
+def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
+    cells = [count.type or "-", count.total, count.in_use, count.free, count.unavailable]
+    if shards:
+        on_one = f", {count.shards_on_one} on a GPU" if count.shards_free else ""
+        cells += [count.shared, f"{count.shards_free} of {count.shards}{on_one}" if count.shards else "-"]
+    cells.append(first_names(count.partitions, MOST_NAMES) or "-")
+    return tuple(one_line(str(cell)) for cell in cells)
+
+
+def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
+    """Why nodes take no jobs, nodes with the same reason together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry in nodes:
+        if words := unavailable(entry.node):
+            groups.setdefault((words, entry.node.reason), []).append(entry.node.name)
+    for (words, reason), names in groups.items():
+        yield one_line(f"  {first_names(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
+
+
+def by_node(nodes: Sequence[GpuNode]) -> str:
+    """Each node: which of its GPUs are in use, shared and free."""
+    if not nodes:
+        return "no node has GPUs\n"
+    heading = ("NODE", "STATE", "GPUS", "IN USE", "FREE", "FREE SHARDS BY GPU")
+    shards = any(gpu.shards for node in nodes for gpu in node.gpus)
+    rows = [heading, *map(_node, nodes)]
+    return table(rows if shards else [row[:-1] for row in rows])
+
+
+def _node(node: GpuNode) -> tuple[str, ...]:
+    closed = unavailable(node.node)
+    types = Counter(gpu.type for gpu in node.gpus)
+    gpus = ",".join(f"{kind}:{number}".removeprefix(":") for kind, number in types.items())
+    free = [] if closed else [gpu.index for gpu in node.gpus if gpu.free]
+    spare = [] if closed else [gpu for gpu in node.gpus if gpu.shards and not gpu.taken]
+    shards = [f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}" for gpu in spare]
+    cells = (
+        node.node.name,
+        closed or node.node.state.lower(),
+        gpus,
+        _which([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.numbered),
+        _which(free, numbered=node.numbered),
+        ", ".join(shards) or "-",
+    )
+    return tuple(map(one_line, cells))
+
+
+def _which(indexes: list[int], *, numbered: bool) -> str:
+    """The numbers of GPUs; how many, where Slurm says no more."""
+    return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
+
+
+def room_as_text(rooms: Sequence[Availability]) -> str:
+    """Whether the job would start now, and where; or what is lacking, in a line for each partition."""
+    lines = [line for room in rooms for line in _room(room)]
+    return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
+
+
+def _room(room: Availability) -> Iterator[str]:
+    where = f"partition {room.partition}"
+    nodes = counted(room.wanted, "node")
+    if room.starts:
+        names = first_names(room.nodes, MOST_NAMES)
+        yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {names}"
+    else:
+        each = (f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items())
+        lacking = "; ".join(each)
+        has = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
+        yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
+    if room.not_seen:
+        yield f"not looked at: {', '.join(room.not_seen)}"

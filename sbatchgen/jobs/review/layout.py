@@ -1,0 +1,200 @@
+"""What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sbatchgen.base import quoting
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import counted
+from sbatchgen.base.text_table import cut, table
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.inputs.start_settings import SETUPS
+from sbatchgen.jobs.render import launch
+from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
+from sbatchgen.jobs.review.node_share import Allocation
+
+_MOST_ROWS = 3  # of nodes: those between the first and the last are alike but for their numbers
+_WIDTH = 100  # of a line of the command
+
+
+@frozen(kw_only=True)
+class NodeStarts:
+    """What starts on a node, or on each of several that are alike; None for what is not known."""
+
+    first: int  # the first node, counted from 0 as SLURM_NODEID is
+    last: int  # the last node
+    tasks: int | None  # tasks of Slurm on each node
+    first_rank: int | None  # the lowest rank of their processes
+    last_rank: int | None  # the highest rank of their processes
+    gpus: int | None  # GPUs that the job gets of each node
+    shards: int | None  # shards that the job gets of each node
+    cpus: int | None  # CPUs that the job gets of each node
+
+
+@frozen(kw_only=True)
+class ProgramStarts:
+    """What one of several programs starts, and where."""
+
+    name: str  # its name in the job
+    main: bool  # whether the job ends when it does
+    first: int  # its first node, counted from 0
+    last: int  # its last node
+    replicas: int  # how often it runs, spread over its nodes; 0 without replicas
+    beside: str  # the program whose nodes, GPUs and CPUs it uses too; "" for none
+    optional: bool  # whether the job continues after its end
+    ready: str  # what shows that it is ready, as "once url answers on all nodes"; "" for nothing
+    tasks: int  # tasks of Slurm on all of its nodes
+    gpus: int  # GPUs of each of its nodes
+    cpus: int  # CPUs of each of its nodes; 0 for all
+    runtime: str  # its own runtime; "" if it has that of the job
+    preset: str  # what runs on each of its nodes, such as ray; "" for its command alone
+    after: tuple[str, ...]  # the programs that are ready before it starts
+    command: str  # what a task runs, as in the script
+
+
+@frozen(kw_only=True)
+class Starts:
+    """What starts where."""
+
+    nodes: tuple[NodeStarts, ...]  # the nodes, in order
+    tasks: int | None  # tasks of Slurm on all of them; None without Slurm
+    command: str = ""  # what a task runs, as in the script; "" if that is not known
+    programs: tuple[ProgramStarts, ...] = ()  # of a job with several, in order
+    plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
+
+
+def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Starts:
+    """Return what a rendered script starts; `planned` is the command of a dry run."""
+    if resolved.programs:
+        placed = of_script(resolved.resources, request, planned)
+        return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
+    program = launch.program(resolved)
+    is_known = all(line in script for line in program)  # else a template has another command
+    has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
+    more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
+    placed = of_script(resolved.resources, request, planned if more else ())
+    placed = replace(placed, command=" ".join(program) * is_known)
+    if resolved.slurm:
+        return placed
+    return replace(placed, nodes=tuple(replace(row, tasks=None) for row in placed.nodes), tasks=None)
+
+
+def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
+    share = program.share
+    return ProgramStarts(
+        name=program.name,
+        main=share.main,
+        first=share.first,
+        last=share.first + share.all_nodes - 1,
+        replicas=share.replicas,
+        beside=share.beside,
+        optional=program.spec.optional,
+        ready=_ready(program),
+        tasks=share.instances * share.nodes * share.tasks,
+        gpus=share.gpus,
+        cpus=share.cpus,
+        runtime="" if program.has_runtime_of(resolved) else program.job.runtime.name,
+        preset=program.spec.preset or "",
+        after=program.spec.needs,
+        command=" ".join(launch.program(program.job)),
+    )
+
+
+_SIGNS = {
+    "url": "its url answers",
+    "port": "its port is open",
+    "file": "it has written its file",
+    "log": "its log has a line",
+}
+
+
+def _ready(program: JobProgram) -> str:
+    """Return what shows that a program is ready, and on which of its nodes."""
+    sign = next(iter(program.ready.signs), "")
+    if not sign:
+        return ""
+    several = program.share.nodes > 1 and sign != "file"
+    where = {"all": " on each node", "first": " on the first node"}[program.ready.hosts] if several else ""
+    return f"ready once {_SIGNS[sign]}{where}"
+
+
+def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Starts:
+    """Return what a script starts on the nodes that it asks for; `planned` is the command of a dry run."""
+    count = max(request.nodes, 1)
+    tasks = job.ntasks or count * job.tasks_per_node
+    follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # else Slurm splits them as it can
+    is_even = tasks == count or bool(follows and tasks % count == 0)
+    each = None if request.processes is None else request.processes // count
+    rows = [(0, count - 1)]
+    if each is not None:  # the first and the last node are shown
+        alike = [(1, count - 2)] if count > _MOST_ROWS else [(node, node) for node in range(1, count - 1)]
+        rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
+    nodes = (
+        NodeStarts(
+            first=first,
+            last=last,
+            tasks=tasks // count if is_even else None,
+            first_rank=None if each is None else first * each,
+            last_rank=None if each is None else (last + 1) * each - 1,
+            gpus=request.gpus.given,
+            shards=request.shards.given,
+            cpus=request.cpus.given if is_even else None,
+        )
+        for first, last in rows
+    )
+    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(planned)))
+
+
+def as_text(starts: Starts) -> str:
+    """Return the layout as text: at most six lines, or three for each program and one more."""
+    if starts.programs:
+        rows = [row for program in starts.programs for row in _program_rows(program)]
+        return f"{table(rows)}{starts.plan} shows in a dry run what they start\n"
+    parts = ((row, ", ".join(_node_parts(row, starts.tasks))) for row in starts.nodes)
+    rows = [(_span("node", row.first, row.last), text) for row, text in parts]
+    lines = cut(starts.command, _WIDTH)
+    rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
+    more = "else " if starts.command else ""
+    return table(rows) + (f"{starts.plan} shows what {more}the script starts\n" if starts.plan else "")
+
+
+def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
+    on_each = " on each" if program.last > program.first else ""
+    on_each = " for each" if program.replicas else on_each
+    parts = [_span("node", program.first, program.last)]
+    parts += [counted(program.replicas, "replica")] if program.replicas else []
+    parts += [counted(program.tasks, "task")]
+    parts += [f"{counted(program.gpus, 'GPU') if program.gpus else 'no GPUs'}{on_each}"]
+    parts += [f"{counted(program.cpus, 'CPU')}{on_each}"] if program.cpus else []
+    parts += [f"runtime {program.runtime}"] if program.runtime else []
+    parts += [f"the same as {program.beside} has"] if program.beside else []
+    if program.preset:
+        logs = f"RUN_DIR/programs/{program.name}-logs"
+        parts += [f"{program.preset} on each, the command on the first, its logs are kept in {logs}"]
+    verb = "is" if len(program.after) == 1 else "are"
+    parts += [f"once {' and '.join(program.after)} {verb} ready"] if program.after else []
+    parts += [program.ready] if program.ready else []
+    parts += ["the job ends with it"] * program.main
+    parts += ["the job continues without it"] * program.optional
+    yield program.name, ", ".join(parts)
+    yield from (("", line) for line in cut(program.command, _WIDTH))
+
+
+def _node_parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
+    on_each = " on each" if row.last > row.first else ""
+    if row.tasks is not None:
+        yield f"{counted(row.tasks, 'task')}{on_each}"
+    elif tasks is not None:
+        yield f"{counted(tasks, 'task')} in all"
+    if row.first_rank is not None and row.last_rank is not None:
+        yield _span("rank", row.first_rank, row.last_rank)
+    if row.shards:
+        yield f"{counted(row.shards, 'shard')} of a GPU{on_each}"
+    elif row.gpus is not None:
+        yield f"{counted(row.gpus, 'GPU') if row.gpus else 'no GPUs'}{on_each}"
+    if row.cpus is not None:
+        yield f"{counted(row.cpus, 'CPU')}{on_each}"
+
+
+def _span(noun: str, first: int, last: int) -> str:
+    return f"{noun}s {first}-{last}" if last > first else f"{noun} {first}"

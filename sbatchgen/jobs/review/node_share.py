@@ -1,0 +1,139 @@
+"""What a job asks Slurm for, beside what a node has, and what that costs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.units import Weights
+from sbatchgen.check.cluster_facts import NodeFacts
+from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
+from sbatchgen.jobs.inputs.profile import Partition
+from sbatchgen.jobs.judge.trainer import promises_restarts
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+
+
+@frozen(kw_only=True)
+class Amount:
+    """What the job gets of a node, and what the node has."""
+
+    given: int | None
+    of: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the node."""
+        return self.given / self.of if self.given is not None and self.of else None
+
+
+@frozen(kw_only=True)
+class Allocation:
+    """What Slurm is asked for; GPUs, shards, CPUs and memory are of each node."""
+
+    nodes: int
+    processes: int | None  # processes that the job starts on all nodes
+    gpus: Amount
+    shards: Amount
+    cpus: Amount
+    memory_mib: Amount
+    exclusive: bool  # whether no other job may run there, so that the job gets all GPUs and CPUs
+    time_s: int | None  # the time limit; None for the partition's limit
+    share: float | None  # the largest known fraction of a node that the job gets
+    jobs: int  # number of jobs: elements of the array, jobs of the chain, else 1
+    consecutive: bool  # whether they continue one training, one after the other
+    restarts: int  # how often each job may be restarted by its script
+    gpu_memory_mib: int | None = None
+    gpus_in_all: int | None = None  # GPUs of all nodes, where Slurm may give each node another number
+
+
+@frozen(kw_only=True)
+class Cost:
+    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
+
+    `billing_hours` are in the site's own unit.
+    """
+
+    gpu_hours: float | None
+    cpu_hours: float | None
+    billing_hours: float | None = None
+
+
+def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
+    """Return what is asked for; `ends`: the trainer does not resume."""
+    request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
+    restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
+    restarts = 0 if ends and not promises_restarts(resolved) else restarts
+    starts_others = resolved.trainer and resolved.launcher == "spawn"
+    processes = resolved.nodes * (1 if starts_others else resolved.nproc_per_node)
+    jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
+    chain = resolved.consecutive
+    return replace(request, processes=processes, jobs=jobs, consecutive=chain, restarts=restarts)
+
+
+def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
+    """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
+    alone = job.is_exclusive or node.exclusive
+    splits = job.splits_gpus(node.whole_of(job.gpus or ()), alone=alone)
+    kinds = node.kinds(job.gpus_on_node) if alone else []
+    whole = Amount(given=None if splits else _of_all(kinds, "gpus_per_node", gpus), of=node.gpus_per_node)
+    shards = Amount(given=job.shards, of=node.shards_per_gpu)
+    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
+    given = job.cpus_on_node if asked or not alone else None
+    cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
+    mem = job.mem_with(cpus.given or job.cpus_on_node, whole.given or job.gpu_count)
+    if mem == 0:  # all of a node: no number, if the nodes differ
+        mem = _of_all(node.kinds(job.gpus_on_node), "mem_per_node", 0)
+    memory = Amount(given=mem, of=node.mem_per_node)
+    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
+    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
+    return Allocation(
+        nodes=job.nodes,
+        processes=None,
+        gpus=whole,
+        shards=shards,
+        cpus=cpus,
+        memory_mib=memory,
+        exclusive=alone,
+        time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
+        share=1.0 if alone else max(filter(None, shares), default=None),
+        jobs=elements(job.options["array"]) if "array" in job else 1,
+        consecutive=False,
+        restarts=0,
+        gpus_in_all=job.gpus_in_all if splits else None,
+        gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
+    )
+
+
+def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
+    """Return how many of something a job gets that has its nodes alone: all; None if the nodes differ.
+
+    Where that is not known, or it does not have them alone: as many as it asks for.
+    """
+    numbers = {getattr(kind, name) for kind in kinds} - {None}
+    return asked if not numbers else numbers.pop() if len(numbers) == 1 else None
+
+
+def elements(array: str) -> int:
+    """How many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
+    from sbatchgen.check.sbatch.array import indices
+
+    return sum(map(len, indices(array) or ())) or 1
+
+
+def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
+    """Return the hours of a job; `billing` has the site's own unit."""
+    if request.time_s is None or request.nodes < 1:
+        return Cost(gpu_hours=None, cpu_hours=None)
+    hours = request.jobs * request.nodes * request.time_s / 3600
+    gpus: float | None = request.gpus.given
+    if request.gpus_in_all:
+        gpus = request.gpus_in_all / request.nodes
+    if shards := request.shards.given:
+        gpus = shards / request.shards.of if request.shards.of else None
+    cpus, each = request.cpus.given, None
+    if billing and cpus is not None:
+        each = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
+    return Cost(
+        gpu_hours=None if gpus is None else gpus * hours,
+        cpu_hours=None if cpus is None else cpus * hours,
+        billing_hours=None if each is None else each * hours,
+    )

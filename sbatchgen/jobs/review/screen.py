@@ -1,0 +1,248 @@
+"""A review as plain text, and on a terminal with colours."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.quoting import counted, fix_lines, one_line
+from sbatchgen.base.text_table import table
+from sbatchgen.base.units import Duration, Memory, in_bytes
+from sbatchgen.jobs.inputs.search import short
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.jobs.render.trace import TemplateLine
+from sbatchgen.jobs.resolved.origins import Setting
+from sbatchgen.jobs.review import layout
+from sbatchgen.jobs.review.node_share import Allocation, Amount, Cost
+from sbatchgen.jobs.review.review import Cluster, JobSummary, Review, lines_of
+from sbatchgen.jobs.slurm.refusal import UNCHECKED, Answer
+
+# What is coloured above the script, and how, as codes of ECMA-48.
+_STYLES = (
+    (r"(?m)^\S.*(?=\n  )", "1"),  # the title of a section
+    (r"(?m)^[a-z][a-z ]*?(?=  )", "36"),  # the name of a row
+    (r"(?m)^  (?:error|refuses)\b", "1;31"),
+    (r"(?m)^  warning\b", "1;33"),
+    (r"(?m)^  info\b", "1;34"),
+    (r"(?m)^  (?:\+.*|would\b)", "32"),
+    (r"(?m)^  -(?!-\w).*", "31"),
+)
+
+
+def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
+    """The review as lines, what it asks for first, the script last; paths are relative to `folder`.
+
+    Of a script in two parts only the first is shown, unless it is wanted `whole`.
+    """
+    blocks = [table(rows(review))]
+    for title, section in sections(review, folder):
+        lines = (f"  {line}\n" if line else "\n" for line in section.splitlines())
+        blocks.append("".join([f"{title}\n", *lines]))
+    if review.script is not None:
+        blocks.append(script(review, whole=whole))
+    return "\n".join(block for block in blocks if block)
+
+
+def coloured(text: str) -> str:
+    """Return a review with colours; it holds no control characters but line breaks."""
+    above, *rest = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
+    for pattern, style in _STYLES:
+        above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
+    return "".join([above, *rest])
+
+
+def script(review: Review, *, whole: bool = False) -> str:
+    """The script; of one in two parts the first, and how many lines follow.
+
+    All of it where a site's template has a line in the second part, or may have one.
+    """
+    text = review.script or ""
+    first, mark, second = text.rpartition(SECOND_PART)
+    decided = review.own_lines if review.own_lines is not None else (len(text),)
+    if whole or not mark or max(decided, default=0) > first.count("\n"):
+        return text
+    same, _, rest = second.partition(":")
+    return f"{first}and {rest.count(chr(10))} lines that are the same in{same}: sbatchgen help script\n"
+
+
+def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
+    """The title and the text of each block between the table and the script."""
+    if review.surprises:
+        each = review.surprises
+        lines = [(f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in each]
+        yield "Not typed by you", table(lines)
+    if review.findings:
+        named = ((f"{each.severity} {each.rule}".rstrip(), each.problem) for each in review.findings)
+        yield "Findings", "\n".join(line for says, problem in named for line in _shown(says, problem))
+    if review.starts:
+        yield "What starts where", layout.as_text(review.starts)
+    if review.slurm:
+        yield "Slurm", "\n".join(_answer(review.slurm))
+    if last := review.last:
+        yield f"Since job {last.job}, submitted {last.time}", last.diff or "the same script"
+
+
+def rows(review: Review) -> list[tuple[str, str]]:
+    """Name and text of what is asked for."""
+    job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
+    lines = []
+    if job:
+        lines.append(("job", f"{job.name}: {_started(job)}"))
+    if cluster:
+        lines.append(("cluster", ", ".join(_cluster(cluster))))
+    if request:
+        names = job.programs if job else ()
+        spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
+        lines.append(_size(request, spawns=spawns, programs=names))
+    if request and cost:
+        limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
+        if request.consecutive:
+            limit = f"{request.jobs} jobs of at most {limit}, one after the other, until the training is done"
+        lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
+    if job:
+        resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
+        says = f": {review.start.says}" if review.start and review.start.says else ""
+        lines.append(("run folder", f"{job.run_dir}{says}"))
+        if cluster and cluster.scheduler == "slurm":
+            lines.append(("code", _code(job)))
+        if job.data is not None:
+            lines.append(("data", job.data))
+        is_below = any(finding.problem.what == job.restarts for finding in review.findings)
+        restarts = "" if is_below else job.restarts
+        named = [("resume", resume.get(job.resume or "", job.resume)), ("restarts", restarts)]
+        lines += [(name, text) for name, text in named if text]
+    if review.digest:
+        lines.append(("digest", review.digest))
+    return lines
+
+
+def _started(job: JobSummary) -> str:
+    if job.programs:
+        return f"{len(job.programs)} programs, runtime {job.runtime}"
+    started = f"launcher {job.launcher}" if job.launcher else "one process"
+    trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
+    return f"mode {job.mode}, {started}, runtime {job.runtime}{trainer}"
+
+
+def _code(job: JobSummary) -> str:
+    if job.snapshot is None:
+        return "the files as they are when the job starts"
+    files = counted(job.snapshot.files, "file")
+    added = f", with {one_line(job.snapshot.added)}" if job.snapshot.added else ""
+    return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}{added}"
+
+
+def _size(request: Allocation, *, spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
+    if programs:
+        return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
+    several = request.jobs > 1 and not request.consecutive
+    jobs = f", in each of {request.jobs} jobs of an array" if several else ""
+    if request.processes is None or request.processes < 1:
+        return "nodes", f"{request.nodes}{jobs}"
+    others = "; your trainer starts the others" if spawns else ""
+    return "processes", f"{request.processes} on {counted(request.nodes, 'node')}{jobs}{others}"
+
+
+def _cluster(cluster: Cluster) -> Iterator[str]:
+    yield cluster.profile
+    if cluster.scheduler == "slurm":
+        yield f"partition {cluster.partition}" if cluster.partition else "its default partition"
+        yield f"account {cluster.account}" if cluster.account else "your default account"
+    if cluster.preemption:
+        grace = f" after {Duration(cluster.preemption_grace_s)}" if cluster.preemption_grace_s else ""
+        yield f"jobs of other partitions may preempt it ({cluster.preemption}{grace})"
+    if cluster.qos:
+        yield f"QOS {cluster.qos}"
+    yield f"profile checked {cluster.checked}"
+
+
+def in_short(review: Review) -> str:
+    """The job in a few words, for the question whether to submit it."""
+    job, request, cost = review.job, review.request, review.cost
+    text = job.name if job else "this script"
+    if request and (cost is not None or job is None):
+        text += f" on {counted(request.nodes, 'node')}"
+    if cost and (hours := cost.gpu_hours or cost.cpu_hours):
+        text += f", {_number(hours)} {'GPU' if cost.gpu_hours else 'CPU'}-hours"
+    return text
+
+
+def _node(request: Allocation) -> str:
+    shards, memory = request.shards, request.memory_mib
+    gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
+    gpus = "all GPUs" if request.exclusive and request.gpus.given is None else gpus
+    gpus = f"some of {counted(request.gpus_in_all, 'GPU')}" if request.gpus_in_all else gpus
+    gpus += f" of {Memory(request.gpu_memory_mib)}" if request.gpu_memory_mib and request.gpus.given else ""
+    amounts = [gpus, "all CPUs" if request.cpus.given is None else _share(request.cpus, "CPU")]
+    if memory.given is None:
+        amounts.append("the cluster's default memory")
+    else:
+        whole = f" of {Memory(memory.of)}" if memory.of else ""
+        amounts.append(f"{Memory(memory.given)}{whole} of memory" if memory.given else "all of its memory")
+    share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
+    return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
+
+
+def _share(amount: Amount, noun: str) -> str:
+    if amount.of and amount.given:
+        return f"{amount.given} of {amount.of} {noun}s"
+    return counted(amount.given, noun) if amount.given else f"no {noun}s"
+
+
+def _cost(cost: Cost, request: Allocation) -> str:
+    hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
+    hours += [(cost.billing_hours, "billing-hours of the site")]
+    text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
+    if not text:
+        return "not known without a time limit" if request.time_s is None else "not known: the nodes differ"
+    text += f" for all {request.jobs} jobs" if request.consecutive else ""
+    more = f"; as much again for each of up to {counted(request.restarts, 'restart')}"
+    return f"{text} at the time limit{more if request.restarts else ''}"
+
+
+def origin(setting: Setting, folder: Path) -> str:
+    """Where a value was set, and what it overrode."""
+    others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
+    return ", ".join([short(setting.at, folder), *others])
+
+
+def _number(count: float) -> str:
+    return f"{count:,.2f}".rstrip("0").rstrip(".")
+
+
+def _shown(says: str, problem: Problem) -> Iterator[str]:
+    """Yield what is wrong, where, and how to mend it."""
+    yield f"{says}: {problem.what}"
+    if problem.at:
+        yield f"  at:  {problem.at}"
+    yield from fix_lines(problem.fix, indent=2)
+
+
+def _answer(answer: Answer) -> Iterator[str]:
+    if answer.accepted:
+        starts = f", to start by {answer.start} on {answer.nodes}" if answer.start else ""
+        yield f"would accept the job{starts}"
+        yield from answer.warnings
+        yield f"not checked: {'; '.join(UNCHECKED)}"
+        return
+    for refusal in answer.refusals:
+        yield from _shown("refuses the job", refusal.problem)
+
+
+def explanation(settings: Iterable[Setting]) -> str:
+    """Every option: its value, where it was set, what it overrode, and where it is documented."""
+    rows = []
+    for setting in settings:
+        others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
+        more = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
+        rows.append((setting.name, setting.value, "".join([setting.at, *more])))
+    return table(rows, widest=40)
+
+
+def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
+    """Each line of the script after its number, its place in a template, and the block there."""
+    lines = enumerate(zip(lines_of(script), places, strict=True), 1)
+    return table(
+        (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)
+        for number, (line, place) in lines
+    )

@@ -1,0 +1,107 @@
+"""What the jobs of several runs have cost together: a row for each run, and the sum."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import counted
+from sbatchgen.base.text_table import table
+from sbatchgen.base.units import elapsed
+from sbatchgen.jobs.runs.status import RunState
+from sbatchgen.jobs.runs.usage import accounted, run_usage
+
+ALWAYS = (0.0, float("inf"))
+
+
+@frozen(kw_only=True)
+class RunCost:
+    """What some jobs of a run have cost, or the jobs of several runs together."""
+
+    name: str  # of the run; "" of the sum
+    folder: str  # its run folder; "" of the sum
+    jobs: int  # how many jobs there were
+    unknown: int  # how many of the jobs have begun, and it is not known for how long
+    used_s: float  # this and the next two: of the starts whose time is known
+    gpu_hours: float
+    cpu_hours: float
+
+
+@frozen(kw_only=True)
+class Bill:
+    """What runs have cost."""
+
+    runs: tuple[RunCost, ...]  # the oldest first
+    total: RunCost
+    problems: tuple[str, ...] = ()  # why something is not known
+
+
+def month(text: str) -> tuple[float, float]:
+    """Return the first second of a month as 2026-11, and that of the next, by the local clock.
+
+    Raises ValueError.
+    """
+    first = time.strptime(text, "%Y-%m")
+    begin = (first.tm_year, first.tm_mon, 1, 0, 0, 0, 0, 0, -1)
+    end = (first.tm_year, first.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
+    return time.mktime(begin), time.mktime(end)
+
+
+def make_bill(
+    states: Sequence[RunState], environment: Mapping[str, str], between: tuple[float, float] = ALWAYS
+) -> Bill:
+    """Return what the jobs of runs have cost that were submitted between two times, in seconds since 1970.
+
+    sacct is asked once for all of them.
+    """
+    chosen = {
+        state.run.name: [job for job in state.jobs if _is_in(job.submitted, between)] for state in states
+    }
+    known, problems = accounted([state for state in states if chosen[state.run.name]], environment)
+    rows = []
+    for state in states:
+        if not (jobs := chosen[state.run.name]):
+            continue
+        usage = run_usage(state, environment, known)
+        problems += usage.problems
+        starts = [start for start in usage.starts if start.job in {job.id for job in jobs}]
+        times = [start for start in starts if start.used_s]
+        row = RunCost(
+            name=state.run.name,
+            folder=str(state.run.folder),
+            jobs=len(jobs),
+            unknown=len({start.job for start in starts if not start.used_s}),
+            used_s=sum(start.used_s for start in times),
+            gpu_hours=sum((start.gpus or 0) * start.used_s for start in times) / 3600,
+            cpu_hours=sum((start.cpus or 0) * start.used_s for start in times) / 3600,
+        )
+        rows.append(row)
+    return Bill(runs=tuple(rows), total=_sum(rows), problems=tuple(dict.fromkeys(problems)))
+
+
+def _is_in(moment: float, between: tuple[float, float]) -> bool:
+    return between[0] <= moment < between[1]
+
+
+def _sum(rows: Sequence[RunCost]) -> RunCost:
+    return RunCost(
+        name="",
+        folder="",
+        jobs=sum(row.jobs for row in rows),
+        unknown=sum(row.unknown for row in rows),
+        used_s=sum(row.used_s for row in rows),
+        gpu_hours=sum(row.gpu_hours for row in rows),
+        cpu_hours=sum(row.cpu_hours for row in rows),
+    )
+
+
+def as_text(bill: Bill) -> str:
+    """Return a table: a line for each run, and the sum as its last line."""
+    lines = [("RUN", "JOBS", "TIME", "GPU-HOURS", "CPU-HOURS")]
+    for row in (*bill.runs, bill.total):
+        hours = (f"{row.gpu_hours:,.2f}", f"{row.cpu_hours:,.2f}")
+        lines.append((row.name or "all", str(row.jobs), elapsed(row.used_s), *hours))
+    text = table(lines)
+    if bill.total.unknown:
+        text += f"\nnot counted: {counted(bill.total.unknown, 'job')} whose time is not known; sacct has it, "
+        text += "where Slurm keeps accounting\n"
+    return text

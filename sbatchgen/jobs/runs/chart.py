@@ -1,0 +1,59 @@
+"""Runs drawn with characters: the curves of a metric over the steps, for a terminal."""
+
+import math
+from collections.abc import Iterator, Sequence
+from string import ascii_lowercase
+
+from sbatchgen.base.quoting import one_line
+from sbatchgen.jobs.runs.plot import CURVES, LOG_FROM, PANELS, History, labels
+
+HEIGHT, LEAST = 12, 20  # lines of a panel; columns at least
+_LABEL = 9  # columns before the axis
+
+
+def chart(histories: Sequence[History], width: int) -> str:
+    """Return a panel for each metric that a run has, of this many columns, and what its letters mean."""
+    lines = [line for name, title in PANELS for line in _panel(histories, name, title, max(width, LEAST))]
+    names = labels(histories)
+    marks = [f"{_mark(number, 'train')} {one_line(name)}" for number, name in enumerate(names)]
+    return "\n".join([*lines, f"{', '.join(marks)}; capital letters: validation", ""])
+
+
+def _mark(run: int, kind: str) -> str:
+    letter = ascii_lowercase[run % len(ascii_lowercase)]
+    return letter.upper() if kind == "epoch" else letter
+
+
+def _panel(histories: Sequence[History], name: str, title: str, width: int) -> Iterator[str]:
+    curves = [
+        (_mark(number, kind), points)
+        for kind in CURVES
+        for number, history in enumerate(histories)
+        if (points := history.curves.get(f"{kind} {name}"))
+    ]
+    if not curves:
+        return
+    steps = [step for _, points in curves for step, _ in points]
+    values = [value for _, points in curves for _, value in points]
+    low, high, last = min(values), max(values), max(steps)
+    is_log = name == "loss" and 0 < LOG_FROM * low < high
+    percent = 100 if name == "accuracy" else 1
+    columns = width - _LABEL - 2
+    rows = [[" "] * columns for _ in range(HEIGHT)]
+    for mark, points in curves:
+        for step, value in points:
+            height = _share(value, low, high, is_log=is_log)
+            rows[round((1 - height) * (HEIGHT - 1))][round(_share(step, 0, last) * (columns - 1))] = mark
+    yield title + (", logarithmic" if is_log else "")
+    for number, row in enumerate(rows):
+        shown = {0: f"{high * percent:.4g}", HEIGHT - 1: f"{low * percent:.4g}"}.get(number, "")
+        yield f"{shown:>{_LABEL}} |{''.join(row)}".rstrip()
+    yield f"{'0':>{_LABEL}} +{f' {last:,} steps':->{columns}}"
+    yield ""
+
+
+def _share(value: float, low: float, high: float, *, is_log: bool = False) -> float:
+    """Return where a value is between two others, from 0 to 1."""
+    if is_log:
+        value, low, high = math.log(value), math.log(low), math.log(high)
+    return (value - low) / (high - low) if high > low else 0.0

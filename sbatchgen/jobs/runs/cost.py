@@ -1,0 +1,241 @@
+"""What a run has cost: what its jobs asked for, what they used of it, and what to ask for next time.
+
+Slurm's database has what it has seen of jobs; more of a training is in its own events "resources"
+(docs/reference/run-folder.md). What is in neither is left out.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import counted, visible
+from sbatchgen.base.text_table import table
+from sbatchgen.base.units import Duration, Memory, as_requested, elapsed
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.runs.points import DONE
+from sbatchgen.jobs.runs.program_states import ProgramState
+from sbatchgen.jobs.runs.status import RunState, words
+from sbatchgen.jobs.runs.usage import run_usage
+
+UNKNOWN = "-"
+TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
+MARGIN, CPU_MARGIN = 1.25, 1.5  # of what is asked for next time over what was used; CPUs were so on average
+LITTLE_MIB = 1024  # the least margin of memory: for programs other than the training
+BUSY, IDLE = 0.8, 0.5  # shares of the CPUs
+WAITS, SELDOM = 0.15, 0.05  # shares of the time that go into waiting for data
+
+
+@frozen(kw_only=True)
+class Advice:
+    """Advice on what to ask for next time; `option` and `value` are "" for advice without a number."""
+
+    about: str
+    option: str
+    value: str
+    why: str
+
+
+@frozen(kw_only=True)
+class Report:
+    """The cost of a run; None for what is not known."""
+
+    name: str  # the name of the run
+    state: str  # the state of the run
+    done: bool  # whether it has ended well, with nothing left to do
+    source: str  # where the times of its jobs and what was allocated are from: "sacct", or "script"
+    jobs: int  # how many jobs it had
+    starts: int | None  # how often its jobs were started
+    nodes: int | None  # nodes of the newest job
+    gpus: int | None  # GPUs of the newest job, in all
+    cpus: int | None  # CPUs of the newest job, in all
+    memory_mib: int | None  # memory that the newest job had of each node
+    limit_s: int | None  # time limit of the newest job
+    used_s: float | None  # how long its jobs ran, all together
+    gpu_hours: float | None  # hours of all GPUs that were allocated
+    cpu_hours: float | None  # hours of all CPUs that were allocated
+    cpus_used: float | None  # CPUs that were in use, on average
+    memory_bytes: int | None  # the most memory that was in use on a node
+    gpu_utilization: float | None  # how long the GPUs were busy, in percent
+    gpu_allocated_bytes: int | None  # the most memory of the fullest GPU that tensors took
+    gpu_reserved_bytes: int | None  # the most memory of the fullest GPU that torch took
+    gpu_bytes: int | None  # the memory of that GPU
+    processes: int | None  # processes of the last training
+    samples_per_s: float | None  # samples of the training, over all of its time
+    waiting: float | None  # the share of the time that went into waiting for data
+    programs: tuple[ProgramState, ...] = ()  # of a job with several: those of its last start
+    advice: tuple[Advice, ...] = ()  # what to ask for next time
+    problems: tuple[str, ...] = ()  # why something is not known
+
+
+def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
+    """Return what a run has cost so far."""
+    known = run_usage(state, environment)
+    starts, trained, newest = known.starts, known.trained, known.starts[-1]
+    used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
+    if state.sweep:
+        done = [*state.sweep.counts] == [DONE]
+    else:
+        ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
+        done = ended in (DONE, "COMPLETED")
+    memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
+    fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
+    busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
+    of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
+    report = Report(
+        name=state.run.name,
+        state=DONE if done else words(state.last) if state.last else "no job",
+        done=done and all(job.ended for job in state.jobs),
+        source=known.source,
+        jobs=len(state.jobs),
+        starts=known.count if all(used) or known.count > len(state.jobs) else None,
+        **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
+        used_s=sum(used) if all(used) else None,
+        gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
+        cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
+        # Both sources miss processes, so the greater is nearer
+        cpus_used=max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None),
+        memory_bytes=_whole(max(memory, default=None)),
+        gpu_utilization=_mean([(share * time, time) for share, time in busy]),
+        gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
+        gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
+        gpu_bytes=_whole(fullest.get("gpu_bytes")),
+        processes=_whole(trained[-1].get("processes")) if trained else None,
+        samples_per_s=sum(_all(trained, "samples")) / seconds if seconds else None,
+        waiting=min(sum(_all(trained, "data_s")) / seconds, 1.0) if seconds else None,
+        programs=tuple(state.programs),
+        problems=tuple(known.problems),
+    )
+    killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
+    return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
+
+
+def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [facts[name] for facts in trained if name in facts]
+
+
+def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
+    """Return hours from counts of GPUs or CPUs and seconds; None if one is not known."""
+    if any(count is None or not seconds for count, seconds in starts):
+        return None
+    return sum((count or 0) * seconds for count, seconds in starts) / 3600
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return amounts over seconds, all together."""
+    return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _advice(report: Report, asked: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
+    """Yield what to ask for next time, where the figures suffice for that."""
+    if report.done and report.used_s and report.limit_s and not (asked and "array" in asked):
+        step = 300 if report.used_s < 3600 else 1800
+        needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
+        why = "a quarter more than it took in all"
+        yield Advice(about=TIME, option="--time", value=str(needed), why=why)
+    if report.done and report.memory_bytes and report.memory_mib and not killed:
+        yield from _memory(asked, report.memory_bytes / (1 << 20), report.memory_mib)
+    if report.cpus_used is not None and report.cpus and report.waiting is not None:
+        yield from _cpus(report, asked, report.cpus_used, report.cpus, report.waiting)
+
+
+def _memory(asked: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
+    option, parts = "mem", 1
+    if asked and "mem-per-cpu" in asked:
+        option, parts = "mem-per-cpu", asked.cpus_on_node
+    elif asked and "mem-per-gpu" in asked:
+        option, parts = "mem-per-gpu", asked.gpu_count
+    needed = max(used_mib * MARGIN, used_mib + LITTLE_MIB) / max(parts, 1)
+    whole = 1024 if parts == 1 else 256
+    value = math.ceil(needed / whole) * whole
+    if value * parts < had_mib:  # pages that processes share may be counted for each of them
+        why = "a quarter more than the most that was in use, at least 1G more"
+        yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
+
+
+def _cpus(
+    report: Report, asked: ResourceRequest | None, used: float, had: int, waiting: float
+) -> Iterator[Advice]:
+    if waiting >= WAITS:
+        why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
+        if used >= BUSY * had:
+            why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
+        yield Advice(about=CPUS, option="", value="", why=why)
+    elif waiting < SELDOM and used < IDLE * had and asked and "exclusive" not in asked:
+        option, each, parts = "--cpus-per-task", asked.cpus_per_task or 1, asked.tasks_per_node * asked.nodes
+        if asked.cpus_per_gpu and report.gpus:
+            option, each, parts = "--cpus-per-gpu", asked.cpus_per_gpu, report.gpus
+        enough = math.ceil(max(used * CPU_MARGIN, report.processes or report.gpus or 1) / parts)
+        if enough < each:
+            least = "half more than were in use on average, at least one for each process"
+            why = f"{least}; it hardly waited for data"
+            yield Advice(about=CPUS, option=option, value=str(enough), why=why)
+
+
+def in_short(report: Report) -> str:
+    """Return what a run has used of what it had, in a line; "" if nothing is known."""
+    return ", ".join(
+        f"{name} {used}" + (f" of {had}" if had != UNKNOWN and name != GPUS else "")
+        for name, had, used, _ in _rows(report)
+        if name in (TIME, MEMORY, CPUS, GPUS) and used != UNKNOWN
+    )
+
+
+def as_text(report: Report) -> str:
+    """Return a page: what it cost, a table, the reasons of advice, and how to get what is not known."""
+    cost = [counted(count, noun) for count, noun in ((report.jobs, "job"), (report.starts, "start")) if count]
+    hours = [(report.gpu_hours, "GPU-hours"), (report.cpu_hours, "CPU-hours")]
+    cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
+    had = "ALLOCATED" if report.source == "sacct" else "ASKED FOR"
+    parts = [
+        [f"{report.name}: {report.state}; {', '.join(cost)}"],
+        [table([("", had, "USED", "NEXT TIME"), *_rows(report)]).removesuffix("\n")],
+        [f"program {each.name}: {each.state} {each.why}".rstrip() for each in report.programs],
+        [f"{advice.about}: {advice.why}" for advice in report.advice],
+        [f"{UNKNOWN} {text}" for text in _missing(report)],
+    ]
+    return visible("\n\n".join("\n".join(part) for part in parts if part)) + "\n"
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
+    on_shards = not report.gpus and report.gpu_utilization is not None
+    had_gpus = "shards" if on_shards else _shown(report.gpus)
+    next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
+    for name, had, used in (
+        (TIME, _shown(report.limit_s, elapsed), _shown(report.used_s, elapsed)),
+        (MEMORY, _size(report.memory_mib, 20), _size(report.memory_bytes)),
+        (CPUS, _shown(report.cpus), _shown(report.cpus_used, "{:.1f}".format)),
+        (GPUS, had_gpus, _shown(report.gpu_utilization, "{:.0f}% busy".format)),
+        ("GPU memory", _size(report.gpu_bytes), _size(report.gpu_reserved_bytes)),
+        ("samples/s", UNKNOWN, _shown(report.samples_per_s)),
+        ("waiting for data", UNKNOWN, _shown(report.waiting, "{:.0%} of the time".format)),
+    ):
+        if name in (TIME, MEMORY, CPUS) or used != UNKNOWN or (name == GPUS and report.gpus):
+            yield name, had, used, next_time.get(name, "")
+
+
+def _missing(report: Report) -> Iterator[str]:
+    if report.used_s is None:
+        yield "time: sacct has it where Slurm keeps accounting"
+    if report.cpus_used is None or report.memory_bytes is None:
+        yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
+    if report.gpus and report.gpu_utilization is None:
+        shows = f"sbatchgen exec {report.name} -- nvidia-smi (AMD: rocm-smi) shows how busy they are"
+        if report.processes:
+            shows = "the bundled trainer shows how busy they are with nvidia-ml-py, for AMD with amdsmi"
+        yield f"GPUs: {shows}"
+
+
+def _shown(figure: float | None, as_text: Callable[[float], str] = "{:.0f}".format) -> str:
+    return UNKNOWN if figure is None else as_text(figure)
+
+
+def _size(amount: int | None, power: int = 0) -> str:
+    """Return an amount of 2**power bytes as people request memory."""
+    return UNKNOWN if amount is None else as_requested(amount << power >> 20)

@@ -1,0 +1,98 @@
+"""What a training writes into its run folder: events.jsonl, config.json and status.json.
+
+Others may write to the folder: only regular files are read, and lines that are too long or nested too deep
+are skipped.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.quoting import ALSO
+
+EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
+MAX_BYTES = 256 << 20  # of events
+MAX_EVENTS = 2_000_000
+MAX_LINE = 1 << 16
+MAX_VALUE = 1e100  # more is an overflow
+PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
+OF_OWN = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
+_OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
+
+
+def events(folder: Path) -> Iterator[dict[str, Any]]:
+    """Return the events; incomplete lines, as the last one of a running job, are skipped."""
+    path = folder / EVENTS
+    try:
+        data = files.read_of_run(path, MAX_BYTES + 1)
+    except OSError as error:
+        if not folder.is_dir():
+            fix = "name the folder of a run, such as runs/ddp"
+            raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
+        what = f"can't read the events of the run: {error.strerror}"
+        missing = isinstance(error, FileNotFoundError)
+        fix = f"{OF_OWN}{ALSO}the bundled trainer writes this file" if missing else ""
+        raise DocumentError.of(what, at=str(path), fix=fix) from error
+    if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
+        what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
+        raise DocumentError.of(what, at=str(path), fix="train with a larger --log-every")
+    return (event for line in io.BytesIO(data) for event in as_events(_parsed(line)))
+
+
+def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
+    """Return the events at the start or the end of the file, in their order; nothing if it can't be read."""
+    try:
+        data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
+    except OSError:
+        return []
+    return [event for line in data.split(b"\n") for event in as_events(_parsed(line))]
+
+
+def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events that a trainer has written as one object.
+
+    One without `event` has numbers of a step or an epoch, as {"step": 3, "loss": 0.2, "val_loss": 0.3}: what
+    is measured in the training, and what in a validation.
+    """
+    if isinstance(fields.get("event"), str):
+        yield dict(fields)
+    elif not {*PLACES}.isdisjoint(fields):
+        places = {name: fields[name] for name in PLACES if name in fields}
+        measured: dict[str, dict[str, Any]] = {"train": {}, "epoch": {}}
+        for name, value in fields.items():
+            short = _OF_VALIDATION.sub("", name)
+            if name not in PLACES and number(value) is not None:
+                measured["train" if short == name else "epoch"].setdefault(short, value)
+        yield from ({"event": kind, **places, **values} for kind, values in measured.items() if values)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a small file; an empty one without it."""
+    try:
+        return _parsed(files.read_of_run(path, MAX_LINE))
+    except OSError:
+        return {}
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return the object in a text; an empty one if it is something else, too long or nested too deep."""
+    try:
+        value = json.loads(text) if len(text) <= MAX_LINE else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def count(value: Any) -> int | None:
+    """Return a number of things in an event; None if it is something else."""
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
+
+
+def number(value: Any) -> float | None:
+    """Return a number in an event; None if it is something else, or not finite."""
+    return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None

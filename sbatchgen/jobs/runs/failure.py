@@ -1,0 +1,302 @@
+"""Why a run failed: how its job ended, and lines of its log -> causes in plain words, and what to do.
+
+What failures.yaml does not know is not a cause: nothing is guessed.
+"""
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sbatchgen.base.errors import parse_error_line
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.inputs.document import read_document
+
+# In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
+Rank = Literal["outside", "cause", "own", "limit", "effect"]
+RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
+OWN = "own-words"  # the cause of an error of the script or the trainer
+LONGEST = 1000  # characters of a line that are read
+PIECES = 1000  # of a line over which a progress bar has written itself
+
+# What comes before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
+_BEFORE = re.compile(
+    r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
+    r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
+)
+# What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
+_STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
+_INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \S)")
+_LOOKS_BAD = re.compile(
+    rf"{_EXCEPTION.pattern}"
+    r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
+)
+_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # which says no more than Slurm
+
+AT_END = 100  # lines of a log, of which a program that has crashed was the last to print
+_CRASH = re.compile(
+    r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError"
+    r"|srun: error: \S+: tasks? \S+ (?:Exited with exit code [1-9]|Killed$|Out Of Memory"
+    r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
+    r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
+)
+# By which Slurm ends a whole job: what its programs print after that follows from it.
+_JOB_ENDS = re.compile(
+    r"slurmstepd\S*: error: \*\*\* (?:JOB \S+ ON|STEP .* DUE TO (?:TIME|PREEMPTION|NODE)) "
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
+_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # from a loader or DataParallel, whose traceback follows
+_RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
+_FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
+_NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # which has no traceback
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+# What comes before the traceback of an exception that the program has caught.
+_HANDLED = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
+)
+
+
+class Asks(NamedTuple):
+    """What a job is."""
+
+    has_gpus: bool | None = None  # whether it has asked for GPUs; None if that is not known
+    is_script: bool = False  # whether it is a finished script, and not rendered
+    as_group: str = ""  # of a mode with one process: the options that start it in mode ddp
+
+
+@frozen(kw_only=True)
+class FailureText:
+    """A cause, as failures.yaml explains it."""
+
+    cause: str
+    ended: str = ""
+    log: tuple[str, ...] = ()
+    means: str
+    fix: str
+    fix_script: str = ""
+    fix_one_process: str = ""
+    fix_with_gpus: str = ""
+    fix_without_gpus: str = ""
+    rank: Rank = "cause"
+    last: bool = False
+    source: str
+
+    def fix_for(self, asks: Asks) -> str:
+        """Return the fix for a job."""
+        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[asks.has_gpus]
+        of_kind = self.fix_script if asks.is_script else self.fix_one_process if asks.as_group else ""
+        return by_gpus or of_kind or self.fix
+
+
+@frozen(kw_only=True)
+class FailureTexts:
+    """All of failures.yaml."""
+
+    causes: tuple[FailureText, ...]
+
+
+@frozen(kw_only=True)
+class Failure:
+    """A cause of which something was seen."""
+
+    cause: str  # its name in failures.yaml; "own-words" of an error of the script or the trainer
+    rank: Rank  # its relation to others
+    means: str  # what it is, in plain words
+    fix: str  # what to do
+    ended: str = ""  # how the job ended, if that shows it: "TIMEOUT 0:15"
+    # The first line of the log that shows it, from 1; 0 without one, or if lines are not counted
+    line: int = 0
+    says: str = ""  # that line
+    file: str = ""  # the log that has it, or ""
+
+
+@functools.cache
+def causes() -> tuple[FailureText, ...]:
+    """All of failures.yaml."""
+    return read_document(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
+
+
+def text_of(cause: str) -> FailureText:
+    """Return a cause by its name."""
+    return next(known for known in causes() if known.cause == cause)
+
+
+@functools.cache
+def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
+    """Return one pattern for all texts of logs, which most lines do not match, and each pattern."""
+    each = [(text, known) for known in causes() for text in known.log]
+    any_text = re.compile("|".join(f"(?:{text})" for text, _ in each))
+    return any_text, tuple((re.compile(text), known) for text, known in each)
+
+
+def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | None = None) -> list[Failure]:
+    """Return the causes that can be seen, the likeliest first.
+
+    Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
+    number. The commands to type name `run`.
+
+    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
+    as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
+    starts of the job.
+    """
+    asks, by_cause = asks or Asks(), dict[str, Failure]()
+    for known in causes():
+        if known.ended and (match := re.fullmatch(known.ended, ended)):
+            by_cause[known.cause] = _failure(known, match, run, asks, ended=ended)
+    last = {known.cause for known in causes() if known.last}
+    seen_last: list[Failure] = []
+    by_slurm = bool(ended) and not ended.startswith("FAILED")
+    is_over = False
+    for number, line in log:
+        is_over = is_over or (by_slurm and ends_job(line))
+        seen_last = [*_in_line(number, line, run, asks)]
+        for failure in seen_last:
+            if is_over and failure.rank in ("cause", "own"):
+                continue  # an echo of the end
+            seen = by_cause.get(failure.cause)
+            new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            if new or failure.cause in last:
+                by_cause[failure.cause] = failure
+            elif seen and not seen.says:
+                by_cause[failure.cause] = replace(failure, ended=seen.ended)
+    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # it has ended the script
+        del by_cause[OWN]
+        by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
+    return sorted(by_cause.values(), key=_order)
+
+
+def ends_job(line: str) -> bool:
+    """Whether Slurm says in a line of a log that it ends the whole job."""
+    return "***" in line and any(map(_JOB_ENDS.match, pieces(line)))
+
+
+def until_slurm(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    """Return the lines of a log before the one by which Slurm says that it ends the job."""
+    return [*itertools.takewhile(lambda numbered: not ends_job(numbered[1]), log)]
+
+
+def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
+    """Return the causes that several logs show, each once, in the order of `failures`."""
+    by_cause: dict[str, Failure] = {}
+    for failure in itertools.chain.from_iterable(several):
+        seen = by_cause.setdefault(failure.cause, failure)
+        if failure.says and not seen.says:
+            by_cause[failure.cause] = failure
+    return sorted(by_cause.values(), key=_order)
+
+
+def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line at the end of a log that says that a program has crashed, whatever followed.
+
+    It is an exception before all others, which srun may write into its traceback.
+    """
+    ended = (
+        (number, piece) for number, line in log[-AT_END:] for piece in pieces(line) if _CRASH.match(piece)
+    )
+    return next(raised(log), None) or next(ended, None)
+
+
+def raised(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the exceptions after the tracebacks at the end of a log, unless the program has caught them."""
+    before, tracebacks = "", 0
+    for number, line in log[-AT_END:]:
+        for piece in pieces(line):
+            if tracebacks and _RAISED.match(piece) and not _PASSED_ON.match(piece):
+                tracebacks -= 1
+                yield number, piece
+            tracebacks += piece == _TRACEBACK and not _HANDLED.search(before)
+        before = line
+
+
+def unexplained(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the first of these exceptions that neither failures.yaml nor the end of a launcher explains."""
+    is_known = _texts()[0].match
+    return next((each for each in raised(log) if not is_known(each[1]) and not _CRASH.match(each[1])), None)
+
+
+def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
+    """Return where the exception in a line was raised, as "train.py:12, rank 3"; "" without a traceback.
+
+    Of the files of a traceback that is the last one outside of installed packages.
+    """
+    start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
+    rank = _RANK.match(log[start][1]) if log else None
+    before = rank[0] if rank else ""
+    who = f", rank {rank[1] or rank[2]}" if rank else ""
+    is_bare = log and _NOT_RUN.match(log[start][1][len(before) :])
+    frame = ""
+    for _, line in reversed(log[max(0, start - AT_END) : start]):
+        if not line.startswith(before):
+            continue
+        if _TRACEBACK in line or (is_bare and frame):
+            return f"{frame}{who}" if frame else ""
+        match = _FRAME.match(line[len(before) :])
+        if match and not frame and not _INSTALLED.search(match[1]):
+            frame = f"{match[1]}:{match[2]}"
+    return f"{frame}{who}" if is_bare and frame else ""
+
+
+def _order(failure: Failure) -> tuple[int, bool, float]:
+    is_effect = failure.rank == "effect"
+    is_felt = is_effect and failure.cause != "killed"  # the others feel that a process was killed, and say so
+    first = failure.line or math.inf  # a line says more than Slurm's state alone, as of a crash
+    return RANKS.index(failure.rank), is_felt, first if is_effect else 0
+
+
+def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
+    """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
+    any_text, texts = _texts()
+    for piece in pieces(line):
+        problem = parse_error_line(piece)
+        inner = _INNER.search(problem.what) if problem else None
+        text = inner[1] if inner else piece
+        if any_text.match(text):
+            for pattern, known in texts:
+                if match := pattern.match(text):
+                    yield _failure(known, match, run, asks, line=number, says=piece)
+                    break
+        elif problem:
+            means = f"{problem.what} ({problem.at})" if problem.at else problem.what
+            yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
+
+
+def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
+    words = [group.strip() for group in match.groups("") if group] or [""]
+    texts = (known.means, known.fix_for(asks))
+    means, fix = (text.format(*words, run=run, as_group=asks.as_group).rstrip(" :") for text in texts)
+    return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
+
+
+def pieces(line: str) -> Iterator[str]:
+    """Yield the messages in a line, without what comes before them."""
+    for part in line.rsplit("\r", PIECES):
+        piece = _STEPD.sub(r"\1slurmstepd: ", part[:LONGEST])
+        if message := _BEFORE.sub("", piece, count=1).rstrip():
+            yield message
+
+
+def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
+    """Return the last lines of a log that look like an error, or the last lines; each text once.
+
+    Of exceptions the last few are among them, however many lines of srun follow.
+    """
+    texts: dict[str, int] = {}
+
+    def take(count: int, wanted: Callable[[str], object]) -> None:
+        for number, line in reversed(log):
+            for piece in pieces(line):
+                if len(texts) < count and wanted(piece):
+                    texts.setdefault(piece, number)
+
+    take(most // 2, _EXCEPTION.match)
+    take(most, lambda piece: _LOOKS_BAD.match(piece) and not _EXITED.match(piece))
+    if not texts:
+        take(most, lambda piece: not _EXITED.match(piece))
+    take(most, _EXITED.match)
+    return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])

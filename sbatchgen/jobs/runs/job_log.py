@@ -1,0 +1,245 @@
+"""The logs of a job: where they are, and how they grow."""
+
+import contextlib
+import functools
+import glob
+import io
+import itertools
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from sbatchgen.base import files
+from sbatchgen.base.machine.trust import user_name
+from sbatchgen.jobs.runs import program_states
+from sbatchgen.jobs.runs.record import Record, records
+
+PIECE = 1 << 20  # bytes that are read at a time
+FURTHEST = 32 << 20  # bytes before the end of a log in which its last lines are looked for
+END = 2 << 20  # bytes of a log that are looked at after a failure
+COUNTED = 1 << 30  # of a larger log the lines are not counted
+# What a script of sbatchgen prints at each start of its job; the log is appended.
+START = re.compile(r"Job [0-9]+ on \S+, restart ([0-9]{1,9}) of at most [0-9]{1,9}")
+_PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
+
+
+def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[Path]:
+    """Return the logs of a job so far, the oldest first; of an array those of all tasks, or of one.
+
+    Those of its stderr, where they are files of their own, are among them with `errors`.
+
+    The task of a sweep is the number of its point.
+    """
+    if task.isdecimal():
+        task = str(int(task) - record.first)
+    patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
+    return [] if task.startswith("-") else _existing(record, task, patterns)
+
+
+def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
+    """Return the files that fit patterns with the names of a job's logs, the oldest first."""
+    fill = partial(_filled, record, task)
+    each = (_named(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
+    names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(each))  # Slurm makes none
+    written = []
+    for path in map(Path, names):
+        with contextlib.suppress(OSError):  # a log may be removed meanwhile
+            written.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(written)]
+
+
+def _named(pattern: str) -> Iterable[str]:
+    """Return the files that a pattern of `glob` fits, or the file that is meant if it has no wildcards.
+
+    The record of a copied run may name this process, whose environment is private.
+    """
+    is_one = not glob.has_magic(pattern)
+    if is_one and not os.path.lexists(pattern):  # a large sweep has many points without a log
+        return []
+    if os.path.realpath(pattern).startswith("/proc/"):
+        return []
+    return [pattern] if is_one else glob.glob(pattern)  # noqa: PTH207
+
+
+def task_of(record: Record, path: Path) -> str:
+    """Return the task, of a sweep the point, whose log a file is by its name; "" if it is of none."""
+    name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
+    match = re.fullmatch(name, str(path)) if record.array else None
+    return str(int(match[1]) + record.first) if match and match.lastindex else ""
+
+
+def newest_logs(record: Record, task: str = "") -> list[Path]:
+    """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
+    if task.isdecimal():
+        task = str(int(task) - record.first)
+    names = [] if task.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
+    each = (_existing(record, task, [name])[-1:] for name in names)
+    return [*dict.fromkeys(itertools.chain.from_iterable(each))]
+
+
+def last_start(path: Path, most: int) -> list[tuple[int, str]]:
+    """Return the last lines of a log that its job has printed since it was started the last time."""
+    return last_starts(path, most)[1]
+
+
+def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the last lines of a log of the start before the last one, and of the last one."""
+    before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
+    with contextlib.suppress(OSError):
+        for number, line in last_lines(path):
+            if START.match(line):
+                before, lines = lines, deque(maxlen=most)
+            lines.append((number, line))
+    return [*before], [*lines]
+
+
+def starts(path: Path) -> int:
+    """Return how often the job of a log has begun, as its end says; 0 if it does not."""
+    with contextlib.suppress(OSError):
+        begun = filter(None, (START.match(line) for _, line in last_lines(path)))
+        return max((1 + int(start[1]) for start in begun), default=0)
+    return 0
+
+
+def _filled(record: Record, task: str, match: re.Match[str]) -> str:
+    """Return a pattern of the log's name for `glob`: what only the running job knows matches anything."""
+    width, letter = int(match[1] or 0), match[2]
+    if letter == "%":
+        return "%"
+    if letter in "aj" and record.array and not task:
+        return "*"  # of an array each task has an id of its own
+    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _me()}
+    if letter not in known or (letter == "j" and task):
+        return "*"
+    value = known[letter]
+    return glob.escape(value.zfill(width) if letter in "Aaj" else value)
+
+
+_escaped = functools.lru_cache(maxsize=64)(glob.escape)  # of a sweep each point has the same pattern
+
+
+@functools.cache
+def _me() -> str:
+    return user_name(os.geteuid())
+
+
+def last_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the non-blank lines at the end of a log, each with its number from 1; raises OSError.
+
+    The number is 0 if the log is too large to count its lines.
+    """
+    with files.regular(path) as file:
+        start = max(0, os.fstat(file.fileno()).st_size - END)
+        number = 0
+        if start <= COUNTED:
+            number = 1 + sum(file.read(min(PIECE, start - at)).count(b"\n") for at in range(0, start, PIECE))
+        file.seek(start)
+        for line in io.BytesIO(file.read(END)):
+            if not line.isspace():
+                yield number, line.decode("utf-8", "replace").rstrip("\n")
+            number += bool(number)
+
+
+def _start_of_lines(file: BinaryIO, count: int) -> int:
+    """Return where the last lines of a file begin; of lines longer than FURTHEST the end counts."""
+    at = end = os.fstat(file.fileno()).st_size
+    left, is_last = count, True
+    while left and at > max(0, end - FURTHEST):
+        piece_at = max(0, at - PIECE)
+        file.seek(piece_at)
+        piece = file.read(at - piece_at)
+        cut = len(piece) - (is_last and piece.endswith(b"\n"))  # which ends the last line
+        is_last = False
+        while left and (cut := piece.rfind(b"\n", 0, cut)) >= 0:
+            left -= 1
+            if not left:
+                return piece_at + cut + 1
+        at = piece_at
+    return at if left else end
+
+
+class Tail:
+    """A file that grows, read onwards from a place; it may not exist yet."""
+
+    def __init__(self, path: Path, *, last: int | None = None) -> None:
+        """Start at the first byte, or with the `last` lines."""
+        self.path = path
+        self._at = 0
+        self._inode: int | None = None
+        if last is not None:
+            with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
+                self._inode = os.fstat(file.fileno()).st_ino
+                self._at = _start_of_lines(file, last)
+
+    def more(self) -> Iterator[bytes]:
+        """Yield what was written since; from the start again if the file was replaced or cut."""
+        try:
+            with files.regular(self.path, os.O_NOFOLLOW) as file:
+                now = os.fstat(file.fileno())
+                if now.st_ino != self._inode or now.st_size < self._at:
+                    self._inode, self._at = now.st_ino, 0
+                file.seek(self._at)
+                while piece := file.read(PIECE):
+                    self._at += len(piece)
+                    yield piece
+        except OSError:
+            return
+
+
+class RunLogs:
+    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
+
+    def __init__(
+        self,
+        folder: Path,
+        lines: int | None,
+        task: str,
+        *,
+        since: float = 0.0,
+        program: str = "",
+        job: str = "",
+        plain: Record | None = None,
+    ) -> None:
+        """Read the logs of jobs that were submitted since a time; or those of one program or one job.
+
+        `plain` is what is known of a job that has no records in the folder.
+        """
+        self._folder, self._task, self._since, self._program = folder, task, since, program
+        self._plain, self._job = plain, job
+        self.refresh()
+        paths = self._paths()  # before the newest: a log that appears now is new, and shown whole
+        # Of the newest job that has any; that of its stderr comes last
+        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
+        newest = paths if program else next(filter(None, each), [])
+        self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
+        self._tails |= {path: Tail(path, last=lines) for path in newest}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in any of them."""
+        with contextlib.suppress(OSError):
+            return not any(path.stat().st_size for path in self._tails)
+        return False
+
+    def refresh(self) -> None:
+        """Read which jobs the run has now."""
+        known = [self._plain] if self._plain else records(self._folder)
+        of_job = (record for record in known if self._job in ("", record.job))
+        self._records = [record for record in of_job if record.submitted >= self._since]
+
+    def _paths(self) -> list[Path]:
+        if self._program:
+            return program_states.logs(self._folder).get(self._program, [])
+        return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
+
+    def show(self, put: Callable[[bytes], None]) -> bool:
+        """Print what is new; return whether there is a log."""
+        for path in self._paths():
+            self._tails.setdefault(path, Tail(path))
+        for piece in itertools.chain.from_iterable(tail.more() for tail in self._tails.values()):
+            put(piece)
+        return bool(self._tails)

@@ -1,0 +1,110 @@
+"""Whether a run stands still: how long ago it gave a sign of life, beside what is usual in this run.
+
+Signs are new lines of its logs, and what is written in its run folder. When they were is known of events with
+a time and of lines of the log that begin with one; of other logs, how many lines there were in how long.
+"""
+
+import contextlib
+import itertools
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.base.quoting import one_line
+from sbatchgen.base.units import in_units
+from sbatchgen.jobs.runs.events import EVENTS, number, read_object, some_events
+from sbatchgen.jobs.runs.failure import until_slurm
+from sbatchgen.jobs.runs.job_log import last_start, newest_logs
+from sbatchgen.jobs.runs.record import Record
+
+LINES = 2000  # at the end of a log
+QUIET_S = 120.0  # a program that says nothing for less does not stand still
+SILENT_S = 600.0  # for one that has not said anything yet, as while it imports and downloads
+LONGER = 4  # times the longest pause so far
+MEAN = 20  # times the mean pause, where only that is known
+FEWEST = 4  # pauses from which it is known what is usual
+HANG = "hang.json"  # by the launchers of the training package: which rank hangs, and where
+HANGS = "hangs: "  # before that
+LONGEST = 600  # characters of what it says
+CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+_STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
+_OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
+
+
+class Quiet(NamedTuple):
+    """How long nothing was heard of a run, and the usual pause, in seconds; None if that is not known."""
+
+    quiet_s: float
+    usual_s: float | None
+
+    @property
+    def says(self) -> str:
+        """In short: "no output for 5 min; usual: 4 s"."""
+        usual = "" if self.usual_s is None else f"; usual: {in_units(self.usual_s)}"
+        return f"no output for {in_units(self.quiet_s)}{usual}"
+
+
+def hang(folder: Path, started: float, ended: float | None = None) -> str:
+    """Return which rank hangs, as the watcher of a job that ran in this time says; "" without a hang."""
+    report = read_object(folder / HANG)
+    says, seen = report.get("says"), number(report.get("time"))
+    if not isinstance(says, str) or seen is None:
+        return ""
+    is_its = started - CLOCKS_S <= seen and (ended is None or seen <= ended + CLOCKS_S)
+    ago = "" if ended is not None else f", seen {in_units(max(0.0, time.time() - seen))} ago"
+    return f"{HANGS}{one_line(says[:LONGEST])}{ago}" if is_its else ""
+
+
+def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet | None:
+    """Return for how long a run that runs since a time has stood still; None if it does not."""
+    logs = newest_logs(record)
+    written = []
+    for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # what a training writes
+        with contextlib.suppress(OSError):
+            written.append(path.stat().st_mtime)
+    lines = [line for path in logs for _, line in last_start(path, LINES)]
+    times = _times(lines, folder, started, now)
+    last = max([*(time for time in written if time <= now), *times, started])
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    if len(pauses) >= FEWEST:
+        return _quiet(now - last, statistics.median(pauses), LONGER * max(pauses))
+    if len(lines) > FEWEST:
+        mean = (last - started) / len(lines)
+        return _quiet(now - last, mean, MEAN * mean)
+    return Quiet(now - last, None) if now - last > SILENT_S else None
+
+
+def quiet_at_end(record: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
+    """Return for how long a run stood still before its end; None if it did not, or that is not known.
+
+    The end itself is written into the log, so only times that lines and events hold count.
+    """
+    logs = [until_slurm([*last_start(path, LINES)]) for path in newest_logs(record, task)]
+    times = _times([line for log in logs for _, line in log], folder, started, ended)
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    if len(pauses) < FEWEST:
+        return None
+    return _quiet(ended - times[-1], statistics.median(pauses), LONGER * max(pauses))
+
+
+def _quiet(quiet_s: float, usual_s: float, longest_s: float) -> Quiet | None:
+    return Quiet(quiet_s, usual_s) if quiet_s > max(QUIET_S, longest_s) else None
+
+
+def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
+    """Return when events and lines were written, in order; of another clock's lines nothing."""
+    events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
+    known = sorted(time for time in events if time is not None and started <= time <= until)
+    stamps = []
+    for line in lines:
+        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
+        with contextlib.suppress(ValueError):
+            stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
+    stamps.sort()
+    if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
+        stamps = []  # they may be of another time zone
+    return max(known, stamps, key=len)

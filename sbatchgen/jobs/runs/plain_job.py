@@ -1,0 +1,372 @@
+"""Jobs that the user did not submit with sbatchgen: of plain sbatch, of another program, of a colleague.
+
+Nothing was kept of their submission. What is known is what Slurm says, their log, and of a colleague's run
+what the run folder lets others read. Nothing here changes a job.
+"""
+
+import contextlib
+import glob
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine.trust import user_name
+from sbatchgen.base.quoting import word
+from sbatchgen.base.units import Duration
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.script.more_options import with_options
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.slurm import any_job
+from sbatchgen.jobs.slurm.any_job import JOB_ID, AnyJob
+from sbatchgen.jobs.slurm.queue import SlurmJob
+
+DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1), --output
+NOWHERE = "none"  # below a log: a path that can't exist
+HEAD = 8192  # bytes of a file by which it is known what it is
+MAX_SCRIPT = 4 << 20
+MOST_LOGS = 20  # of a folder, that are looked at
+_LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")
+_RECORD_NAME = re.compile(r"job-([1-9][0-9]{0,18})\.(?:json|slurm)")
+_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
+_NO_LOGS = (".py", ".yaml", ".yml", ".json", ".ipynb", ".toml", ".csv")
+_OUTPUT = re.compile(r"(?:-o|--output)(?:=|$)")
+
+
+@frozen(kw_only=True)
+class PlainJob:
+    """A job that the user did not submit with sbatchgen, or a log whose job is not known any more."""
+
+    word: str  # by which the user has named it, and can name it again
+    id: str  # as Slurm's commands take it: "4711", "4711_3"; "" if it is not known
+    rows: tuple[
+        SlurmJob, ...
+    ] = ()  # what Slurm says of it; of an array, of each task; empty if it knows nothing
+    folder: Path  # the run folder of a colleague's run; else a path below which nothing is
+    record: Record  # what a record of its submission would say, where that is known
+    script: JobScript | None = (
+        None  # what it runs, with the options of its submission; None if that is not known
+    )
+    line: str = ""  # the command line of its submission, where Slurm keeps that
+    owner: str = ""  # the user whose job it is; "" if it is the user's own, or not known
+    problems: tuple[str, ...] = ()  # why its log can't be read
+
+    @property
+    def row(self) -> SlurmJob | None:
+        """What Slurm says of the job, or of the task that was chosen."""
+        return next((row for row in self.rows if row.id == self.id), next(iter(self.rows), None))
+
+    @property
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint in a colleague's run folder that can be read; None without one."""
+        matches = [path for path in self.folder.glob("checkpoints/*.pt") if os.access(path, os.R_OK)]
+        return max(matches, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
+    """Return the job that a word means: its id, its log, its script, or a colleague's run folder.
+
+    None for any other word. Raises CommandLineError for a file that is neither a log nor a script,
+    and for an id that is not known; DocumentError for a file that can't be read.
+    """
+    path = Path(os.path.normpath(folder / word_))
+    if path.is_dir():
+        return _of_folder(word_, path, environment)
+    if os.path.lexists(path):
+        return _of_file(word_, path, environment, task)
+    if match := JOB_ID.fullmatch(word_):
+        return _of_id(word_, match[1], task or match[2] or "", folder, environment)
+    return None
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """Return the newest logs with Slurm's own name in a folder, the newest last."""
+    matches = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if _LOG_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    matches.append((entry.stat().st_mtime, Path(entry.path)))
+    return [path for _, path in sorted(matches)[-MOST_LOGS:]]
+
+
+def of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
+    """Return the jobs of logs with Slurm's own name; Slurm is asked once for all of them."""
+    ids = {path: match[1] for path in paths if (match := _LOG_NAME.fullmatch(path.name))}
+    known: list[AnyJob] = []
+    with contextlib.suppress(SlurmError):
+        known = any_job.any_jobs(
+            [*dict.fromkeys(each.partition("_")[0] for each in ids.values())], environment
+        )
+    jobs = []
+    for path, id_ in ids.items():
+        its = [job for job in known if job.row.id == id_ and _same_log(job, path)]
+        jobs.append(_made(str(path), its, its[0], environment) if its else _of_log(str(path), path, id_))
+    return jobs
+
+
+def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[str, str]) -> PlainJob:
+    problem = None
+    try:
+        known = any_job.any_jobs([id_], environment)
+    except SlurmError as error:  # its log may be here all the same
+        known, problem = [], error
+    if known:
+        return _made(word_, known, _chosen(known, task, id_), environment)
+    name = f"slurm-{id_}_{task}.out" if task else f"slurm-{id_}.out"
+    if (folder / name).is_file():
+        return _of_log(word_, folder / name, f"{id_}_{task}" if task else id_)
+    if problem:
+        raise problem
+    what = f"Slurm knows no job {id_} any more, and this folder has no {name}"
+    fix = "name its log; or one of the runs that sbatchgen status --all lists"
+    raise CommandLineError.of(what, fix=fix)
+
+
+def _holds(waiting: str, task: str) -> bool:
+    """Whether a row of tasks that wait, as [0-3,7%2], has a task; of a row that squeue cut off: perhaps."""
+    if not waiting.startswith("["):
+        return False
+    numbers = indices(waiting.strip("[]").partition("%")[0])
+    return numbers is None or any(int(task) in each for each in numbers)
+
+
+def _chosen(known: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
+    """Return the job or the task; without a task the first that failed, else the last that ran."""
+    if task:
+        its = next((job for job in known if job.row.task == task), None)
+        waits = [job for job in known if _holds(job.row.task, task)]
+        if its or waits:
+            return its or waits[0]
+        what = f"job {id_} has no task {task}"
+        raise CommandLineError.of(what, fix=f"sbatchgen status {id_} shows its tasks")
+    known = sorted(known, key=lambda job: _in_order(job.row))
+    bad = (job for job in known if job.row.state.ended and job.row.state.name != "COMPLETED")
+    ran = [job for job in known if job.row.node_list or job.row.used_s]
+    return next(bad, (ran or [*known])[-1])
+
+
+def _in_order(row: SlurmJob) -> tuple[int, int]:
+    return row.job, int(row.task) if row.task.isdecimal() else -1
+
+
+def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
+    """Return the job of a log, or the newest of a script."""
+    try:
+        head = files.read_start(path, HEAD)
+    except OSError as error:
+        owner = ""
+        with contextlib.suppress(OSError):
+            owner = user_name(path.stat().st_uid)
+        whose = f"; it belongs to {owner}" if owner and not os.access(path, os.R_OK) else ""
+        raise DocumentError.of(f"can't read {path}: {error.strerror or error}{whose}") from error
+    if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPTS:
+        return _of_script(word_, path, environment, task)
+    if b"\0" in head or path.suffix in _NO_LOGS:
+        kind = "is not text" if b"\0" in head else "is not a log"
+        fix = "name the log of a job, its script, or its id"
+        raise CommandLineError.of(f"{word_} {kind}", fix=fix)
+    match = _LOG_NAME.fullmatch(path.name)
+    known: list[AnyJob] = []
+    with contextlib.suppress(SlurmError):
+        known = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
+        its = [job for job in known if _same_log(job, path)]
+        its = its or [job for job in any_job.my_jobs(environment) if _same_log(job, path)]
+        if its:
+            return _made(word_, its, its[-1], environment)
+    return _of_log(word_, path, match[1] if match else "")
+
+
+def _same_log(job: AnyJob, path: Path) -> bool:
+    """Whether a file is the log of a job: by the name that Slurm gives, or the default name in its folder."""
+    names = {name.replace("%%", "%") for name in (job.log, job.errors) if name}
+    default = Path(job.folder, f"slurm-{job.row.id}.out")
+    return any(_same(Path(name), path) for name in names or {str(default)})
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path == other or os.path.realpath(path) == os.path.realpath(other)
+
+
+def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
+    """Return the newest job of a script; raise CommandLineError if Slurm knows none any more."""
+    its = [job for job in any_job.my_jobs(environment) if _runs(job, path)]
+    if its:
+        newest = max(job.row.job for job in its)
+        same = [job for job in its if job.row.job == newest]
+        return _made(word_, same, _chosen(same, task, str(newest)), environment)
+    output = _options(path).get("output", "")
+    pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
+    # Path.glob takes no absolute pattern
+    named = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    matches = [each for each in (path.parent / name for name in named) if each.is_file()]
+    if matches:
+        newest_log = max(matches, key=lambda each: each.stat().st_mtime)
+        return _of_log(str(newest_log), newest_log, "")
+    what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
+    fix = "name the id of the job, or its log"
+    raise CommandLineError.of(what, fix=fix)
+
+
+def _runs(job: AnyJob, path: Path) -> bool:
+    command = _script_path(job)
+    return bool(command) and _same(Path(job.folder, command), path)
+
+
+def _script_path(job: AnyJob) -> str:
+    """Return the path of a job's script, without its arguments; "" if it came from stdin, or is not known."""
+    if job.command:
+        if Path(job.folder, job.command).is_file():
+            return job.command
+        return job.command.partition(" ")[0]
+    words = _words(job.line)
+    return next((each for each in words[1:] if Path(job.folder, each).is_file()), "")
+
+
+def _words(line: str) -> list[str]:
+    with contextlib.suppress(ValueError):
+        return shlex.split(line)
+    return []
+
+
+def _options(script: Path) -> dict[str, str]:
+    """Return the options in the directives of a script; none if it can't be read."""
+    with contextlib.suppress(OSError):
+        read = read_script(files.read_file(script, MAX_SCRIPT))
+        return {name: option.value or "" for name, option in read.options.items()}
+    return {}
+
+
+def _made(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]) -> PlainJob:
+    """Return a job that Slurm knows."""
+    script = _script_path(job)
+    path = Path(job.folder, script) if script else None
+    log = job.log or _expected_log(job, path)
+    me = user_name(os.geteuid())
+    owner = "" if job.user in ("", me) else job.user
+    record = Record(
+        shared=True,
+        run=word_,
+        name=job.name or "job",
+        job=job.row.id,
+        submitted=job.submitted.timestamp() if job.submitted else 0.0,
+        folder=job.folder or "/",
+        script=str(path) if path else "",
+        log=log,
+        errors=job.errors,
+    )
+    return PlainJob(
+        word=word_,
+        id=job.row.id,
+        rows=tuple(sorted((each.row for each in known), key=_in_order)),
+        folder=Path(log.replace("%%", "%") or "/", NOWHERE),
+        record=record,
+        script=_script(job, path, environment, is_mine=not owner),
+        line=job.line,
+        owner=owner,
+        problems=tuple(_unreadable(log.replace("%%", "%"), owner)),
+    )
+
+
+def _unreadable(log: str, owner: str) -> Iterator[str]:
+    """Yield why a log that is there can't be read."""
+    try:
+        with files.regular(Path(log)):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        whose = f"; the job belongs to {owner}" if owner else ""
+        yield f"its log can't be read: {log}: {error.strerror or error}{whose}"
+
+
+def _expected_log(job: AnyJob, script: Path | None) -> str:
+    """Return the log of a job that the database alone knows: by its command, its script, the default."""
+    words, output = _words(job.line), ""
+    for at, each in enumerate(words):
+        if _OUTPUT.match(each):
+            output = each.partition("=")[2] or next(iter(words[at + 1 :]), "")
+        elif each.startswith("-o") and len(each) > 2:
+            output = each[2:]
+    output = output or (_options(script).get("output", "") if script else "")
+    output = output or (DEFAULT_LOG_OF_TASK if job.row.task else DEFAULT_LOG)
+    known = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
+
+    def filled(match: re.Match[str]) -> str:
+        value = known.get(match[2], "")
+        return value.zfill(int(match[1] or 0)).replace("%", "%%") if value else match[0]
+
+    return str(Path(job.folder, re.sub(r"%(\d{0,2})([jAaxu])", filled, output)))
+
+
+def _script(
+    job: AnyJob, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
+) -> JobScript | None:
+    """Return what a job runs, with the limits that Slurm says; None if that can't be read."""
+    text = any_job.script_of(job.row.id.partition("_")[0], environment) if is_mine else ""
+    if not text and path:
+        with contextlib.suppress(OSError):
+            text = files.read_file(path, MAX_SCRIPT).decode("utf-8", "surrogateescape")
+    if not text:
+        return None
+    limits = [f"--time={Duration(job.row.limit_s)}"] if job.row.limit_s else []
+    limits += [f"--mem={job.memory}"] if job.memory and job.memory[0] != "0" else []
+    return JobScript(file=str(path or "script"), text=with_options(text, limits))
+
+
+def _of_log(word_: str, path: Path, id_: str) -> PlainJob:
+    """Return a log whose job Slurm does not know any more."""
+    record = Record(
+        shared=True,
+        run=word_,
+        name=path.name,
+        job=id_,
+        folder=str(path.parent),
+        log=str(path).replace("%", "%%"),
+    )
+    return PlainJob(word=word_, id=id_, folder=path / NOWHERE, record=record)
+
+
+def _of_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
+    """Return the newest job of a colleague's run folder; None for any other folder.
+
+    Records and scripts are for their owner alone. What others see: the ids, in names of files; the log; what
+    the training writes.
+    """
+    try:
+        names, owner = [path.name for path in folder.iterdir()], folder.stat().st_uid
+    except OSError as error:
+        raise DocumentError.of(f"can't read {folder}: {error.strerror}") from error
+    ids = sorted({match[1] for name in names if (match := _RECORD_NAME.fullmatch(name))}, key=int)
+    if not ids or owner == os.geteuid():
+        return None
+    whose = user_name(owner)
+    logs = [folder / name for name in names if name.endswith((".out", ".log"))]
+    logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
+    made = None
+    with contextlib.suppress(SlurmError):
+        known = any_job.any_jobs(ids[-1:], environment)
+        mine = [job for job in known if job.user == whose]
+        made = _made(word_, mine, _chosen(mine, "", ids[-1]), environment) if mine else None
+    made = made or _of_log(word_, logs[-1] if logs else folder / f"slurm-{ids[-1]}.out", ids[-1])
+    return replace(made, folder=folder, owner=whose, record=replace(made.record, run=word_))
+
+
+def again(job: PlainJob, options: Sequence[str], folder: Path) -> str:
+    """Return the command that submits a job again with options, as "--mem=64G"; "" without its script."""
+    words = _words(job.line)
+    path = job.record.script
+    if not path:
+        return ""
+    script = os.path.relpath(path, folder)
+    script = path if script.startswith("../") else script
+    at = next((at for at, each in enumerate(words) if _same(Path(job.record.folder, each), Path(path))), 0)
+    parts = ["sbatch", *words[1:at], *options, script, *(words[at + 1 :] if at else ())]
+    return " ".join(map(word, parts))

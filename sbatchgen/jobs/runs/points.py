@@ -1,0 +1,152 @@
+"""The points of a sweep: which its run folder has, and the state of each."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import first_names
+from sbatchgen.jobs.resolved.sweep import Sweep, read_points
+from sbatchgen.jobs.runs.events import EVENTS, STATUS
+from sbatchgen.jobs.runs.job_log import newest_logs
+from sbatchgen.jobs.runs.progress import Progress, read_progress
+from sbatchgen.jobs.runs.record import Record, point_numbers
+from sbatchgen.jobs.slurm.queue import SlurmJob
+
+POINTS = "points.csv"  # of the run folder
+EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
+DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
+# Metrics of which less is better, by a part of their names.
+_LESS = re.compile("loss|err|perplexity|ppl|mae|mse|nll|time|seconds", re.IGNORECASE)
+_STOPPED = "75"  # the script's status where the training was stopped with more to do
+
+
+@frozen()
+class Point:
+    """A point as it is now."""
+
+    number: int  # from 0
+    values: tuple[str, ...]  # in the order of the sweep's parameters
+    state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
+    says: str = ""  # as "exit status 1"
+    row: SlurmJob | None = None  # as squeue says, while it waits or runs
+    progress: Progress | None = None  # how far its training is, if it says
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits or runs."""
+        return self.row is not None
+
+
+@frozen()
+class SweepState:
+    """A sweep as it is now: the names of its parameters, and its points."""
+
+    names: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def counts(self) -> dict[str, list[int]]:
+        """The numbers of the points in each state."""
+        counts: dict[str, list[int]] = {}
+        for point in self.points:
+            counts.setdefault(point.state, []).append(point.number)
+        return counts
+
+    def metric(self, point: Point, name: str) -> float | None:
+        """The number that a point has for a metric or a parameter."""
+        if name not in self.names:
+            return point.progress.metrics.get(name) if point.progress else None
+        try:
+            return float(point.values[self.names.index(name)])
+        except ValueError:
+            return None
+
+    def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
+        """Return points by a metric, the best first, or a parameter; CommandLineError if no point has it."""
+        numbers = ((self.metric(point, name), point) for point in self.points)
+        measured = [(number, point) for number, point in numbers if number is not None]
+        if not measured:
+            there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
+            fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"
+            raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
+        highest = (name not in self.names and not _LESS.search(name)) != reverse
+        return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
+
+    @property
+    def best(self) -> list[Point]:
+        """The points with a result, the best first: by the best accuracy, or by the loss."""
+        trained = [(point.progress, point) for point in self.points if point.progress]
+        by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
+        by_loss = [(progress.loss, point) for progress, point in trained if progress.loss is not None]
+        return [point for _, point in sorted(by_accuracy or by_loss, key=lambda pair: pair[0])]
+
+
+def read_sweep(run_dir: Path) -> Sweep | None:
+    """Return the sweep of a run folder; None if it is not of one; DocumentError if it can't be read."""
+    file = run_dir / POINTS
+    return read_points(file) if os.access(file, os.R_OK) else None
+
+
+def sweep_state(
+    sweep: Sweep,
+    run_dir: Path,
+    records: Sequence[Record],
+    rows: Iterable[SlurmJob],
+    only: str = "",
+) -> SweepState:
+    """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them.
+
+    With `only`, the number of a point, the state has that point alone.
+    """
+    by_job = {record.job: record for record in records}
+    live = {
+        number: row
+        for row in rows
+        if str(row.job) in by_job and not row.state.ended
+        for number in point_numbers(by_job[str(row.job)], row.task)
+    }
+    most = len(sweep.points)
+    of_point: dict[int, list[Record]] = {}
+    for record in records:
+        for number in point_numbers(record, record.array, most):
+            of_point.setdefault(number, []).append(record)
+    points = []
+    for number, values in enumerate(sweep.points):
+        if only and str(number) != only:
+            continue
+        folder, its, row = run_dir / str(number), of_point.get(number, ()), live.get(number)
+        written = _written(folder)
+        state, says = row.state.words if row else NEW, ""
+        if its and not row:
+            state, says = _ended(folder, written)
+        has_said = not written.isdisjoint((STATUS, EVENTS))
+        if not has_said:
+            has_said = any(newest_logs(record, str(number)) for record in its)
+        progress = read_progress(folder, its, str(number)) if has_said else None
+        points.append(Point(number, values, state, says, row, progress))
+    return SweepState(sweep.names, tuple(points))
+
+
+def _written(folder: Path) -> frozenset[str]:
+    """Return the names in the folder of a point: of a name that is not there no file is opened."""
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries)
+    except OSError:
+        return frozenset()
+
+
+def _ended(folder: Path, written: frozenset[str]) -> tuple[str, str]:
+    if EXIT not in written:
+        return FAILED, "killed, or never started"
+    try:
+        status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
+    except OSError:
+        return FAILED, "killed, or never started"
+    if status == "0":
+        return DONE, ""
+    return (STOPPED, "") if status == _STOPPED else (FAILED, f"exit status {status}")

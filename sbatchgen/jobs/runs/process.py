@@ -1,0 +1,87 @@
+"""A run without Slurm: a process that outlives its terminal, and what it leaves."""
+
+import contextlib
+import os
+import platform
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from sbatchgen.base import files
+from sbatchgen.base.machine import child, search_path
+from sbatchgen.jobs.runs.record import Process
+
+# Runs the script, and leaves its exit status in a file. A signal to the group does not end it before.
+_LEADER = 'trap : TERM INT HUP; "$BASH" "$1"; echo "$?" >"$2"'
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def start(
+    script: Path, status: Path, output: IO[bytes], environment: Mapping[str, str]
+) -> tuple[Process, child.Child]:
+    """Start a script in a session of its own; `status` is the file for its exit status."""
+    bash = search_path.find("bash", environment) or "bash"  # by its path, which bash keeps as $BASH
+    words = [bash, "-c", _LEADER, "sbatchgen", str(script), str(status)]
+    leader = child.begin(words, environment, stdout=output, is_job=True)
+    return Process(pid=leader.pid, born=_born(leader.pid) or 0, host=platform.node(), boot=_boot()), leader
+
+
+def is_alive(process: Process, run_dir: Path) -> bool | None:
+    """Whether the process is alive and of this run; None if it is on another machine.
+
+    A record may be copied with its folder, or say what another user wrote into it: the process writes its log
+    into the run folder, wherever that folder was moved.
+    """
+    if process.host != platform.node():
+        return None
+    is_same = process.boot == _boot() and _born(process.pid) == process.born
+    return is_same and _writes_into(process.pid, run_dir)
+
+
+def status_file(run_dir: Path, job: str) -> Path:
+    """Return the file in which the script leaves its exit status."""
+    return run_dir / f"job-{job}.exit"
+
+
+def exit_status(run_dir: Path, job: str) -> int | None:
+    """Return the exit status that the script has left; None if it was killed, or still runs."""
+    try:
+        return int(files.read_own(status_file(run_dir, job), 16))
+    except (OSError, ValueError):
+        return None
+
+
+def stop(process: Process) -> None:
+    """Ask the script of a living process to end: it lets the trainer save first, as after scancel."""
+    scripts: list[int] = []
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        scripts = [int(pid) for pid in children.split()]
+    for target in scripts or [-process.pid]:  # else all of its group
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(target, signal.SIGTERM)
+
+
+def _born(pid: int) -> int | None:
+    """Return when a process was started, in ticks; None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _writes_into(pid: int, folder: Path) -> bool:
+    """Whether the standard output of a process is a file in a folder."""
+    try:
+        return Path(f"/proc/{pid}/fd/1").readlink().parent.samefile(folder)
+    except OSError:
+        return False
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""

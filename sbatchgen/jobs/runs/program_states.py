@@ -1,0 +1,87 @@
+"""The programs of a run that has several: the states that its script writes, and their logs."""
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.units import ProgramName
+
+FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
+START = "job"  # what the script calls the job where it starts; no program has this name
+MOST_BYTES = 64 << 10  # of the file of states that are read, from its end
+_LINE = re.compile(
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[+-]\d{4})?) ([a-z0-9-]+)(\.\d{1,3})? "
+    r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
+)
+_LOG = re.compile(r"([a-z0-9-]+(?:\.\d{1,3})?)\.(\d{1,9})\.log")
+OPTIONAL = " (optional)"  # of an end that the job survives
+_NODES = re.compile(r"on (\S+) (.+)")
+
+
+@frozen(kw_only=True)
+class ProgramState:
+    """A program in the last state that the script of its job has reported."""
+
+    name: str  # of a replica with its number, as worker.3
+    state: str  # "starts", "ready", "late" (not ready in time, which the job survives), "ended" or "failed"
+    since: float  # seconds since 1970
+    nodes: str  # where it failed; "" for any other state
+    why: str  # how it ended, as "with 0", or why it failed, as "ended with 137"; or ""
+
+    @property
+    def says(self) -> str:
+        """Its end in words, as "server on n1 ended with 137"."""
+        where = f" on {self.nodes}" if self.nodes else ""
+        return f"{self.name}{where} {self.why if self.state == 'failed' else f'{self.state} {self.why}'}"
+
+
+def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
+    """Return the programs of the last start of a job, in the order of their starts.
+
+    None of a job with one program, or where nothing was reported after `since`, in seconds since 1970.
+    """
+    data, last = b"", dict[str, ProgramState]()
+    with contextlib.suppress(OSError):
+        data = files.read_of_run(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
+    for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
+        clock, name, number, state, why = match.groups("")
+        if name == START:
+            last = {}
+            continue
+        with contextlib.suppress(ValueError, OverflowError):
+            began = _seconds(clock)
+            where = _NODES.fullmatch(why) if state == "failed" else None
+            nodes, why = where.groups() if where else ("", why)
+            name = f"{ProgramName.parse(name)}{number}"
+            last[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
+    return [state for state in last.values() if state.since >= since]
+
+
+def _seconds(clock: str) -> float:
+    """Return seconds since 1970 of a node's clock: 0.3.0 wrote no zone, and this machine's is taken then."""
+    form = "%Y-%m-%d %H:%M:%S"
+    zone = "%z" if len(clock) > len("2026-01-31 00:00:00") else ""
+    return datetime.strptime(clock, form + zone).timestamp()  # noqa: DTZ007 - see above
+
+
+def failed(programs: Sequence[ProgramState]) -> ProgramState | None:
+    """Return the program that has ended a job that failed: the one that failed, or else the main one."""
+    ends = [each for each in programs if each.state == "ended" and not each.why.endswith(OPTIONAL)]
+    ended = [each for each in ends if each.why != "with 0"]
+    return next(iter([*(each for each in programs if each.state == "failed"), *ended]), None)
+
+
+def logs(run_dir: Path) -> dict[str, list[Path]]:
+    """Return the logs of each program of the last start, one for each task; the main one has none."""
+    known: dict[str, list[tuple[int, Path]]] = {}
+    with contextlib.suppress(OSError), os.scandir(run_dir / FOLDER) as entries:
+        for entry in entries:
+            match = _LOG.fullmatch(entry.name)
+            if match and entry.is_file(follow_symlinks=False):
+                known.setdefault(match[1], []).append((int(match[2]), Path(entry.path)))
+    return {name: [path for _, path in sorted(several)] for name, several in sorted(known.items())}

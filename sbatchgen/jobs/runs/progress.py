@@ -1,0 +1,129 @@
+"""How far a training is, as its run folder says."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import one_line
+from sbatchgen.jobs.runs.events import CONFIG, PLACES, STATUS, count, number, read_object, some_events
+from sbatchgen.jobs.runs.metrics import log_events
+from sbatchgen.jobs.runs.record import Record
+
+# Metrics of what a step costs, as people read them, in this order.
+COSTS = {
+    "samples_per_s": "{:,.0f} samples/s",
+    "step_s": "{:.3g} s a step",
+    "data_wait": "{:.0%} of it waiting for data",
+    "lr": "lr {:.3g}",
+    "grad_norm": "gradient norm {:.3g}",
+    "gpu_allocated_bytes": "GPU memory {:.3g} GB",
+}
+_STATES = ("running", "preempted", "done", "failed")
+
+
+@frozen(kw_only=True)
+class Progress:
+    """The progress of a training; None or "" for what the folder does not say."""
+
+    # "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the trainer
+    # does not say
+    state: str
+    step: int | None = None  # steps done
+    steps: int | None = None  # steps in all
+    epoch: int | None = None  # epochs done
+    epochs: int | None = None  # epochs in all
+    loss: float | None = None  # the loss of the last validation, else of the training
+    accuracy: float | None = None  # the accuracy of the last validation, else of the training, in 0..1
+    best: float | None = None  # the best accuracy of a validation
+    samples_per_s: float | None = None  # the speed of all processes together
+    checkpoint: str = ""  # the newest checkpoint, relative to the folder
+    reason: str = ""  # why the training ended
+    slow: str = ""  # which rank is slow, as its newest steps say
+    time: float | None = None  # when this was written, in seconds since 1970
+    # The newest number of each metric; of one that is measured on both, that of the validation
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def says(self) -> str:
+        """In short: "epoch 3 of 10, loss 0.1234, accuracy 97.5%"."""
+        parts = []
+        if self.epoch is not None:
+            parts.append(f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else ""))
+        if self.step and self.state in ("running", ""):
+            parts.append(f"step {self.step}" + (f" of {self.steps}" if self.steps else ""))
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.accuracy is not None:
+            parts.append(f"accuracy {self.accuracy:.1%}")
+        return ", ".join(parts)
+
+    @property
+    def costs(self) -> str:
+        """What its newest step costs: "0.21 s a step, 3% of it waiting for data, lr 0.1"."""
+        known = {name: self.metrics[name] for name in COSTS if name in self.metrics}
+        known |= {name: value / 1e9 for name, value in known.items() if name.endswith("bytes")}
+        return ", ".join(COSTS[name].format(value) for name, value in known.items())
+
+
+def read_progress(
+    run_dir: Path, submissions: Sequence[Record] | None = None, task: str = ""
+) -> Progress | None:
+    """Return how far the training in a run folder is; None if no training has written there.
+
+    The user's own trainer may say it in its log: see `log_events`, also for `submissions` and `task`.
+    """
+    status = read_object(run_dir / STATUS)
+    last = some_events(run_dir, from_end=True) or log_events(run_dir, submissions, task, from_end=True)
+    word = _text(status, "state")
+    state = word if word in _STATES else ""
+    if not state and not last:
+        return None
+    ended = [event for event in last if event["event"] == "epoch"]
+    measured = ended or [event for event in last if event["event"] == "train" and not state]
+    newest = {name: value for event in measured for name, value in event.items()}
+    accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
+    newest_step: Mapping[str, Any] = next(
+        (event for event in reversed(last) if event["event"] == "train"), {}
+    )
+    trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
+    steps = [step for event in last if (step := count(event.get("step"))) is not None]
+    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
+    first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
+    samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
+    checkpoint = _text(status, "checkpoint")
+    return Progress(
+        state=state,
+        step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
+        steps=epochs * math.ceil(samples / batch) if epochs and samples and batch else None,
+        epoch=count(newest.get("epoch")) or count(status.get("epoch")),
+        epochs=epochs,
+        loss=number(newest.get("loss")),
+        accuracy=number(newest.get("accuracy")),
+        best=max(accuracies, default=None),
+        samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
+        # a disk that was full may have lost it since
+        checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
+        reason=_text(status, "reason"),
+        slow=one_line(_text(newest_step, "slow")),
+        time=number(status.get("time")),
+        metrics=_metrics(last),
+    )
+
+
+def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the newest number of each metric; the validation's come last, and win."""
+    return {
+        name: metric
+        for kind in ("train", "epoch")
+        for event in events
+        for name, value in (event.items() if event["event"] == kind else ())
+        if name not in PLACES and (metric := number(value)) is not None
+    }
+
+
+def _text(status: Mapping[str, Any], name: str) -> str:
+    value = status.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,240 @@
+"""What is known of a submission, in a file beside its script: job-4711.json beside job-4711.slurm.
+
+Before sbatch is asked it is submitting.json: its key finds the job, should the command be killed. A file that
+another user can write, or that is not as this module writes it, is not a record.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from sbatchgen import __version__
+from sbatchgen.base import files
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.units import is_utf8
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.jobs.modes import MODES, Mode
+from sbatchgen.jobs.resolved.resolved_job import one_at_a_time
+
+FORMAT = 1
+MAX_BYTES = 4 << 20
+SUBMITTING = "submitting.json"
+MOST_TASKS = 4_000_001  # the largest MaxArraySize of slurm.conf(5)
+LATEST = 1 << 37  # a time in seconds that datetime can show
+_FILE = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+
+
+@frozen(kw_only=True)
+class ResolvedValue:
+    """A value of a resolved job, and where it was set, as `explain` shows them."""
+
+    name: str
+    value: str
+    by: str
+    at: str
+
+
+@frozen(kw_only=True)
+class Code:
+    """The code that a job runs."""
+
+    folder: str  # its folder; the root of the repository, if git knows it
+    commit: str = ""  # the commit of git; "" without one
+    dirty: bool = False  # whether files that git knows differ from the commit
+    snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files as they are
+    files: int = 0  # the number of copied files
+    size: int = 0  # the bytes of the copied files
+    added: str = ""  # what was named to be copied beside the files that git knows
+
+    @property
+    def at(self) -> str:
+        """The commit, in short."""
+        if not self.commit:
+            return "no commit"
+        return f"commit {self.commit[:12]}{', with changes' if self.dirty else ''}"
+
+
+@frozen(kw_only=True)
+class Process:
+    """A run without Slurm: its process group."""
+
+    pid: int  # it leads its group
+    born: int  # in ticks since the machine was started: distinguishes it from a later process
+    host: str
+    boot: str  # the machine's start, as Linux names it
+
+
+@frozen(kw_only=True)
+class Record:
+    """A submission that was accepted."""
+
+    key: str = ""  # names the submission, in the index too
+    run: str = ""  # the name of its run
+    shared: bool  # whether other runs have their folders in the run's
+    name: str  # the job's name
+    job: str = ""  # its id; of a run without Slurm, the time of its start
+    cluster: str = ""  # as sbatch named it, or ""
+    submitted: float = 0.0  # seconds since 1970
+    folder: str  # where it was submitted from
+    command: tuple[str, ...] = ()  # what renders its script again; empty for a finished script
+    script: str = ""  # the file of a finished script, or ""
+    # What sbatch got on its command line with a finished script, as "--mem=64G"
+    options: tuple[str, ...] = ()
+    log: str = ""  # where its log is, with Slurm's patterns such as %j
+    errors: str = ""  # where its stderr is, if not in the log
+    array: str = ""  # the elements of an array, as in --array
+    first: int = 0  # the point of a sweep that index 0 of the array has
+    profile: str = ""  # the profile's name, or ""
+    mode: str = ""  # the mode of a rendered job; "" of others, and of records before 0.4
+    version: str = __version__  # of sbatchgen
+    values: tuple[ResolvedValue, ...] = ()  # the resolved job
+    code: Code | None = None  # the code that it runs, if known
+    process: Process | None = None  # where it runs without Slurm
+
+    @property
+    def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The words of its command after `sbatchgen render`, and what follows `--`, for the trainer."""
+        words = self.command[2:]
+        cut = words.index("--") if "--" in words else len(words)
+        return words[:cut], words[cut + 1 :]
+
+    @property
+    def one_training(self) -> bool:
+        """Whether it is an array (not a sweep) whose tasks continue one training, one after the other."""
+        return self.command[1:2] == ("render",) and one_at_a_time(self.array)
+
+    @property
+    def of_mode(self) -> Mode | None:
+        """Its mode; None of a finished script, or if that is not known."""
+        return MODES.get(self.mode or "".join(self.command[2:3]))
+
+    def value(self, name: str) -> str:
+        """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""
+        return next((each.value for each in reversed(self.values) if each.name == name), "")
+
+    def by_default(self, name: str) -> bool:
+        """Whether a key or an option has the value that it has unless it is set."""
+        return any(each.name == name and each.by == "default" for each in self.values)
+
+
+def run_name(name: str) -> str:
+    """Return a job's name as the name of a run: a word of letters that need no quoting."""
+    return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
+
+
+def path(run_dir: Path, job: str) -> Path:
+    """Return the file with the record of a job."""
+    return run_dir / f"job-{job}.json"
+
+
+def begin(run_dir: Path, record: Record) -> None:
+    """Write the record of a submission before sbatch is asked; raises OSError."""
+    _write(run_dir / SUBMITTING, record)
+
+
+def keep(run_dir: Path, record: Record) -> None:
+    """Write the record of an accepted job, on a full disk as `begin` wrote it; raises OSError."""
+    try:
+        _write(path(run_dir, record.job), record)
+    except OSError:
+        if not (run_dir / SUBMITTING).exists():  # a run without Slurm
+            raise
+        (run_dir / SUBMITTING).rename(path(run_dir, record.job))
+    else:
+        drop(run_dir)
+
+
+def drop(run_dir: Path) -> None:
+    """Remove the record of a submission that was refused."""
+    with contextlib.suppress(OSError):
+        (run_dir / SUBMITTING).unlink()
+
+
+def _write(file: Path, record: Record) -> None:
+    text = json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1)
+    files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
+
+
+def submitting(run_dir: Path) -> Record | None:
+    """Return the record of a submission whose command was killed, or whose answer was lost."""
+    return _read(run_dir / SUBMITTING)
+
+
+def read_record(run_dir: Path, job: str) -> Record | None:
+    """Return the record of a job, if there is one."""
+    return _of_job(path(run_dir, job))
+
+
+def _of_job(file: Path) -> Record | None:
+    name = _FILE.fullmatch(file.name)
+    record = _read(file) if name else None
+    return dataclasses.replace(record, job=name[1]) if name and record else None
+
+
+def _read(file: Path) -> Record | None:
+    try:
+        text = files.read_own(file, MAX_BYTES)
+        if b"\\u0000" in text:  # no path, word or name has it
+            return None
+        data = json.loads(text)
+        if data.pop("format") != FORMAT:
+            return None
+        record: Record = _typed(data, Record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    words = (record.key, record.cluster, record.process.host if record.process else "")
+    tasks = sum(map(len, indices(record.array) or ()))
+    sane = 0 <= record.submitted < LATEST and tasks <= MOST_TASKS and 0 <= record.first <= MOST_TASKS
+    return record if sane and all(map(is_utf8, words)) and record.run in ("", run_name(record.run)) else None
+
+
+def records(run_dir: Path) -> list[Record]:
+    """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
+    known: list[Record] = []
+    with contextlib.suppress(OSError):
+        with os.scandir(run_dir) as entries:
+            named = [run_dir / entry.name for entry in entries if _FILE.fullmatch(entry.name)]
+        known = [record for record in map(_of_job, named) if record]
+    return sorted(known, key=lambda record: (record.submitted, record.job))
+
+
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(
+    get_type_hints
+)  # of ten thousand records each has the same
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        if not isinstance(value, Mapping):
+            raise TypeError(kind)
+        known = {name: _typed(item, hints[name]) for name, item in value.items() if name in hints}
+        return kind(**known)  # type: ignore[operator]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(kind)
+        return tuple(_typed(item, inner[0]) for item in value)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _typed(value, inner[0])
+    if kind is float and type(value) is int and abs(value) < LATEST:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(kind)
+    return value
+
+
+def point_numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
+    """Yield the points, below `most`, of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
+    for several in indices(array) or ():
+        end = min(several.stop, most - record.first)
+        yield from (record.first + index for index in range(several.start, end, several.step))

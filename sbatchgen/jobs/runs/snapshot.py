@@ -1,0 +1,301 @@
+"""The code that a job runs: what git says of it, and a copy for a job that waits while people edit.
+
+The copy, in the run folder, holds the files that git knows, byte for byte as they are in the working tree,
+and those that are named.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.git import git, refusal
+from sbatchgen.base.quoting import word
+from sbatchgen.check.script.trainer_name import trainer_is_file
+from sbatchgen.check.script.trainer_source import TrainerSource
+from sbatchgen.jobs.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
+from sbatchgen.jobs.runs.folder_check import error
+from sbatchgen.jobs.runs.record import Code
+
+MAX_BYTES = 256 << 20
+MAX_SETTINGS = 1 << 16  # bytes of a file of settings
+_SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+_RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
+# What programs write, mostly
+_WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
+MAX_FILES = 50_000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@frozen(kw_only=True)
+class Snapshot:
+    """Files to be copied."""
+
+    place: Path  # the folder that will hold them
+    root: Path  # where git has its root
+    inside: str  # the job's working folder in it, "" for the root
+    sources: Mapping[str, os.stat_result]  # the files by their names in the root, with what they are
+    package: Path | None  # the folder of the training package if that is copied too
+    code: Code  # what git says of them
+
+    @property
+    def folder(self) -> Path:
+        """The job's working folder."""
+        return self.place / self.inside
+
+    def copy(self) -> None:
+        """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
+        from sbatchgen.base.machine.temporary import temporary_folder  # reviews copy nothing
+
+        try:
+            with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
+                new = made / "code"
+                new.mkdir(mode=0o700)  # the code's own folder may be closed, and this one lies elsewhere
+                for name, status in self.sources.items():
+                    _copy(self.root, name, new / name, status, self)
+                (new / self.inside).mkdir(parents=True, exist_ok=True)
+                if self.package:
+                    for name in _below(self.package / "training"):
+                        to = new / self.inside / SNAPSHOT_CODE / name
+                        _copy(self.package, name, to, (self.package / name).lstat(), self)
+                new.rename(self.place)
+        except OSError as problem:
+            what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
+            fix = "make room there, or another --run-dir"
+            raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
+
+
+def describe(folder: Path) -> Code:
+    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
+    root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
+    if not root or not commit:
+        return Code(folder=str(folder))
+    return Code(folder=root, commit=commit, dirty=_changed(Path(root), set()))
+
+
+def _changed(root: Path, seen: set[str]) -> bool:
+    """Return whether files that git knows differ from the commit, also in submodules, which have filters too.
+
+    git reads a file only if its size or time is another one; without filters, one of git-lfs then differs.
+    """
+    seen.add(os.path.realpath(root))  # links may lead in a circle
+    known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
+    modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
+    status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    new = (each for each in modules if os.path.lexists(each / ".git") and os.path.realpath(each) not in seen)
+    return status != "" or any(_changed(module, seen) for module in new)
+
+
+def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
+    """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
+    top = git(folder, "rev-parse", "--show-toplevel")
+    inside = git(folder, "rev-parse", "--show-prefix")
+    known = _known(Path(top), set()) if top else None
+    if not top or inside is None or known is None:
+        if ignored := refusal(folder):
+            what = f"--snapshot copies what git knows, and git is not asked: {ignored.what}"
+            raise DocumentError.of(what, at=ignored.at, fix=ignored.fix)
+        fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
+        raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
+    root, sources = Path(top), {}
+    for name in [*known, *_named(root, named)]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
+            if _is_inside(root, name):
+                sources[name] = _status(root / name)
+    size = _bounded(root, sources)
+    added = ", ".join(named)
+    about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size, added=added)
+    return Snapshot(
+        place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
+    )
+
+
+def _known(root: Path, seen: set[str]) -> list[str] | None:
+    """Return the names that git knows below a folder, also in its submodules; None if git does not answer.
+
+    `git ls-files --recurse-submodules` would read the configuration of each submodule.
+    """
+    seen.add(os.path.realpath(root))  # links may lead in a circle
+    listed = git(root, "ls-files", "-z", "--stage")
+    if listed is None:
+        return None
+    listing = (
+        git(root, "config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$") or ""
+    )
+    modules = {entry.partition("\n")[2] for entry in listing.split("\0")}
+    names = []
+    for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed.split("\0") if entry):
+        module = root / name
+        is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
+        inside = _known(module, seen) if name in modules and is_new and _is_inside(root, name) else None
+        names += [name] if inside is None else [f"{name}/{each}" for each in inside]
+    return names
+
+
+def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield an error if the trainer is a file of the repository, but not of the snapshot."""
+    if not resolved.trainer or not trainer_is_file(resolved.trainer):
+        return
+    working = snapshot.root / snapshot.inside
+    path = working / resolved.trainer
+    names = {os.path.relpath(file, snapshot.root) for file in (path, os.path.realpath(path))}
+    if resolved.trainer.startswith("/") and not any(name.startswith("../") for name in names):
+        fix = f"--trainer {word(os.path.relpath(path, working))}"
+        yield error(resolved, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
+    elif not resolved.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
+        name = word(resolved.trainer)
+        fix = f"git add {name}; or --snapshot-file {name}"
+        yield error(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
+
+
+def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
+    """Yield a warning for what the trainer names, is here, and is not in the snapshot.
+
+    Names are in its arguments, in files of settings among them, and in its source.
+    """
+    working = snapshot.root / snapshot.inside
+    saved = {file.name for file in source.saved} if source else set[str]()
+    lacking: dict[str, str] = {}
+    for where, name in _names(resolved, working, source):
+        path = Path(os.path.normpath(working / name))
+        inside = os.path.relpath(path, snapshot.root)
+        known = inside in snapshot.sources or any(each.startswith(f"{inside}/") for each in snapshot.sources)
+        if not known and not inside.startswith("..") and name not in saved and _holds_something(path):
+            lacking.setdefault(os.path.relpath(path, working), where)
+    for name, where in lacking.items():
+        if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
+            what = f"{where} names {name}, which git does not know: it is not in the snapshot"
+            fix = f"--snapshot-file {word(name)}; or give the trainer its whole path, as for large data"
+            problem = Problem(what, str(resolved.origin("trainer")), fix)
+            yield Finding("warning", problem)
+
+
+def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
+    """Yield words that may be relative paths of what a trainer reads, after where they are."""
+    for arg in map(str, resolved.args):
+        name = arg.partition("=")[2] if arg.startswith("-") else arg
+        if _RELATIVE.fullmatch(name):
+            yield "an argument", name
+        if _RELATIVE.fullmatch(name) and name.endswith(_SETTINGS):
+            with contextlib.suppress(OSError):
+                text = files.read_file(working / name, MAX_SETTINGS).decode("utf-8", "replace")
+                yield from ((name, each) for each in dict.fromkeys(_RELATIVE.findall(text)))
+    for name in dict.fromkeys(source.words.split("\n") if source else ()):
+        if _RELATIVE.fullmatch(name) and name not in _WRITTEN:
+            yield str(resolved.trainer), name
+
+
+def _holds_something(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.is_file() or (path.is_dir() and any(path.iterdir()))
+    return False
+
+
+def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
+    """Yield the files and folders that the user named, as names in the root."""
+    for path in map(Path, named):
+        name = os.path.relpath(path.parent.resolve() / path.name, root)
+        if name.startswith("..") or not os.path.lexists(path):
+            what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
+            raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
+        below = _below(root / name) if path.is_dir() and not path.is_symlink() else [Path(name).name]
+        yield from (str(Path(name).parent / each) for each in below)
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder and below it, as names in its parent."""
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted({*folders} - {"__pycache__", ".git"})
+        links = [name for name in folders if (Path(at) / name).is_symlink()]
+        for name in sorted([*names, *links]):
+            yield os.path.relpath(Path(at) / name, folder.parent)
+
+
+def _is_inside(root: Path, name: str) -> bool:
+    """Whether a name leads into the root without a link; git takes what a link leads to for deleted.
+
+    git prints the names of its index as they are, and a copied repository may hold any: of these, one with
+    ".." would be written outside the snapshot.
+    """
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts:
+        what = f"git knows {name}, which is outside {root}"
+        raise DocumentError.of(what, fix="don't use this repository: somebody has tampered with its index")
+    return not any((root / folder).is_symlink() for folder in path.parents)
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file or a link; raise DocumentError for anything else."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            what, fix = f"{path} is a repository of its own", f"--snapshot-file {word(str(path))}"
+        else:
+            what, fix = f"{path} is neither a file nor a link", "remove it"
+        raise DocumentError.of(f"{what}, which the snapshot can't hold", fix=fix)
+    return status
+
+
+def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
+    """Return the size of the files; raise DocumentError if that is too much."""
+    size = sum(status.st_size for status in sources.values())
+    if size > MAX_BYTES or len(sources) > MAX_FILES:
+        largest = sorted(sources, key=lambda name: -sources[name].st_size)[:3]
+        names = ", ".join(f"{name} ({sources[name].st_size >> 20} MiB)" for name in largest)
+        what = f"{len(sources)} files of {size >> 20} MiB are known to git in {root}, the largest: {names}"
+        what += f"; a snapshot holds {MAX_FILES} files of {MAX_BYTES >> 20} MiB"
+        raise DocumentError.of(what, fix="keep data out of git, or submit without --snapshot")
+    return size
+
+
+def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
+    """Copy a file or a link; its mode is that of the source, and no wider than the umask.
+
+    Who can write a folder of the code could exchange it for a link to files that only the user can read.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    source = root / name
+    try:
+        with files.folder_below(root, PurePath(name).parent) as folder:
+            if stat.S_ISLNK(status.st_mode):
+                to.symlink_to(_target(source, os.readlink(source.name, dir_fd=folder), snapshot))
+            else:
+                mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
+                with files.regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
+                    _check(source, os.fstat(old.fileno()), status)
+                    with open(os.open(to, _NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
+                        shutil.copyfileobj(old, new)
+            _check(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise _changed_meanwhile(source) from error
+
+
+def _check(source: Path, now: os.stat_result, reviewed: os.stat_result) -> None:
+    """Raise DocumentError if a file is not the one that was reviewed."""
+    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    if any(getattr(now, name) != getattr(reviewed, name) for name in names):
+        raise _changed_meanwhile(source)
+
+
+def _changed_meanwhile(source: Path) -> SbatchgenError:
+    what = f"{source} was changed after the review: nothing is submitted"
+    return DocumentError.of(what, fix="submit again")
+
+
+def _target(link: Path, text: str, snapshot: Snapshot) -> str:
+    """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
+    target = os.path.normpath(link.parent / text)
+    name = os.path.relpath(target, snapshot.root)
+    is_copied = name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources)
+    return os.path.relpath(target, link.parent) if is_copied else target

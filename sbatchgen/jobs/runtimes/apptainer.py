@@ -1,0 +1,207 @@
+"""apptainer: an image for Apptainer or Singularity, or a site's wrapper of them.
+
+Source: apptainer.org/docs/user, "Bind Paths and Mounts", "GPU Support" and "Singularity Compatibility"; for
+mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/computing/containers/overview.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sbatchgen.base import quoting
+from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import Argument, ShellPath, Text
+from sbatchgen.jobs.runtimes import base
+
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
+_ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
+Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
+_WRAPPER = "_wrapper"
+_SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
+# With these a container gets no variable of the host but those that the program sets for it.
+_CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
+GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}  # Intel's are in /dev/dri, which is there
+
+
+@record
+class Apptainer:
+    """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
+
+    command: Program = described(
+        "The program; a wrapper gets image and flags in SING_IMAGE and SING_FLAGS, also from a module.",
+        "apptainer",
+    )
+    verb: Literal["exec", "run"] = described("run starts the image's runscript, which starts Python.", "exec")
+    image: ShellPath | None = described("The image, a .sif file or an address.")
+    source: Text | None = described("The address that `sbatchgen image pull` gets the file from.")
+    binds: tuple[ShellPath, ...] = described("Bind mounts, SRC, SRC:DST or SRC:DST:ro.", ())
+    gpu_flag: Text | None = described("The flag that gives it the GPUs; by default --nv, for AMD --rocm.")
+    flags: tuple[Argument, ...] = described("Other flags of the program, as --cleanenv.", ())
+
+
+def _source(source: str) -> str:
+    """Return a URI as it is, and a path that can't be an option; of an archive of Docker as its URI."""
+    if _URI.match(source) or _ARCHIVE.match(source):
+        return source
+    path = Path(source).absolute()
+    if not path.exists():
+        raise CommandLineError.of(f"no file or folder {path}", fix="a URI starts as docker://")
+    return f"docker-archive:{path}" if path.name.endswith((".tar", ".tar.gz", ".tgz")) else str(path)
+
+
+def _to_pull(source: str) -> str:
+    """Return a URI; `apptainer pull` takes no path."""
+    uri = _source(source)
+    if uri.startswith("/"):
+        to = quoting.word(f"{Path(source).name.partition('.')[0] or 'image'}.sif")
+        fix = f"sbatchgen image build {quoting.word(source)} --to {to}"
+        raise CommandLineError.of(f"{source} is neither an address nor an archive of `docker save`", fix=fix)
+    return uri
+
+
+class ApptainerRuntime(base.ContainerRuntime):
+    """See the module."""
+
+    name = "apptainer"
+    title = "Apptainer."
+    Facts = Apptainer
+    keys = base.container_keys("binds")
+    requires = base.Requirement("image", "an image", "--image FILE.sif")
+    function = "check_apptainer"
+    starts = tuple(f"{program} {verb}" for program in get_args(Program) for verb in ("exec", "run"))
+    image_ending = ".sif"
+    mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
+    image_tools = tuple(
+        base.ImageTool(verb, ("apptainer", verb), _SCRATCH, uri, "singularity")
+        for verb, uri in (("pull", _to_pull), ("build", _source))
+    )
+
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the lines of variables that must win over the image's own."""
+        if job.runtime is not self:
+            return {"twin_lines": (), "twins": "", "wrapper": False, "image_of_module": False}
+        twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
+        wrapper = _is_wrapper(job.facts)
+        return {
+            "twin_lines": quoting.packed(exported),
+            "twins": twins,
+            "wrapper": wrapper,
+            "image_of_module": wrapper and not job.software.get("image"),
+        }
+
+    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the image of a module, if it is one, and the function."""
+        if not job.software.get("image"):
+            yield "IMAGE=$SING_IMAGE # of a module"
+        yield from super().starts_by(job, mounted)
+
+    def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
+        """Return the prefixes of variables: Singularity reads SINGULARITY..., Apptainer also APPTAINER...."""
+        return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
+
+    def needs(self, facts: Any) -> base.Requirement | None:
+        """Return the image, unless a module names it to a wrapper."""
+        return None if _is_wrapper(facts) else self.requires
+
+    def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
+        """Keep Apptainer from evaluating the values of APPTAINERENV_ variables."""
+        return tuple(f"{prefix}_NO_EVAL=1" for prefix in self._prefixes(job))
+
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `apptainer exec` with its mounts, or the wrapper with the variables that it reads."""
+        facts, flag = job.facts, ""
+        if job.mode.uses_gpus:
+            flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
+        every = [quoting.word(flag)] if flag else []
+        wrapped = _is_wrapper(facts)  # within double quotes
+        every += [quoting.path(each)[1:-1] if wrapped else quoting.value(each) for each in facts.flags]
+        flags = "".join(f" {each}" for each in every)
+        if any(map(_CLEANING.fullmatch, facts.flags)):
+            yield self._passed(job)
+        binds = ",".join(mounted)
+        if not wrapped:
+            yield f'{facts.command} {facts.verb}{flags} --pwd "$PWD" --bind "{binds}" "$IMAGE"'
+            return
+        yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
+        yield f"{facts.command} {facts.verb}"
+
+    def _passed(self, job: base.RuntimeJob) -> str:
+        """Return what gives a container Slurm's variables of its task, by which a rank knows its number."""
+        masks = " ".join(base.MASKS[job.gpu_vendor]) if job.mode.uses_gpus else ""
+        names = f"for name in ${{!SLURM_@}} ${{!SBATCHGEN_@}} {masks}".rstrip()
+        twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
+        return f"bash -c '{names}; do [[ ! -v $name ]] || export {twins}; done; exec \"$@\"' task"
+
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
+        """Yield a mount or a flag that a wrapper would split."""
+        wrapped = _is_wrapper(job.facts)
+        for flag in job.facts.flags if wrapped else ():
+            if re.search(r"\s", flag):
+                what = f"'{flag}' can't be a flag: {job.facts.command} splits its flags at blanks"
+                yield base.KeyFault("image", what, "write each flag on its own, as --env=A=1")
+        for bind in job.software.get("binds") or () if wrapped else ():
+            if re.search(r"\s", bind):
+                what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
+                yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
+
+    def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
+        """Return that the process which mounts a file may end before the trainer has saved."""
+        image = job.software.get("image") or ""
+        if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
+            return None
+        ended = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends"
+        what = f"{ended}: what the trainer imports while it saves may be gone"
+        fix = (
+            "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: `apptainer build --sandbox`"
+        )
+        return base.KeyFault("image", what, fix)
+
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
+        """Return program, image, binds and the GPU flag."""
+        flags = {option.name for option in tool.given} & {"nv", "rocm"}
+        command, _, verb = tool.name.partition(" ")
+        keys: dict[str, Any] = {"command": command} if command != self.name else {}
+        if verb != "exec":
+            keys["verb"] = verb
+        wrapped = command.endswith(_WRAPPER)
+        image = draft.file(tool.operands[0], tool.body) if tool.operands else None
+        if image:
+            keys["image"] = image
+        elif not wrapped:
+            draft.lose("the script does not say which image is started")
+        if binds := list(_adopted_binds(draft, tool, keys)):
+            keys["binds"] = binds
+        if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
+            keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
+        return keys
+
+
+def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
+    """Yield the bind mounts of an old script, and take over the other options, flags into `keys`."""
+    for option in tool.given:
+        if option.name == "bind":
+            yield from draft.option_list(tool, option)
+        elif option.name == "env":
+            draft.option_env(tool, option)
+        elif option.name in ("pwd", "cwd") and (folder := draft.option_path(tool, option)):
+            if "$" in folder and folder != draft.folder:
+                draft.lose(f"--{option.name} of {tool.name}: the folder is known only when the job runs")
+            elif folder != draft.folder:
+                lines = draft.profile.setdefault("setup_per_task", [])
+                lines.insert(0, f"cd {quoting.path(folder)} || exit")
+        elif option.name == "home" and draft.option_path(tool, option) == "${HOME}":
+            continue  # the default
+        elif option.value == "" and option.name not in ("nv", "rocm"):
+            dashes = "-" if len(option.name) == 1 else "--"
+            keys.setdefault("flags", []).append(f"{dashes}{option.name}")
+        elif option.name not in ("nv", "rocm"):
+            draft.lose(f"--{option.name} of {tool.name}")
+
+
+def _is_wrapper(facts: Apptainer) -> bool:
+    return facts.command.endswith(_WRAPPER)
+
+
+RUNTIME = ApptainerRuntime()

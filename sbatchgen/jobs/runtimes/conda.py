@@ -1,0 +1,85 @@
+"""conda: an environment of conda, activated by conda itself."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.quoting import path
+from sbatchgen.base.units import ShellPath
+from sbatchgen.jobs.runtimes import base
+
+_IN_BIN, _IN_PROFILE = "/bin/conda", "/etc/profile.d/conda.sh"
+_HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
+
+
+@record
+class Conda:
+    """A conda installation (`root`) and the environment to activate, by name or by path."""
+
+    root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
+    env: ShellPath | None = described("The environment, by name or path.")
+
+
+class CondaRuntime(base.Runtime):
+    """See the module."""
+
+    name = "conda"
+    title = "Conda."
+    Facts = Conda
+    keys = (
+        base.path_key("conda_env", "env", "NAME|PATH", "Conda environment, by name or path.", common=True),
+    )
+    requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
+    function = "activate_conda"
+
+    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return whether the profile names the installation."""
+        return {"conda_root": bool(job.runtime is self and job.facts.root)}
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the installation and the environment."""
+        if job.facts.root:
+            yield f"conda_root={path(job.facts.root)}"
+        yield f"conda_env={path(base.of_submission(job.software.get('conda_env') or '', job))}"
+
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
+        """Yield an environment that is given by its path and does not exist."""
+        env = job.software.get("conda_env") or ShellPath("")
+        if "/" in env:
+            yield from base.lacking(
+                "conda_env", env, here, "conda environment", f"conda create --prefix {env}, or name another"
+            )
+
+    def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
+        """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""
+        words, body = command.words, draft.body
+        if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
+            env = draft.path(words[2], body) if len(words) == 3 else "base" if len(words) == 2 else None
+            return {"env": env} if env else None
+        if command.name == "eval" and len(words) == 2:
+            path = body.text_of(words[1])
+            inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
+            return _root(inner[0].strip('"'), _IN_BIN) if len(inner) == 3 and inner[1:] in _HOOKS else None
+        file, arguments = base.sourced(command, draft)
+        if file.endswith(_IN_PROFILE) and not arguments:
+            return _root(file, _IN_PROFILE)
+        if file.rpartition("/")[2] != "activate" or (arguments != 1 and file != "activate"):
+            return None
+        env = draft.path(words[2], body) if arguments == 1 else None
+        root = {"root": file.removesuffix("/bin/activate")} if "/" in file else {}
+        return {**root, "env": env} if env else None
+
+
+def _root(path: str, end: str) -> dict[str, str] | None:
+    """Return the installation that has a file at this path; the bare word is the one on PATH."""
+    if path == "conda":
+        return {}
+    root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")
+    root = "${HOME}" + root[1:] if root.startswith("~/") else root
+    try:
+        return {"root": str(ShellPath.parse(root))} if path.endswith(end) else None
+    except ValueError:
+        return None
+
+
+RUNTIME = CondaRuntime()

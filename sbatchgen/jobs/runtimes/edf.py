@@ -1,0 +1,113 @@
+"""edf: the container engine of CSCS, a plugin of Slurm that srun's --environment starts.
+
+Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base import files, quoting
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import ShellPath
+from sbatchgen.jobs.runtimes import base
+
+_MOST = 1 << 20  # bytes of a file
+_DEPTH = 8  # of environments that are based on others
+_ABOUT = "Environment of the CSCS container engine, a file or a name."
+# What is wrong with its option as a directive.
+
+
+@record
+class Edf:
+    """An environment definition file (EDF): image, mounts and variables of a container."""
+
+    environment: ShellPath | None = described("The file, as ./train.toml, or a name in the search path.")
+
+
+class EdfRuntime(base.Runtime):
+    """See the module."""
+
+    name = "edf"
+    title = "The CSCS container engine."
+    Facts = Edf
+    keys = (base.path_key("edf", "environment", "FILE|NAME", _ABOUT),)
+    requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
+    function = "check_edf"
+    srun_option = "environment"
+    is_container = True
+    needs_slurm = "is started by the container engine, a plugin of Slurm"
+    removes_slowly = True
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the environment, a file or a name."""
+        edf = str(job.software.get("edf") or "")
+        yield f"EDF={quoting.path(base.absolute(edf, here)) if '/' in edf else quoting.word(edf)}"
+
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
+        yield '--environment="$EDF"'
+        yield from base.inside(job, exported)
+
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
+        """Yield a file that the engine takes for a name."""
+        edf = str(job.software.get("edf") or "")
+        if edf.endswith(".toml") and "/" not in edf:
+            what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
+            yield base.KeyFault("edf", what, f"write ./{edf}, or the absolute path")
+
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
+        """Yield a file that does not exist."""
+        edf = job.software.get("edf") or ShellPath("")
+        if "/" in edf:
+            yield from base.lacking("edf", edf, here, "environment", "name another")
+
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
+        """Return the environment."""
+        option = tool.option("environment")
+        if option and option.value and "/" not in option.value:
+            return {"environment": option.value}
+        path = draft.option_path(tool, option, file=True) if option else None
+        return {"environment": path if "/" in path else f"./{path}"} if path else {}
+
+
+def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0) -> list[str] | None:
+    """Return the folders that an EDF, a file or a name, mounts in the container; None if that is not known.
+
+    Its parent environments come first. Nothing is known before Python 3.11, which reads no TOML.
+    """
+    try:
+        text = files.read_file(_file(edf, folder, environment), _MOST).decode()
+        read = import_module("tomllib").loads(text)
+    except (ImportError, OSError, ValueError):
+        return None
+    bases, mounts = read.get("base_environment", []), read.get("mounts", [])
+    folders: list[str] = []
+    for parent in [bases] if isinstance(bases, str) else bases:
+        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
+        if inherited is None:
+            return None
+        folders += inherited
+    for mount in map(str, mounts if isinstance(mounts, list) else ()):
+        source, _, rest = mount.partition(":")
+        path = ShellPath(rest.partition(":")[0] or source)
+        if "${" in mount and (":-" in mount or path.unset(environment)):
+            return None
+        folders.append(str(folder / path.filled(environment)))
+    return folders
+
+
+def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Return the file of an EDF, of a name the first in the search path."""
+    if "/" in edf:
+        path = ShellPath(edf)
+        if path.unset(environment):
+            raise OSError(f"{edf} is known only in the job")
+        return folder / path.filled(environment)
+    places = (environment.get("EDF_PATH") or f"{environment.get('HOME', '')}/.edf").split(":")
+    there = (Path(place, f"{edf}.toml") for place in places)
+    return next((file for file in there if file.is_file()), folder / edf)
+
+
+RUNTIME = EdfRuntime()

@@ -1,0 +1,13 @@
+"""host: the Python that is on PATH where the job runs, after the modules and setup of the profile."""
+
+from sbatchgen.jobs.runtimes.base import Runtime
+
+
+class Host(Runtime):
+    """The Python that is there; it needs nothing."""
+
+    name = "host"
+    title = "The Python on PATH"
+
+
+RUNTIME = Host()

@@ -1,0 +1,76 @@
+"""podman-hpc: an image that `podman-hpc pull` or `migrate` has put where all nodes find it.
+
+Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sbatchgen.base import quoting
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import Argument, ShellPath, Text
+from sbatchgen.jobs.runtimes import base
+
+# A container gets no variable of the host by itself. Ranks read Slurm's.
+_FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
+# Of an old script, what the command below has in any case.
+_SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
+
+
+@record
+class PodmanHpc:
+    """An image of podman-hpc, its mounts, and the flags of the site's modules."""
+
+    image: ShellPath | None = described("The image, as `podman-hpc images` shows it.")
+    mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
+    gpu_flags: tuple[Text, ...] = described(
+        "Flags that give it GPUs and a fast network, as --gpu and --nccl.", make=lambda: (Text("--gpu"),)
+    )
+    flags: tuple[Argument, ...] = described("Other flags of `podman-hpc run`, as --shm-size=16g.", ())
+
+
+class PodmanHpcRuntime(base.ContainerRuntime):
+    """See the module."""
+
+    name = "podman-hpc"
+    title = "Podman-HPC."
+    Facts = PodmanHpc
+    names_images = True
+    keys = base.container_keys("mounts")
+    requires = base.Requirement("image", "an image", "--image NAME")
+    function = "check_podman"
+    starts = ("podman-hpc run",)
+    finds_user_packages = False
+    mount_options = "ro|rw|z|Z|O|U"
+    removes_slowly = True
+
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
+        flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
+        flags += [quoting.value(flag) for flag in job.facts.flags]
+        mask = base.MASKS[job.gpu_vendor][0]
+        yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
+        both = (path if ":" in path else f"{path}:{path}" for path in mounted)
+        yield from quoting.packed(f'--volume="{path}"' for path in both)
+        yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
+        yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
+
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
+        """Return image, mounts and flags."""
+        keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
+        image = tool.operands[0].value if tool.operands else None
+        if image is None:
+            draft.lose("the script does not say which image is started")
+        else:
+            keys["image"] = image
+        for option in tool.given:
+            if option.name == "volume":
+                keys["mounts"] += draft.option_list(tool, option)
+            elif option.value == "":
+                keys["gpu_flags"] += [] if option.name in _SAME else [f"--{option.name}"]
+            elif option.name not in _SAME:
+                draft.lose(f"--{option.name} of podman-hpc run")
+        return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
+
+
+RUNTIME = PodmanHpcRuntime()

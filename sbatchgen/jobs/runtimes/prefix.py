@@ -1,0 +1,57 @@
+"""prefix: words before the program, as a site's own wrapper of a container or of its environment.
+
+`adopt` takes for it what an old script has before its Python, and sbatchgen does not know.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sbatchgen.base import quoting
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import Text
+from sbatchgen.jobs.runtimes.base import Key, KeyFault, Requirement, Runtime, RuntimeJob, job_key
+
+
+@record
+class Prefix:
+    """A command that starts the program which follows it."""
+
+    command: tuple[Text, ...] = described("The words, as [site-python-wrapper, --gpu].", ())
+
+
+COMMAND = job_key("Word before the program, after those of the profile.", metavar="WORD", common=False)
+
+
+class PrefixRuntime(Runtime):
+    """See the module."""
+
+    name = "prefix"
+    title = "Words before the program."
+    Facts = Prefix
+    keys = (Key("prefix", tuple[Text, ...] | None, COMMAND, "command"),)
+    requires = Requirement("prefix", "a command", "--prefix WORD")
+    function = "need_command"
+    may_use_modules = True
+
+    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the function with the program that is started."""
+        yield f"{self.function} {quoting.words(_words(job)[:1])}"
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the words."""
+        yield quoting.words(_words(job))
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield a command that starts the tasks itself."""
+        from sbatchgen.check.executables.program import STARTERS  # which other runtimes do without
+
+        program = _words(job)[0] if _words(job) else ""
+        if program.rpartition("/")[2] in STARTERS:
+            what = f"'{program}' starts the tasks itself, and srun would start it once for each task"
+            yield KeyFault("prefix", what, "name the command that each task runs before Python")
+
+
+def _words(job: RuntimeJob) -> tuple[str, ...]:
+    return tuple(map(str, job.software.get("prefix") or ()))
+
+
+RUNTIME = PrefixRuntime()

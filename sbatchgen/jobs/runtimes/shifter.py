@@ -1,0 +1,89 @@
+"""shifter: an image that Shifter has on each node once the job starts, as a directive asks for.
+
+Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERSC/sc25-dl-tutorial.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sbatchgen.base import quoting
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.units import Argument, ShellPath
+from sbatchgen.jobs.runtimes import base
+
+
+@record
+class Shifter:
+    """An image of Shifter, and folders that the site does not mount itself."""
+
+    image: ShellPath | None = described("The image, as `shifterimg images` shows it.")
+    volumes: tuple[ShellPath, ...] = described("Mounts, SRC:DST.", ())
+    flags: tuple[Argument, ...] = described("Other flags of the program, as --clearenv.", ())
+
+
+class ShifterRuntime(base.ContainerRuntime):
+    """See the module."""
+
+    name = "shifter"
+    title = "Shifter."
+    Facts = Shifter
+    names_images = True
+    keys = base.container_keys("volumes")
+    requires = base.Requirement("image", "an image", "--image NAME")
+    function = "check_shifter"
+    starts = ("shifter",)
+    mounts_own = False  # the site's file systems are there
+    needs_slurm = "gets its image by an option of sbatch"
+    mount_options = r"ro|perNodeCache=[^:,;]+"
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield nothing: a directive names the image."""
+        yield from ()
+
+    def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
+        """Return the image: Shifter prepares it on all nodes before the script starts."""
+        image = job.software.get("image")
+        return {"image": str(image)} if image else {}
+
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
+        binds = [quoting.path(base.absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
+        both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
+        yield from quoting.packed(["shifter", *map(quoting.value, job.facts.flags), *both])
+        yield from base.inside(job, exported)
+
+    def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
+        """Yield an image that is not a name: sbatch expands no variable."""
+        image = str(job.software.get("image") or "")
+        if image.startswith(("/", ".", "$")) or "${" in image:
+            what = f"'{image}' is not the name of an image of Shifter"
+            yield base.KeyFault("image", what, "write it as `shifterimg images` shows it")
+
+    def unmountable(self, path: str) -> str:
+        """Return why Shifter can't mount a path."""
+        return "Shifter would split it at the semicolon" if ";" in path else ""
+
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
+        """Return image and volumes; a directive may have them, too."""
+        asked = draft.job.get("extra_options", {})
+        keys: dict[str, Any] = {"image": asked.pop("image", None)}
+        volumes = [volume for volume in asked.pop("volume", "").split(";") if volume]
+        for option in tool.given:
+            if option.name == "image":
+                keys["image"] = option.value
+            elif option.name == "volume":
+                path = draft.option_path(tool, option)
+                volumes += path.split(";") if path else []
+            elif option.name == "module" and option.value:
+                draft.job.setdefault("extra_options", {})["module"] = option.value
+            elif option.name == "env":
+                draft.option_env(tool, option)
+            else:
+                draft.lose(f"--{option.name} of shifter")
+        if not keys["image"]:
+            del keys["image"]
+            draft.lose("the script does not say which image is started")
+        return {**keys, "volumes": volumes} if volumes else keys
+
+
+RUNTIME = ShifterRuntime()

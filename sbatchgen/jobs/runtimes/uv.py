@@ -1,0 +1,64 @@
+"""uv: the environment of a uv project, used as it is: nodes may have no network, and ranks start at once.
+
+Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sbatchgen.base.keys import described, record
+from sbatchgen.base.quoting import path, word
+from sbatchgen.base.units import ShellPath
+from sbatchgen.jobs.runtimes import base
+
+
+@record
+class Uv:
+    """A project of uv, whose environment `uv sync` has made."""
+
+    project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
+
+
+class UvRuntime(base.Runtime):
+    """See the module."""
+
+    name = "uv"
+    title = "A project of uv."
+    Facts = Uv
+    keys = (base.path_key("uv_project", "project", "PATH", "Project of uv, the folder with pyproject.toml."),)
+    requires = base.Requirement("uv_project", "a project", "--uv-project PATH")
+    function = "check_uv"
+    starts = ("uv run",)
+    may_use_modules = True
+    finds_user_packages = False
+
+    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
+        """Yield the project's folder."""
+        yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', here))}"
+
+    def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `uv run`, which changes neither the environment nor uv.lock."""
+        yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
+
+    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
+        """Yield a project that does not exist, or has no environment."""
+        path = job.software.get("uv_project")
+        project = here(path) if path else None
+        if path:
+            yield from base.lacking("uv_project", path, here, "uv project", "name another")
+        if project and project.is_dir() and not (project / ".venv").exists():
+            fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
+            yield base.KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
+
+    def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
+        """Return the project: --project, or the folder of submission."""
+        project: str | None = "." if draft.folder == base.SUBMIT_DIR else draft.folder or "${PWD}"
+        for option in tool.given:
+            if option.name in ("project", "directory"):
+                project = draft.option_path(tool, option, file=True)
+            elif option.name not in ("frozen", "locked", "no-sync", "offline", "quiet"):
+                draft.lose(f"--{option.name} of uv run: uv sync --{option.name} prepares the environment")
+        return {"project": project} if project else {}
+
+
+RUNTIME = UvRuntime()

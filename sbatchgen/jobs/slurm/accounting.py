@@ -1,0 +1,200 @@
+"""What Slurm's database keeps of jobs, also of jobs that ended long ago: sacct(1).
+
+Not every site has one, and the controller knows more of a job that has not ended: ask queue.py first.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.units import Memory
+from sbatchgen.jobs.slurm.client import of_cluster, query
+from sbatchgen.jobs.slurm.printed import count, limit, pairs, seconds, text
+from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
+from sbatchgen.jobs.slurm.state import state
+
+# Fields of sacct --format in all releases since 20.11, but for SubmitLine.
+_ALWAYS = {
+    "id": "JobID",
+    "used": "ElapsedRaw",
+    "limit": "TimelimitRaw",
+    "nodes": "NNodes",
+    "submitted": "SubmitLine",
+}
+_FIELDS = _ALWAYS | {
+    "state": "State",
+    "reason": "Reason",
+    "start": "Start",
+    "end": "End",
+    "node_list": "NodeList",
+    "exit_status": "ExitCode",
+}
+# --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
+_USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
+REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
+_ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
+_SAME = ("user", "name", "folder", "submitted")  # after a requeue too
+_LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
+_UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
+
+
+@frozen(kw_only=True)
+class JobUsage:
+    """The resources that a job had and used from one start to its end; None for what is not known."""
+
+    job: str = ""  # its id, or the id of the whole array
+    task: str = ""  # of an array: "3"
+    used_s: int = 0  # how long it ran
+    limit_s: int | None = None  # its time limit
+    nodes: int = 1  # this and the next two: allocated in all
+    cpus: int | None = None
+    gpus: int | None = None  # None where Slurm does not count them
+    memory_mib: int | None = None  # allocated on each node
+    cpu_s: int | None = None  # CPU time of all processes that have ended
+    # The most that was in use on a node: of each task the most that was seen, at all once
+    memory_bytes: int | None = None
+
+
+def accounting(
+    jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
+) -> list[SlurmJob] | None:
+    """Return these jobs of the user; None without a database that answers; SlurmError if sacct fails.
+
+    Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
+    before `since` are left out, and a requeued job is as its last run is.
+    """
+    more = [*of_cluster(cluster), "--allocations", "--duplicates"]
+    printed = _rows(jobs, since, environment, _FIELDS, more)
+    if printed is None:
+        return None
+    starts: dict[str, list[dict[str, str]]] = {}
+    for row in printed:
+        if row["state"] != "RESIZING":  # the same start, with other nodes
+            starts.setdefault(row["id"], []).append(row)
+    return [_job(*several) for several in starts.values()]
+
+
+def any_accounting(
+    ids: Sequence[str], environment: Mapping[str, str]
+) -> list[tuple[SlurmJob, Mapping[str, str]]] | None:
+    """Return the newest jobs with these ids, of any user and program, and more fields of each: `_ANY_FIELDS`.
+
+    None without a database that answers; raises SlurmError if sacct fails.
+    """
+    epoch = datetime.fromtimestamp(86400, timezone.utc)
+    more = ["--allocations", "--duplicates"]
+    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_FIELDS, more)
+    if printed is None:
+        return None
+    starts: dict[str, list[dict[str, str]]] = {}
+    for row in printed:
+        several = starts.setdefault(row["id"], [])
+        if several and any(several[-1].get(name) != row.get(name) for name in _SAME):
+            several.clear()  # of an earlier job with this id
+        several.append(row)
+    return [(_job(*several), several[-1]) for several in starts.values()]
+
+
+def _job(*starts: Mapping[str, str]) -> SlurmJob:
+    """Return a job by its starts, the oldest first."""
+    row, before = starts[-1], ""
+    if earlier := starts[-2:-1]:
+        ended, nodes = state(earlier[0]["state"]), text(earlier[0]["node_list"])
+        before = (REQUEUED if ended.name == "REQUEUED" else ended.words) + f" ({nodes})" * bool(nodes)
+    return as_job(
+        row,
+        used_s=count(row["used"]),
+        limit_s=_limit_s(row),
+        restarts=len(starts) - 1,
+        before=before,
+        cancelled_by=limit(row["state"].partition(" by ")[2]),
+    )
+
+
+def usage(
+    jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
+) -> list[JobUsage] | None:
+    """Return what every run of these jobs had and used, without runs that never began; see `accounting`."""
+    more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
+    printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
+    if printed is None:
+        return None
+    # Each run with its steps, which sacct prints after it.
+    runs: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    for row in printed:
+        if "." not in row["id"]:
+            runs.append((row, []))
+        elif runs:
+            runs[-1][1].append(row)
+    return [_usage(run, steps) for run, steps in runs if count(run["used"])]
+
+
+def _rows(
+    jobs: Mapping[str, str],
+    since: datetime,
+    environment: Mapping[str, str],
+    fields: Mapping[str, str],
+    more: Sequence[str],
+) -> list[dict[str, str]] | None:
+    """Return what sacct prints of these fields; None without a database, or if it does not answer."""
+    if not jobs:
+        return []
+    between = separator()
+    whose = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # "" is the key of any job
+    arguments = [f"--jobs={','.join(jobs)}", *whose, *more]
+    arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
+    arguments += [f"--delimiter={between}", f"--format={','.join(fields.values())}"]
+    answer = query(["sacct", *arguments], environment)
+    if answer.status and _LATER.search(answer.err):
+        known = {name: field for name, field in fields.items() if name != "submitted"}
+        return _rows(jobs, since, environment, known, more)
+    if answer.status is None or _UNREACHABLE.search(answer.err):
+        return None
+    if answer.failure:
+        raise answer.error
+    ours, chosen = False, []
+    for row in rows(answer.out, between, [*fields]):
+        if "." not in row["id"]:  # its steps follow it
+            id_, submitted = row["id"], row.get("submitted", "")
+            key = jobs.get(id_, jobs.get(re.split(r"[_+]", id_)[0]))
+            is_its = key is not None and (not key or folder_name(key) in submitted)
+            ours = not submitted or is_its
+        chosen += [row] if ours else []
+    return chosen
+
+
+def _limit_s(row: Mapping[str, str]) -> int | None:
+    minutes = limit(row["limit"])
+    return None if minutes is None else 60 * minutes
+
+
+def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
+    # The count without a type is for all types.
+    tres = pairs(run["tres"].split(","))
+    nodes = max(count(run["nodes"]), 1)
+    typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
+    try:
+        memory = Memory.parse(tres["mem"]) // nodes
+    except ValueError:
+        memory = 0
+    memory_of = {}
+    for step in steps:  # on a node: memory of the largest task, for as many tasks as may be there
+        tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
+        memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
+    batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
+    beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
+    job, _, task = run["id"].partition("+")[0].partition("_")
+    return JobUsage(
+        job=job,
+        task=task,
+        used_s=count(run["used"]),
+        limit_s=_limit_s(run),
+        nodes=nodes,
+        cpus=count(tres["cpu"]) or None,
+        gpus=count(tres["gres/gpu"]) or typed or None,
+        memory_mib=memory or None,
+        cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
+        memory_bytes=batch + beside or None,
+    )

@@ -1,0 +1,91 @@
+"""Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.units import Duration
+from sbatchgen.check.cluster_facts import Qos
+from sbatchgen.jobs.slurm.client import answer_if_any
+from sbatchgen.jobs.slurm.printed import limit, names, pairs, seconds
+
+_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags", "mintres", "maxsubmitpu")
+_OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partition_qos"]] = {
+    "PartitionTimeLimit": "time_max",
+    "PartitionMaxNodes": "nodes_max",
+    "PartitionMinNodes": "nodes_min",
+    "OverPartQOS": "partition_qos",
+}
+_ACCOUNTS = ("account", "partition", "qos", "defaultqos")
+
+
+@frozen(slots=True)
+class Account:
+    """An account that a user may charge; in one partition only, if it names one.
+
+    `is_default`: a job that names no account has this one.
+    """
+
+    name: str
+    partition: str
+    qos: tuple[str, ...]
+    default_qos: str
+    is_default: bool = False
+
+
+def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
+    """Return all of them by name; None if there is no database, or it does not answer."""
+    rows = _rows(["qos"], _QOS, environment)
+    return None if rows is None else {row["name"]: _qos(row) for row in rows}
+
+
+def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
+    """Return the accounts of a user on a cluster, as in the database; None if it does not answer."""
+    rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
+    if rows is None:
+        return None
+    default = _rows(["user", "where", f"name={user}"], ["defaultaccount"], environment) or []
+    return [
+        Account(
+            row["account"],
+            row["partition"],
+            names(row["qos"]),
+            default_qos=row["defaultqos"],
+            is_default=row["account"] in (each["defaultaccount"] for each in default),
+        )
+        for row in rows
+    ]
+
+
+def _rows(
+    what: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
+) -> list[dict[str, str]] | None:
+    shown = answer_if_any(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
+    if shown is None:
+        return None
+    rows = (line.split("|") for line in shown.split("\n"))
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def _qos(row: Mapping[str, str]) -> Qos:
+    """One job can have no more than a user or an account, nor than all jobs together."""
+    tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
+    flags, wall = row["flags"].split(","), seconds(row["maxwall"])
+    fewest = pairs(row["mintres"].split(","))
+
+    def least(name: str) -> int | None:
+        limits = (limit(values[name]) for values in tres)
+        return min((value for value in limits if value is not None), default=None)
+
+    return Qos(
+        time_max=None if wall is None else Duration(wall),
+        nodes_max=least("node"),
+        gpus_max=least("gres/gpu"),
+        cpus_max=least("cpu"),
+        nodes_min=limit(fewest["node"]),
+        gpus_min=limit(fewest["gres/gpu"]),
+        cpus_min=limit(fewest["cpu"]),
+        jobs_max=limit(row["maxsubmitpu"]),
+        deny_on_limit="DenyOnLimit" in flags,
+        overrides=tuple(key for flag, key in _OVERRIDES.items() if flag in flags),
+    )

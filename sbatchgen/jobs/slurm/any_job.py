@@ -1,0 +1,144 @@
+"""What Slurm knows of any job, also of one that another program or another user submitted.
+
+squeue has the states, and scontrol(1) the files: scontrol alone fills in the patterns of a log's name.
+What the controller has forgotten, sacct(1) may know: the folder and the command.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.slurm.accounting import any_accounting
+from sbatchgen.jobs.slurm.client import answer_if_any, query
+from sbatchgen.jobs.slurm.printed import text, time
+from sbatchgen.jobs.slurm.queue import SlurmJob, queue
+
+_FIELD = re.compile(r"^ *(UserId|SubmitTime|Command|SubmitLine|WorkDir|StdErr|StdOut)=(.*)$")
+_MEMORY = re.compile(r"MinMemoryNode=(\d+[KMGT]?)\b")
+JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
+
+
+@frozen(kw_only=True)
+class AnyJob:
+    """A job or a task of an array, with its files, where Slurm knows them; "" for what is not known."""
+
+    row: SlurmJob
+    user: str = ""  # its owner
+    name: str = ""
+    folder: str = ""  # in which it runs, by default that of the submission
+    command: str = ""  # its script, before 24.05 with the script's arguments
+    line: str = ""  # the command line of its submission
+    log: str = ""  # the file of its output; a pattern, as of sbatch --output, if sacct alone knows the job
+    errors: str = ""  # the file of its stderr, if that is another
+    memory: str = ""  # that it has asked for of each node, as "500M"
+    submitted: datetime | None = None
+
+
+def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
+    """Return the jobs with these ids, of arrays all their tasks, as Slurm knows them.
+
+    Raises SlurmError if Slurm's commands are not here, or the controller does not answer.
+    """
+    rows = queue(environment, ids)
+    files = _files([*{str(row.job) for row in rows}], environment)
+    known = [_with_files(row, files) for row in rows]
+    there = {str(row.job) for row in rows}
+    known += _forgotten([each for each in ids if each not in there], environment)
+    if any(job.row.state.name == "CANCELLED" for job in known):
+        known = [*_cancelled(known, environment)]
+    return known
+
+
+def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
+    """Return the jobs of the user that the controller knows, the oldest first; raises SlurmError."""
+    rows = queue(environment)
+    files = _files([*dict.fromkeys(str(row.job) for row in rows)], environment)
+    return [_with_files(row, files) for row in rows]
+
+
+def script_of(job: str, environment: Mapping[str, str]) -> str:
+    """Return the script of a job of the user that the controller knows; "" of any other."""
+    return answer_if_any(["scontrol", "write", "batch_script", job, "-"], environment) or ""
+
+
+def _files(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what scontrol says of jobs, by the ids that squeue prints."""
+    if not ids:
+        return {}
+    single = [ids[0]] if len(ids) == 1 else []  # it takes one id, or shows all
+    done = query(["scontrol", "--all", "show", "job", *single], environment)
+    return dict(_blocks(done.out))
+
+
+def _blocks(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the id of each job as squeue prints it, and its fields.
+
+    Of a field that is there twice the last counts: the job's name, which may hold line breaks, is before it.
+    """
+    for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
+        first = block.partition("\n")[0]
+        ids = {
+            name: match[1]
+            for name in ("JobId", "ArrayJobId", "ArrayTaskId", "HetJobId", "HetJobOffset")
+            if (match := re.search(rf"(?:^| ){name}=(\S+)", first))
+        }
+        id_ = ids.get("JobId", "")
+        if "ArrayJobId" in ids:
+            id_ = f"{ids['ArrayJobId']}_{ids.get('ArrayTaskId', '')}"
+        elif "HetJobId" in ids:
+            id_ = f"{ids['HetJobId']}+{ids.get('HetJobOffset', '0')}"
+        fields = {"JobName": first.partition("JobName=")[2]}
+        for line in block.split("\n")[1:]:
+            if match := _FIELD.match(line):
+                fields[match[1]] = text(match[2])
+        if memory := _MEMORY.search(block):
+            fields["memory"] = memory[1]
+        if id_:
+            yield id_, fields
+
+
+def _with_files(row: SlurmJob, files: Mapping[str, Mapping[str, str]]) -> AnyJob:
+    fields = files.get(row.id, {})
+    log, errors = fields.get("StdOut", ""), fields.get("StdErr", "")
+    return AnyJob(
+        row=row,
+        user=fields.get("UserId", "").partition("(")[0],
+        name=fields.get("JobName", ""),
+        folder=fields.get("WorkDir", ""),
+        command=fields.get("Command", "") or row.command,
+        line=fields.get("SubmitLine", ""),
+        log=log.replace("%", "%%"),
+        errors=errors.replace("%", "%%") if errors != log else "",
+        memory=fields.get("memory", ""),
+        submitted=time(fields.get("SubmitTime", "").partition(" ")[0]),
+    )
+
+
+def _forgotten(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
+    """Return the jobs that the database still knows."""
+    return [
+        AnyJob(
+            row=row,
+            user=more["user"],
+            name=more["name"],
+            folder=text(more["folder"]),
+            line=text(more.get("submitted", "")),
+            submitted=time(more["submit_time"]),
+        )
+        for row, more in any_accounting(ids, environment) or ()
+    ]
+
+
+def _cancelled(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
+    """Yield the jobs, with who has cancelled them, which the database alone knows."""
+    ids = [str(job.row.job) for job in known if job.row.state.name == "CANCELLED"]
+    try:
+        answers = any_accounting([*dict.fromkeys(ids)], environment) or ()
+    except SlurmError:
+        answers = ()
+    by = {row.id: row.cancelled_by for row, _ in answers}
+    for job in known:
+        yield replace(job, row=replace(job.row, cancelled_by=by.get(job.row.id, job.row.cancelled_by)))

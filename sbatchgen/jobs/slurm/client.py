@@ -1,0 +1,164 @@
+"""Slurm's commands: started in a known environment, within a time limit, their output decoded."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from sbatchgen.base.errors import SbatchgenError, SlurmError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine import child, search_path
+from sbatchgen.base.quoting import word
+
+QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
+ELSEWHERE = "use a node that has Slurm's commands, as a login node"
+_KEPT = "SLURM_CONF"  # where the cluster is
+_OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
+_OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
+_NO_CLUSTER = "Could not establish a configuration source"
+_UNREACHABLE = re.compile(
+    r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
+    r"|Communication connection failure|Zero Bytes were transmitted or received"
+    r"|Transport endpoint is not connected"
+)
+
+
+class PrivateDataError(SlurmError):
+    """Slurm keeps it from users: PrivateData of slurm.conf(5)."""
+
+
+@frozen()
+class Output:
+    """The output of a command of Slurm."""
+
+    program: str  # its name
+    status: int | None  # exit status as a shell has it; None if it did not end within its time limit
+    out: str  # what it wrote to stdout
+    err: str  # and to stderr
+    timeout: float  # its time limit in seconds
+
+    @property
+    def failure(self) -> str:
+        """The way in which it failed, or ""."""
+        if self.status is None:
+            return f"{self.program} did not end within {self.timeout:g} s"
+        return f"{self.program} ended with exit status {self.status}" if self.status else ""
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether it failed because Slurm's controller does not answer."""
+        return self.status is None or bool(self.status and _UNREACHABLE.search(self.err))
+
+    @property
+    def error(self) -> SbatchgenError:
+        """The failure of a query, as users see it."""
+        message = " ".join(self.err.split())
+        if _NO_CLUSTER in message:
+            what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
+            return SlurmError.of(what, fix="use a login node of the cluster")
+        if self.unreachable:
+            last = self.err.strip().rpartition("\n")[2] or self.failure
+            fix = "try again later; scontrol ping shows whether the controller is up"
+            return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
+        what = f"{self.failure}: {message}" if message else self.failure
+        if _PRIVATE.search(message):
+            fix = "slurm.conf hides it from users (PrivateData): ask an administrator"
+            return PrivateDataError.of(what, fix=fix)
+        return SlurmError.of(what)
+
+
+def of_cluster(cluster: str) -> list[str]:
+    """Return the option of Slurm's commands that names a cluster; nothing for the cluster of this machine."""
+    return [f"--clusters={cluster}"] if cluster else []
+
+
+def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
+    """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
+    return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
+
+
+def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return what a query prints; raise SlurmError if it can't be started, does not end in time, or fails."""
+    output = query(arguments, environment)
+    if output.failure:
+        raise output.error
+    return output.out
+
+
+def answer_if_any(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return what a query prints; None if it fails."""
+    try:
+        return answer(arguments, environment)
+    except SlurmError:
+        return None
+
+
+def run(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout: float,
+    elsewhere: str = ELSEWHERE,
+    keep_open: int | None = None,
+    for_job: bool = False,
+) -> Output:
+    """Run a command of Slurm in this environment, with a descriptor of this process kept open.
+
+    A job gets the environment if it is submitted: see `child.run`.
+
+    Raises SlurmError if it can't be started, with the fix `elsewhere` if it is not here.
+    """
+    program = arguments[0]
+    try:
+        kept = () if keep_open is None else (keep_open,)
+        done = child.run(arguments, environment, timeout=timeout, keep_open=kept, for_job=for_job)
+    except child.LateError as error:
+        return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)
+    except OSError as error:
+        raise _cannot_start(program, error, environment, elsewhere) from error
+    status = status_in_shell(done.returncode)
+    return Output(program, status, _text(done.stdout), _text(done.stderr), timeout)
+
+
+def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command on this terminal and return its exit status; raise SlurmError if it can't be started."""
+    try:
+        return status_in_shell(child.run_here(arguments, environment))
+    except OSError as error:
+        raise _cannot_start(arguments[0], error, environment, ELSEWHERE) from error
+
+
+def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the environment without what would change the job, and the names left out.
+
+    SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of each step and of the script
+    itself (args.c of pyxis): with an image, the script runs in it, where srun is not.
+    """
+    left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]
+    return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)
+
+
+def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what changes the format of an answer, or whom it is about."""
+    names = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
+    clean = {name: environment[name] for name in names}
+    return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
+
+
+def status_in_shell(returncode: int) -> int:
+    """Return the exit status as a shell has it, where a process may also be ended by a signal."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _text(output: bytes | None) -> str:
+    """Return output as text; a site's plugin, or a user's job, may print any bytes."""
+    return (output or b"").decode("utf-8", "replace")
+
+
+def _cannot_start(
+    program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
+) -> SbatchgenError:
+    path = search_path.find(program, environment, os.F_OK)
+    if not path:
+        return SlurmError.of(f"there is no {program} here", fix=elsewhere)
+    return SlurmError.of(f"can't start {path}: {error.strerror}", fix=f"look at it: ls -lL {word(path)}")

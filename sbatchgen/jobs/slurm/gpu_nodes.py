@@ -1,0 +1,212 @@
+"""The GPUs of a live cluster: which are taken, which are shared by shards, which are free.
+
+A GPU is taken whole, or shared: one of which shards are in use can't be taken whole, and one that is taken
+has no shards to give (gres.html of Slurm). How many shards of a GPU are in use Slurm says of nodes since
+23.11, before of jobs alone. While a job ends on a node, its GPUs count as given back (22.05), but no
+other job starts there.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.jobs.slurm.client import answer
+from sbatchgen.jobs.slurm.node import NodeGres, SlurmNode, node_gres
+from sbatchgen.jobs.slurm.queue import rows, separator
+from sbatchgen.jobs.slurm.state import state, state_texts
+
+_TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
+_STATE = re.compile(r" JobState=(\S+) Reason=")
+_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
+_RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
+_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user, before the texts of the GPUs
+_OF_JOB = ("JobID", "Name", "State", "NodeList", *_LABELS)
+
+MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
+
+ShardsOfJobs = Mapping[tuple[str, int], int]  # in use on a node's GPU, as its jobs say
+
+
+@frozen(slots=True)
+class Gpu:
+    """A GPU of a node."""
+
+    index: int  # its number on the node
+    type: str  # as a100; "" if it has no type
+    taken: bool  # whether a job has all of it
+    shards: int = 0  # into how many shards it may be cut; 0 where GPUs are not shared
+    shards_used: int | None = 0  # how many shards jobs have; None where it is only known that jobs have some
+    free: bool = True  # whether a job may take all of it
+
+    @property
+    def shards_free(self) -> int:
+        """The number of shards that jobs are known to be able to take."""
+        return 0 if self.taken or self.shards_used is None else max(0, self.shards - self.shards_used)
+
+
+@frozen(slots=True)
+class GpuNode:
+    """A node with its GPUs."""
+
+    node: SlurmNode
+    gpus: tuple[Gpu, ...]
+    numbered: bool  # whether Slurm says which GPUs are taken, not only how many
+
+
+@frozen(slots=True)
+class GpuCount:
+    """GPUs of a type: in use, shared, free or unavailable."""
+
+    type: str  # as a100; "" if it has no type
+    partitions: tuple[str, ...]  # the partitions of nodes with such GPUs
+    total: int  # all GPUs of the type
+    in_use: int  # GPUs that jobs have whole
+    shared: int  # GPUs of which jobs have shards
+    free: int  # GPUs that jobs may take now
+    unavailable: int  # the other GPUs, on nodes that take no jobs
+    shards: int  # all shards
+    shards_free: int  # shards that jobs may take now, on all GPUs
+    shards_on_one: int  # the most free shards of one GPU: a job gets all of its shards from one
+
+
+def unavailable(node: SlurmNode) -> str:
+    """Return why a node takes no jobs, in a word or two; "" if it does."""
+    if node.state not in _TAKES_JOBS:
+        return node.state.lower()
+    return next((words for flag, words in state_texts().nodes.items() if flag in node.flags), "")
+
+
+def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
+    """Return the nodes that have GPUs; where they don't show their shards, jobs are asked for: SlurmError."""
+    having = [node for node in nodes if any(gres.count for gres in _named("gpu", node.gres))]
+    silent = any(not gres.per_gpu for node in having for gres in _named("shard", node.gres_used))
+    of_jobs = _shards_of_jobs(environment) if silent else {}
+    return [of_node(node, of_jobs) for node in having]
+
+
+def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
+    """A node with its GPUs."""
+    used = [gres for gres in _named("gpu", node.gres_used) if gres.count]
+    types = _types(_named("gpu", node.gres), used)
+    taken = _taken(types, used)
+    shards, shards_used = [0] * len(types), dict[int, int | None]()
+    for gres in _named("shard", node.gres):
+        having, left = _of_type(types, gres.type), gres.count
+        for before, index in enumerate(having):  # as _distribute_count of gres_c_s.c does it
+            shards[index] = left // (len(having) - before)
+            left -= shards[index]
+    for gres in _named("shard", node.gres_used):
+        having = _of_type(types, gres.type)
+        where = range(len(types)) if len(gres.per_gpu) >= len(types) else having
+        for index, (count, whole) in zip(where, gres.per_gpu, strict=False):
+            shards[index] = max(shards[index], whole)
+            if count is None:
+                taken.add(index)
+            elif count:
+                shards_used[index] = count
+        if not gres.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
+            shards_used |= {index: None for index in gres.indexes if index < len(types)}
+            places = {index: (node.name, index) for index in having}
+            shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
+    gpus = (
+        Gpu(index, kind, index in taken, shards[index], used, free=index not in taken and used == 0)
+        for index, kind in enumerate(types)
+        for used in [shards_used.get(index, 0)]
+    )
+    return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in used))
+
+
+def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
+    return [gres for gres in several if gres.name == name]
+
+
+def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
+    """Return each GPU's type: by the GRES in use if a job has it, else in the order of the configuration."""
+    left = Counter[str]()
+    for gres in configured:
+        left[gres.type] += min(gres.count, MOST)
+    known: dict[int, str] = {}
+    total = left.total()
+    for kind, index in ((gres.type, index) for gres in used for index in gres.indexes):
+        if index < total and left[kind] > 0 and index not in known:
+            known[index] = kind
+            left[kind] -= 1
+    rest = left.elements()
+    return [known[index] if index in known else next(rest) for index in range(total)]
+
+
+def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
+    """Return the GPUs that jobs have whole; any of the type, where Slurm says only how many."""
+    taken = {index for gres in used for index in gres.indexes if index < len(types)}
+    for gres in used:
+        others = [index for index in _of_type(types, gres.type) if index not in taken]
+        taken.update(others[: max(0, gres.count - len(gres.indexes))])
+    return taken
+
+
+def _of_type(types: Sequence[str], kind: str) -> list[int]:
+    """Return the GPUs of a type; all, if no GPU has it or no type is named."""
+    return [index for index, type_ in enumerate(types) if type_ == kind] or [*range(len(types))]
+
+
+def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
+    """Return shards in use on each GPU, from the jobs that this user may see.
+
+    Only scontrol says on which GPU, among texts that users choose, line breaks included: squeue prints these
+    texts one by one. Of a node with a job whose record is not certain, nothing is known.
+    """
+    between = separator()
+    asked = ["squeue", "--all", "--noheader", "--states=all"]
+    jobs = answer([*asked, "--Format=" + ",".join(f"{name}:{between}" for name in _OF_JOB)], environment)
+    printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
+    records: dict[str, list[int]] = {}
+    for start in _RECORD.finditer(printed):
+        records.setdefault(start[1], []).append(start.end())
+    in_use, unknown = Counter[tuple[str, int]](), set[str]()
+    for row in rows(jobs, between, _OF_JOB):
+        job = _before_texts(row, printed, records.get(row["JobID"], ()))
+        running = _STATE.search(job)
+        if running is None and not state(row["State"]).ended:
+            unknown.update(hosts(row["NodeList"]))
+        for nodes, gres in _ON_NODES.findall(job) if running and not state(running[1]).ended else ():
+            for shards in (shards for shards in _named("shard", node_gres(gres)) if len(shards.indexes) == 1):
+                in_use.update({(name, shards.indexes[0]): shards.count for name in hosts(nodes)})
+    return {place: count for place, count in in_use.items() if place[0] not in unknown}
+
+
+def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
+    """Return what scontrol prints between the name of a job and other texts of its user; "" if uncertain."""
+    name = f"{row['Name']} UserId="
+    labels = "".join(row[key] for key in _LABELS)
+    if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):
+        return ""
+    start = records[0] + len(name)
+    return printed[start : max(start, printed.find(" MinCPUsNode=", start))]
+
+
+def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
+    """Return GPUs by type, in the order of the nodes."""
+    groups: dict[str, list[tuple[Gpu, bool]]] = defaultdict(list)
+    partitions: dict[str, dict[str, None]] = defaultdict(dict)
+    for gpu_node in nodes:
+        closed = bool(unavailable(gpu_node.node))
+        for gpu in gpu_node.gpus:
+            groups[gpu.type].append((gpu, closed))
+            partitions[gpu.type] |= dict.fromkeys(gpu_node.node.partitions)
+    return [
+        GpuCount(
+            type=kind,
+            partitions=tuple(partitions[kind]),
+            total=len(gpus),
+            in_use=sum(gpu.taken for gpu, _ in gpus),
+            shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
+            free=sum(gpu.free for gpu, closed in gpus if not closed),
+            unavailable=sum(gpu.free for gpu, closed in gpus if closed),
+            shards=sum(gpu.shards for gpu, _ in gpus),
+            shards_free=sum(gpu.shards_free for gpu, closed in gpus if not closed),
+            shards_on_one=max((gpu.shards_free for gpu, closed in gpus if not closed), default=0),
+        )
+        for kind, gpus in groups.items()
+    ]

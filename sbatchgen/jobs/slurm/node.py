@@ -1,0 +1,128 @@
+"""The nodes of a live cluster, `scontrol show node`, and their generic resources: GPUs, shards and others.
+
+Nodes that Slurm hides are left out: those in the cloud that are switched off, and those for later (FUTURE).
+Source of the lines: node_info.c and gres.c of Slurm 20.11 to 26.05. sbatch/gres.py reads what a job asks for.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.gres import amount
+from sbatchgen.jobs.slurm.client import answer
+from sbatchgen.jobs.slurm.config import printed, record_of
+from sbatchgen.jobs.slurm.printed import count, limit, names, pairs, text
+
+_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
+_DETAIL = re.compile(r"\(([^()]*)\)$")
+_PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
+_START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
+# Free text that follows all that is read here, the reason first; it may hold anything.
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
+_WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
+
+
+@frozen(slots=True)
+class NodeGres:
+    """Resources of one name and type on a node: all resources, the used or the drained ones."""
+
+    name: str  # as gpu, shard, mps
+    type: str = ""  # as a100; "" if it has none
+    count: int = 0
+    consumed: bool = True  # whether jobs use them up; with `no_consume` any number of jobs may have them
+    # Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are
+    indexes: tuple[int, ...] = ()
+    # Of what is shared, since 23.11: how many are in use of how many, by GPU; None: a job has the GPU
+    per_gpu: tuple[tuple[int | None, int], ...] = ()
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+def node_gres(printed: str) -> tuple[NodeGres, ...]:
+    """What is in a value of Gres, GresUsed or GresDrain."""
+    return tuple(_item(item) for item in _ITEM.findall(text(printed)))
+
+
+def _item(item: str) -> NodeGres:
+    detail = _DETAIL.search(item)
+    inner = detail[1] if detail else ""
+    shared = [pair.split("/") for pair in inner.split(",")] if _PER_GPU.fullmatch(inner) else []  # -/8,3/8
+    name, *rest = (item[: detail.start()] if detail else item).split(":")
+    number = amount(rest[-1]) if rest else None
+    if number is not None:
+        rest.pop()
+    kind = next((part for part in rest if part not in ("no_consume", "(null)")), "")
+    return NodeGres(
+        name=name,
+        type=kind,
+        count=1 if number is None else number,  # `gpu:a100` alone is one, in slurm.conf as in a request
+        consumed="no_consume" not in rest,
+        indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
+        per_gpu=tuple((None if used == "-" else count(used), count(whole)) for used, whole in shared),
+    )
+
+
+def _indexes(shown: str) -> tuple[int, ...]:
+    """The numbers in "0-2,5"; none in "N/A"."""
+    indexes: list[int] = []
+    for part in shown.split(","):
+        first, _, last = part.partition("-")
+        low, high = limit(first), limit(last or first)
+        if low is not None and high is not None:
+            indexes += range(low, min(high, low + 4095) + 1)
+    return tuple(indexes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _flags(printed: str) -> frozenset[str]:
+    """Return the flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
+    flags = {flag.rstrip("*") for flag in printed.split("+")[1:]}
+    return frozenset(flags | {"NOT_RESPONDING"} if "*" in printed else flags)
+
+
+@frozen(kw_only=True, slots=True)
+class SlurmNode:
+    """A node as the controller knows it; memory is in MiB."""
+
+    name: str = printed("NodeName")
+    partitions: tuple[str, ...] = printed("Partitions", names)
+    # As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags
+    state: str = printed("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
+    # As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED"
+    flags: frozenset[str] = printed("State", _flags)
+    # Why it is down or drained, in the words of an admin or a program; it may hold anything
+    reason: str = printed("Reason")
+    cpus: int = printed("CPUTot", count)
+    cpus_usable: int = printed("CPUEfctv", count)  # CPUs that jobs may have
+    cpus_used: int = printed("CPUAlloc", count)  # CPUs that jobs have
+    sockets: int = printed("Sockets", count)
+    cores_per_socket: int = printed("CoresPerSocket", count)
+    threads_per_core: int = printed("ThreadsPerCore", count)
+    memory: int = printed("RealMemory", count)
+    memory_reserved: int = printed("MemSpecLimit", count)  # kept from jobs
+    memory_used: int = printed("AllocMem", count)
+    gres: tuple[NodeGres, ...] = printed("Gres", node_gres)  # generic resources, as configured
+    gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
+    disk: int = printed("TmpDisk", count)  # in MiB
+    features: tuple[str, ...] = printed("AvailableFeatures", names)  # what --constraint may name
+
+
+def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
+    """Return all nodes that Slurm shows, with `future` also nodes for later; SlurmError without an answer."""
+    later = ["-F"] if future else []
+    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
+
+
+def nodes_in(printed: str) -> Iterator[SlurmNode]:
+    """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
+    for line in filter(_START.match, printed.split("\n")):
+        known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
+        known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+        free = _FREE_TEXT.search(known)
+        values = pairs((known[: free.start()] if free else known).split())
+        if free and free[0] == " Reason=":  # on one line, without who gave it and when; other text may follow
+            reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
+            values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
+        if not count(values["CPUEfctv"]):  # since 22.05
+            values["CPUEfctv"] = values["CPUTot"]
+        yield record_of(SlurmNode, values)

@@ -1,0 +1,110 @@
+"""The partitions and reservations of a live cluster: `scontrol show partition` and `show reservation`."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.slurm.client import answer, answer_if_any
+from sbatchgen.jobs.slurm.config import printed, record_of
+from sbatchgen.jobs.slurm.printed import count, limit, names, pairs, seconds, text, time
+
+_BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
+
+
+def _is_yes(printed: str) -> bool:
+    return printed == "YES"
+
+
+def _allowed(printed: str) -> tuple[str, ...]:
+    return () if printed == "ALL" else names(printed)
+
+
+@frozen(kw_only=True, slots=True)
+class SlurmPartition:
+    """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set"."""
+
+    name: str = printed("PartitionName")
+    state: str = printed("State", str.lower)  # "up", "down", "drain" or "inactive"
+    default: bool = printed("Default", _is_yes)  # whether it takes jobs that name none
+    hidden: bool = printed("Hidden", _is_yes)  # whether Slurm shows it only with --all
+    node_list: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none
+    nodes: int = printed("TotalNodes", count)  # all together, also hidden nodes
+    cpus: int = printed("TotalCPUs", count)  # of all nodes
+    time_max_s: int | None = printed("MaxTime", seconds)
+    time_default_s: int | None = printed("DefaultTime", seconds)
+    nodes_max: int | None = printed("MaxNodes", limit)
+    nodes_min: int | None = printed("MinNodes", lambda fewest: limit(fewest) or None)
+    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # who alone may use it; empty: all
+    qos: tuple[str, ...] = printed("AllowQos", _allowed)
+    groups: tuple[str, ...] = printed("AllowGroups", _allowed)
+    accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
+    qos_denied: tuple[str, ...] = printed("DenyQos", names)
+    own_qos: str = printed("QoS", text)  # a QOS whose limits hold in the partition
+    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # what a job gets that asks for none
+    mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
+    mem_per_cpu: int | None = printed("DefMemPerCPU", limit)
+    mem_per_node: int | None = printed("DefMemPerNode", limit)
+    mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
+    mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
+    cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
+    # Jobs get whole nodes
+    exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
+    # Jobs share CPUs, whatever they ask for; FORCE:1 shares them only with suspended jobs
+    oversubscribed: bool = printed("OverSubscribe", lambda kind: count(kind.removeprefix("FORCE:")) > 1)
+    topology: str = printed("Topology", text)  # its entry in topology.yaml, if it names one
+    reservation_only: bool = printed("ReqResv", _is_yes)
+    root_only: bool = printed("RootOnly", _is_yes)
+    # "" for any host
+    submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
+    preempt: str = printed("PreemptMode")  # as "REQUEUE", "CANCEL" or "OFF"
+    tier: int = printed("PriorityTier", count)  # jobs of a higher one go first, and may preempt others
+    billing: str = printed("TRESBillingWeights", text)
+    grace_s: int = printed("GraceTime", count)  # how long a job lasts once it is preempted
+
+
+def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
+    """Return all partitions that this user may see, hidden ones too; raise SlurmError without an answer."""
+    return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
+
+
+def partitions_in(printed: str) -> Iterator[SlurmPartition]:
+    """Yield the partitions in what scontrol printed, one a line."""
+    for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
+        values = pairs(_BETWEEN.split(line.strip()))
+        values |= pairs(values["JobDefaults"].split(","))
+        values["Exclusive"] += f" {values['OverSubscribe']}"
+        yield record_of(SlurmPartition, values)
+
+
+@frozen(kw_only=True, slots=True)
+class SlurmReservation:
+    """A reservation as the controller knows it."""
+
+    name: str = printed("ReservationName")
+    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none, as one of licences
+    partition: str = printed("PartitionName", text)  # that its nodes were taken from; "" if it names none
+    # As 2026-01-31T12:00:00+01:00; "" if it has no end
+    end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
+    flags: tuple[str, ...] = printed("Flags", names)  # as "FLEX", "DAILY"
+    # Who may use it; "-ann": all others; empty: it does not matter
+    users: tuple[str, ...] = printed("Users", names)
+    groups: tuple[str, ...] = printed("Groups", names)
+    accounts: tuple[str, ...] = printed("Accounts", names)
+
+    def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
+        """Whether this user may use it: each list that it has must have the user."""
+        lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
+        known = ((allowed, having) for allowed, having in lists if allowed and allowed[0][:1] != "-")
+        return all(having & {*allowed} for allowed, having in known)
+
+
+def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:
+    """Return all reservations that Slurm shows to this user; None if the controller does not answer."""
+    shown = answer_if_any(["scontrol", "-o", "show", "reservation"], environment)
+    return None if shown is None else [*reservations_in(shown)]
+
+
+def reservations_in(printed: str) -> Iterator[SlurmReservation]:
+    """Yield the reservations in what scontrol printed, one a line."""
+    for line in (line for line in printed.split("\n") if line.startswith("ReservationName=")):
+        yield record_of(SlurmReservation, pairs(line.partition(" Comment=")[0].split()))

@@ -1,0 +1,60 @@
+"""The values that Slurm's commands print."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from sbatchgen.base import units
+
+_DIGITS = 18  # Slurm's largest are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
+
+
+def text(printed: str) -> str:
+    """Text; "" if it is missing."""
+    return "" if printed in ("(null)", "N/A", "None assigned") else printed
+
+
+def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
+    """Values by their keys, of "Key=value"; "" for any other key."""
+    return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+def names(printed: str) -> tuple[str, ...]:
+    """Names in a list; none if it is missing."""
+    return tuple(filter(None, text(printed).split(",")))
+
+
+def count(printed: str) -> int:
+    """A number of things; 0 if it is missing."""
+    return limit(printed) or 0
+
+
+def limit(printed: str) -> int | None:
+    """A number; None for UNLIMITED, and if it is missing or has more digits than any of Slurm's."""
+    known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
+    return int(printed) if known else None
+
+
+def time(printed: str) -> datetime | None:
+    """A time; None for "N/A", "Unknown" and "None"."""
+    try:
+        return datetime.fromisoformat(printed).astimezone()
+    except (ValueError, OverflowError):  # the year 1, a day too early for the time zone
+        return None
+
+
+def seconds(printed: str) -> int | None:
+    """Return the seconds of a duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
+    duration = units.seconds(printed) if ":" in printed else None
+    return None if duration is None or duration >= 10**_DIGITS else duration
+
+
+def exit_status(printed: str) -> tuple[int, int]:
+    """Exit code and signal: "3:0"; squeue 22.05 prints what wait(2) gave, "768"."""
+    code, colon, signal = printed.partition(":")
+    if colon:
+        return count(code), count(signal)
+    status = count(code)
+    return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)

@@ -1,0 +1,154 @@
+"""The jobs that Slurm's controller knows: they wait, run, or ended a few minutes ago.
+
+How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes by default; accounting.py asks
+for older ones. A job of sbatchgen is found by the folder of its script, which squeue(1) shows as its Command.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.slurm.client import of_cluster, query
+from sbatchgen.jobs.slurm.printed import count, exit_status, seconds, text, time
+from sbatchgen.jobs.slurm.state import State, state
+
+# Fields of squeue --Format in all releases since 20.11.
+_FIELDS = {
+    "id": "JobArrayID",
+    "state": "State",
+    "reason": "Reason",
+    "start": "StartTime",
+    "end": "EndTime",
+    "used": "TimeUsed",
+    "limit": "TimeLimit",
+    "nodes": "NumNodes",
+    "node_list": "NodeList",
+    "exit_status": "exit_code",
+    "restarts": "RestartCnt",
+    "command": "Command",
+    "dependency": "Dependency",
+}
+_NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
+_ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
+FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
+_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
+
+
+@frozen(kw_only=True)
+class SlurmJob:
+    """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it."""
+
+    id: str  # as Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0"
+    job: int  # the id of the job, or of the whole array
+    task: str  # "3", "[5-9%2]" for tasks that wait, or "" if the job is not an array
+    state: State
+    # As reason.py explains it; "None" without one; to sacct: why it waited last, also after it has ended
+    reason: str
+    # In local time; of a job that waits or runs, what Slurm expects; None if not known
+    start: datetime | None
+    end: datetime | None
+    used_s: int  # how long it has run
+    limit_s: int | None  # its time limit; None if it has none, or it is not known
+    nodes: int
+    node_list: str  # "n[1-4]"; "" before nodes are allocated
+    exit_code: int  # how its script ended, as signal; 0 before that
+    signal: int
+    restarts: int = 0  # how often it was requeued
+    before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
+    dependency: str = ""  # what it waits for: "afterok:4711(unfulfilled)"; known to squeue only
+    command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
+    cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
+
+
+def queue(
+    environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
+) -> list[SlurmJob]:
+    """Return these jobs that the controller of a cluster knows, or all of the user, the newest last.
+
+    Raises SlurmError if squeue can't be started, does not end in time, or fails.
+    """
+    ids = None if jobs is None else ",".join(map(str, jobs))
+    if ids == "":
+        return []
+    whose = "--me" if ids is None else f"--jobs={ids}"
+    between = separator()
+    fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
+    shown = ["--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
+    answer = query(["squeue", *of_cluster(cluster), *shown], environment)
+    if answer.status and _NONE_KNOWN.search(answer.err):
+        return []
+    if answer.failure:
+        raise answer.error
+    known = [
+        as_job(
+            row,
+            used_s=seconds(row["used"]) or 0,
+            limit_s=seconds(row["limit"]),
+            restarts=count(row["restarts"]),
+            command=text(row["command"]),
+            dependency=text(row["dependency"]),
+        )
+        for row in rows(answer.out, between, [*_FIELDS])
+    ]
+    return sorted(known, key=lambda job: job.job)
+
+
+def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
+    """Return the job of a submission, by its key; raise SlurmError like `queue`."""
+    return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
+
+
+def separator() -> str:
+    """Return what to print between values: it can't be guessed, and put into the path of a script."""
+    return f"\x1f{secrets.token_hex(8)}\x1f"
+
+
+def rows(printed: str, between: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table in which the separator follows each value, and a line break each row.
+
+    Line breaks in values are kept: the path of a script may hold some. The first value, an id, holds none,
+    and what comes before it is of a site's own wrapper.
+    """
+    values = printed.split(between)
+    for first in range(0, len(values) - len(names), len(names)):
+        row = values[first : first + len(names)]
+        yield dict(zip(names, [row[0].rpartition("\n")[2], *row[1:]], strict=True))
+
+
+def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
+    """Return a job from a row of squeue or sacct, with the attributes that each prints in its own way."""
+    number = _ID.fullmatch(row["id"])
+    exit_code, signal = exit_status(row["exit_status"])
+    return SlurmJob(
+        id=row["id"],
+        job=count(number[1]) if number else 0,
+        task=(number[2] or "") if number else "",
+        state=state(row["state"]),
+        reason=row["reason"],
+        start=time(row["start"]),
+        end=time(row["end"]),
+        nodes=count(row["nodes"]),
+        node_list=text(row["node_list"]),
+        exit_code=exit_code,
+        signal=signal,
+        **further,
+    )
+
+
+def new_key() -> str:
+    """Return a key that no other submission has; the keys of a chain's jobs start with such a key."""
+    return secrets.token_hex(8)
+
+
+def folder_name(key: str) -> str:
+    """Return the start of the folder's name."""
+    return f"{FOLDER}{key}-"
+
+
+def key_of(command: str) -> str:
+    """Return the key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
+    match = _KEY.search(command)
+    return match[1] if match else ""

@@ -1,0 +1,167 @@
+"""What Slurm says when it refuses a job, and what that means: the options at fault, and what to do.
+
+A site's own plugin may say anything: a text that refusals.yaml does not know is passed on as it is.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.sbatch.reader import Script
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+
+
+@frozen()
+class OptionSource:
+    """An option of the job, its value, and where it was written."""
+
+    option: str
+    value: str
+    at: str = ""
+
+    def __str__(self) -> str:
+        text = f"--{self.option}={self.value}" if self.value else f"--{self.option}"
+        return f"{text} ({self.at})" if self.at else text
+
+
+@frozen(kw_only=True)
+class Refusal:
+    """A refusal of a job by Slurm."""
+
+    says: str  # Slurm's own words
+    means: str = ""  # the same in plain words; "" if refusals.yaml does not know the text
+    options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
+    fix: str = ""  # what to do
+
+    @property
+    def problem(self) -> Problem:
+        """As an error shows it."""
+        what = f"{self.means}\n  Slurm said: {self.says}" if self.means else self.says
+        return Problem(what, ", ".join(map(str, self.options)), self.fix)
+
+
+@frozen(kw_only=True)
+class Answer:
+    """The answer of `sbatch --test-only`."""
+
+    accepted: bool  # whether Slurm would accept the job
+    says: str  # Slurm's own words
+    warnings: tuple[str, ...] = ()  # its warnings
+    start: str = ""  # when the job would start, as Slurm prints it, if all running jobs used up their time
+    nodes: str = ""  # where it would start
+    refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
+
+
+@frozen(kw_only=True)
+class RefusalText:
+    """A text of Slurm's, as refusals.yaml explains it."""
+
+    text: str
+    means: str
+    options: str = ""
+    fix: str
+    general: bool = False
+
+
+@frozen(kw_only=True)
+class RefusalTexts:
+    """All of refusals.yaml."""
+
+    groups: Mapping[str, str]
+    texts: tuple[RefusalText, ...]
+
+
+@functools.cache
+def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
+    """The texts that are known, each as a pattern; the first that matches counts."""
+    return tuple((re.compile(known.text), known) for known in _table().texts)
+
+
+@functools.cache
+def _table() -> RefusalTexts:
+    return read_document(Path(__file__).with_name("refusals.yaml"), RefusalTexts).value
+
+
+def options_of(known: RefusalText) -> list[str]:
+    """Return the options that may be at fault, by long name, with groups spelled out."""
+    names = known.options
+    for group, members in [*_table().groups.items()][::-1]:  # a group may hold those before it
+        names = names.replace(group, members)
+    return names.split()
+
+
+# What Slurm does not check for `--test-only`: Slurm 22.05, by trial.
+UNCHECKED = (
+    "the body of the script, its paths and images",
+    "whether the folders of the logs are there",
+    "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
+    "whether the partition is DOWN",
+)
+# What comes before the text: who speaks, and of what.
+_SPEAKER = re.compile(
+    r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
+    r"(?:\S+: line \d+: )?"
+)
+_CHATTER = re.compile(
+    r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
+)
+_STARTS = re.compile(
+    r"Job \d+ to start at (?P<start>\S+)(?: \S+)? using \d+ processors on nodes (?P<nodes>\S+)"
+)
+
+
+def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
+    """Return the options of a resolved job by their long names."""
+    job = resolved.resources
+    return {name: OptionSource(name, value, job.place(name).text) for name, value in job.options.items()}
+
+
+def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
+    """Return the options of a script by their long names, also options that sbatch does not know."""
+    options: dict[str, OptionSource] = {}
+    for word in (word for directive in script.directives for word in directive.words):
+        name, _, value = word.text.removeprefix("--").partition("=")
+        if word.text.startswith("--"):
+            options[name] = OptionSource(name, value, f"{file}:{word.line}")
+    for component in script.components:
+        for option in (*component.given, *component.options.values()):
+            options[option.name] = OptionSource(option.name, option.value or "", f"{file}:{option.line}")
+    return options
+
+
+def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Return what stderr of sbatch means for a job with these options, or at least its exit status."""
+    lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
+    special = any(refusal.means for refusal, general in lines if not general)
+    shown = [refusal for refusal, general in lines if not (general and special)]
+    once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
+    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+
+
+def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:
+    """Return the answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
+    starts = _STARTS.search(stderr)
+    if returncode == 0:
+        start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
+        warnings = tuple(line for line in stderr.splitlines() if line.strip() and not _STARTS.search(line))
+        return Answer(accepted=True, says=stderr.strip(), warnings=warnings, start=start, nodes=nodes)
+    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, asked)))
+
+
+def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
+    """Return what a line means, and whether its text is a general one; None if it is not about a refusal."""
+    text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
+    if not text.strip() or _CHATTER.match(line):
+        return None
+    for pattern, known in texts():
+        if match := pattern.fullmatch(text):
+            words = [word for word in match.groups() if word]
+            names = [name.format(*words, *[""] * 3) for name in options_of(known)]
+            options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
+            means, fix = known.means.format(*words), known.fix.format(*words)
+            return Refusal(says=text, means=means, options=options, fix=fix), known.general
+    return Refusal(says=text), False

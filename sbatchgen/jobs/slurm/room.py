@@ -1,0 +1,148 @@
+"""Room for a job on a live cluster: the nodes on which all that it asks for is free now.
+
+Only what is free is looked at. Other jobs that wait may come first, and limits of accounts may hold a job
+back.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import counted
+from sbatchgen.base.units import Memory
+from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.check.sbatch.lists import is_flat, matches
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
+from sbatchgen.jobs.slurm.node import SlurmNode
+from sbatchgen.jobs.slurm.partition import SlurmPartition
+from sbatchgen.jobs.slurm.printed import limit
+
+
+@frozen(kw_only=True)
+class Availability:
+    """The nodes of a partition on which a job could start now."""
+
+    partition: str
+    wanted: int  # how many nodes the job demands
+    nodes: tuple[str, ...]  # the nodes with room for the job
+    lacking: Mapping[str, tuple[str, ...]]  # what other nodes of the partition lack, and which
+    not_seen: tuple[str, ...]  # options of the job that may hold it back and were not looked at
+    starts: bool  # whether there is room
+
+
+@frozen(kw_only=True)
+class NodeDemand:
+    """The demand of a job on each of its nodes, in a partition."""
+
+    job: ResourceRequest
+    partition: SlurmPartition
+    memory: int | None  # MiB; None for all of it, 0 where memory is not shared out
+    several_gpus: bool  # whether shards of a job may be on several GPUs
+    named: tuple[str, ...]  # of --nodelist
+
+
+def rooms(
+    job: ResourceRequest,
+    nodes: Sequence[SlurmNode],
+    gpus: Sequence[GpuNode],
+    partitions: Sequence[SlurmPartition],
+    settings: Mapping[str, str],
+) -> list[Availability]:
+    """Return the room in each partition of the cluster that the job may run in.
+
+    `nodes` and `partitions` are all of the cluster, `gpus` the nodes with GPUs; for `settings` see config.py.
+    """
+    # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
+    names = job.partitions if "partition" in job else [each.name for each in partitions if each.default]
+    by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
+    parameters = settings.get("SelectTypeParameters", "").upper()
+    shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
+    several = "MULTIPLE_SHARING_GRES_PJ" in parameters
+    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports what is not a list
+    available = []
+    for each in (each for each in partitions if each.name in names):
+        memory = _memory(job, each, settings) if shared_out else 0
+        demand = NodeDemand(job=job, partition=each, memory=memory, several_gpus=several, named=named)
+        available.append(_room(demand, [node for node in nodes if each.name in node.partitions], by_name))
+    return available
+
+
+def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
+    """MiB of each node; None for all of it."""
+    if job.mem_on_node is not None:
+        return job.mem_on_node or None
+    if partition.mem_per_gpu and job.gpu_count:
+        return partition.mem_per_gpu * job.gpu_count
+    each, node = partition.mem_per_cpu, partition.mem_per_node
+    if not each and not node:
+        each, node = (limit(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
+    return each * job.cpus_on_node if each else node
+
+
+def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Availability:
+    job, named = demand.job, demand.named
+    wanted = max(job.nodes, len(named))
+    excluded = {*hosts(job.options.get("exclude", ""))}
+    free: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.name in excluded or (len(named) == wanted and node.name not in named):
+            continue
+        lack = next(_lacks(demand, node, gpus[node.name].gpus if node.name in gpus else ()), "")
+        (lacking.setdefault(lack, []) if lack else free).append(node.name)
+    if not set(named) <= set(free):  # it needs each of them
+        free = [name for name in free if name in named]
+    features = job.options.get("constraint", "")
+    not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
+    not_seen += ["constraint"] if features and not is_flat(features) else []
+    return Availability(
+        partition=demand.partition.name,
+        wanted=wanted,
+        nodes=tuple(free),
+        lacking={what: tuple(names) for what, names in lacking.items()},
+        not_seen=tuple(f"--{option}" for option in not_seen),
+        starts=len(free) >= wanted,
+    )
+
+
+def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    job, state = demand.job, demand.partition.state
+    if state != "up":
+        yield f"the partition is {state}"
+    closed = unavailable(node)
+    if closed and not (closed == "reserved" and "reservation" in job):
+        yield closed
+    features = job.options.get("constraint", "")
+    if features and not matches(features, node.features):
+        yield f"not --constraint={features}"
+    whole_nodes = demand.partition.exclusive or job.is_exclusive
+    if whole_nodes and node.cpus_used:
+        yield "used by other jobs"
+    yield from _lacks_gres(demand, node, gpus)
+    threads = node.threads_per_core or 1  # CPUs are given in whole cores
+    cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
+    if node.cpus_usable - node.cpus_used < cpus:
+        yield f"fewer than {counted(cpus, 'free CPU')}"
+    memory = node.memory - node.memory_reserved
+    wanted = memory if demand.memory is None else demand.memory
+    if memory - node.memory_used < wanted:
+        yield f"less than {Memory(wanted)} of free memory"
+
+
+def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    job = demand.job
+    for kind, count in job.gpus_on_node:
+        if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
+            yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
+    for name, kind, count in job.gres:
+        if name == "shard" and count:
+            shards = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
+            if (sum(shards) if demand.several_gpus else max(shards, default=0)) < count:
+                where = "" if demand.several_gpus else " on one GPU"
+                yield f"fewer than {counted(count, 'free shard')}{where}"
+        elif name != "gpu":
+            here = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
+            used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
+            spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
+            if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
+                yield f"fewer than {count} free {name}"

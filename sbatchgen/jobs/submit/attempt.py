@@ -1,0 +1,145 @@
+"""sbatch, asked until it is certain whether the job is there: the controller may be down, an answer lost.
+
+A job is found again by its Command, the path of its script: no other submission has this folder.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from sbatchgen.base.errors import SbatchgenError, SlurmError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine import search_path
+from sbatchgen.jobs.slurm import client, printed
+from sbatchgen.jobs.slurm.config import config
+from sbatchgen.jobs.slurm.queue import find_job, key_of
+
+SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
+RETRY_S = 120.0  # how long to try again while the controller is down
+SEARCH_S = 60.0  # how long to look for a job whose answer was lost
+LONGEST_PAUSE_S = 15.0
+ELSEWHERE = "submit on a node that has Slurm's commands, or run here with --profile local"
+_ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)
+# Not connected, or turned away before the request was read. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
+_NOT_SENT = re.compile(
+    r"\(connect failure\)|Communication connection failure|Connection timed out establishing"
+    r"|Unable to establish control machine address|Could not establish a configuration source"
+    r"|backup controller in standby mode|Controller is in standby mode|Rate limit exceeded"
+)
+# The request may have been read.
+_LOST = re.compile(
+    r"\((?:send|receive|shutdown) failure\)|Message (?:send|receive) failure|Communication shutdown failure"
+    r"|Socket timed out|Zero Bytes were transmitted or received|Connection timed out (?:writing|reading)"
+    r"|Unexpected missing socket error"
+)
+Note = Callable[[str], None]
+
+
+class LostError(SlurmError):
+    """It is not known whether the job was submitted."""
+
+
+@frozen()
+class Accepted:
+    """A job that Slurm has accepted: its id, its cluster if sbatch named it, and what sbatch said."""
+
+    job: str
+    cluster: str
+    says: str
+
+
+def ask(
+    sbatch: tuple[str, ...],
+    environment: Mapping[str, str],
+    refused: Callable[[client.Output], SbatchgenError],
+    note: Note,
+    *,
+    arguments: tuple[str, ...] = (),
+    clusters: str = "",
+    lock: int | None = None,
+) -> Accepted:
+    """Run sbatch, retrying until it is known whether the job exists.
+
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. An answer
+    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until it
+    has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may still
+    come; SbatchgenError: there is no job, and will be none.
+    """
+    until, pause = time.monotonic() + RETRY_S, 1.0
+    while True:
+        before, started = _boot_time(environment, clusters), time.time()
+        answer = client.run(
+            (*sbatch, *arguments),
+            environment,
+            timeout=SUBMIT_TIMEOUT_S,
+            elsewhere=ELSEWHERE,
+            keep_open=lock,
+            for_job=True,
+        )
+        if accepted := _accepted(answer):
+            return accepted
+        by_signal = not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
+        if by_signal or _LOST.search(answer.err):  # Slurm may have accepted the job all the same
+            note("note: sbatch's answer was lost: looking for the job in the queue")
+            if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
+                return job
+        elif not _NOT_SENT.search(answer.err):
+            raise refused(answer)
+        if time.monotonic() > until:
+            raise refused(answer)
+        if pause == 1.0:
+            note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - others try again too
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def _accepted(answer: client.Output) -> Accepted | None:
+    """Return the job's id; with --wait, sbatch prints it and ends with the exit status of the job."""
+    match = _ACCEPTED.search(answer.out)
+    if not match:
+        return None
+    says = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
+    return Accepted(match[1], match[2] or "", says)
+
+
+def _search(
+    answer: client.Output,
+    key: str,
+    environment: Mapping[str, str],
+    before: datetime | None,
+    started: float,
+    *,
+    clusters: str,
+) -> Accepted | None:
+    """The job of a submission whose answer was lost; None if it is certain that the job does not exist.
+
+    A controller that was started again has lost each job that it had not saved: then it is certain.
+    """
+    until, pause = time.monotonic() + SEARCH_S, 0.5
+    while True:
+        try:
+            boot = _boot_time(environment, clusters)  # first, so that squeue answers for this start
+            for cluster in clusters.split(","):
+                if job := find_job(key, environment, cluster=cluster):
+                    return Accepted(str(job.job), cluster, "")
+            if before and boot and boot != before and boot.timestamp() > started:
+                return None
+        except SlurmError:
+            if not search_path.find("squeue", environment):
+                until = 0.0
+        if time.monotonic() > until:
+            answered = " ".join((answer.err or answer.out).split())
+            what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'sbatch printed no reason'}"
+            fix = "the job may still appear in the queue: before you submit it again, see sbatchgen status"
+            raise LostError.of(f"{what}, and the queue has no such job", fix=fix)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None:
+    """When the controller was started; None if it does not answer, or is one of several."""
+    if "," in clusters:
+        return None
+    return printed.time(config(environment, clusters).get("BOOT_TIME", ""))

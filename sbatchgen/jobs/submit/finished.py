@@ -1,0 +1,110 @@
+"""The submission of a finished script: its bytes as they are, and lint's findings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.errors import CommandLineError, Problem
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.lint.lint_settings import findings_of
+from sbatchgen.check.lint.source import whole
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.script.more_options import with_options
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.flags import layer_of
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
+from sbatchgen.jobs.review import review
+from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.runs.submitted_scripts import script_forgets
+from sbatchgen.jobs.slurm.refusal import OptionSource, asked_in
+from sbatchgen.jobs.submit.submission import Submission, log_folders
+
+
+def of_script(
+    path: Path,
+    given: Mapping[str, Any],
+    args: tuple[str, ...],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    keep_env: bool = False,
+    earlier: Sequence[str] = (),
+) -> Submission:
+    """Return the submission of a finished script; options of sbatch go with it, over its own.
+
+    `earlier` are the options that it was submitted with before, as "--mem=64G". Raises CommandLineError:
+    other options of a job were given: they can't change the script; DocumentError: it can't be read.
+    """
+    more = _options(path, given, args)
+    named = dict(option.partition("=")[::2] for option in earlier) | more
+    words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
+    source = whole(str(path))
+    data, shown = source.data, source.text
+    settings = settings_of(Places(folder, environment), given.get("profile"), runs_here=True)
+    settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
+    source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
+    parsed = read_script(source.data)
+    options = {name: option.value or "" for name, option in parsed.options.items()}
+    name = options.get("job-name") or path.name
+    array, working = options.get("array", ""), folder / options.get("chdir", "")
+    log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
+    profile = given.get("profile")
+    script = JobScript(file=str(path), text=source.text)
+    twice = tuple(f"{word} is given" for word in named)  # in the script too
+    findings = [each for each in findings_of(source, settings) if not each.problem.what.startswith(twice)]
+    findings += _restarts(script, folder)
+    if words:
+        over = Problem(f"sbatch gets {' '.join(words)}, which counts before the script's own", str(path))
+        findings.append(Finding("info", over))
+    again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
+    asked = asked_in(parsed, str(path))
+    asked |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
+    return Submission(
+        script=data,
+        name=path.name,
+        asked=asked,
+        options=words,
+        log_folders=log_folders(parsed, folder, name),
+        run_dir=None,
+        local=False,
+        review=review.of_script(shown, script.resources, findings, again),
+        about=Record(
+            shared=False,
+            name=name,
+            folder=str(folder),
+            script=str(folder / path),
+            log=str(working / log),
+            errors=str(working / error) if (error := options.get("error")) else "",
+            array=array,
+            options=words,
+        ),
+    )
+
+
+def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dict[str, str]:
+    """Return the options of sbatch that were given, as "--mem" and its value; "" for a flag."""
+    options, others = {}, ["--"] * bool(args)
+    for key, value in layer_of((), given).values.items():
+        kind, _, name = key.rpartition(".")
+        name = name.replace("_", "-")
+        if kind in ("options", "extra_options"):
+            is_flag = value is True or value is False or str(value) == "true"
+            options[f"--no-{name}" if value is False else f"--{name}"] = "" if is_flag else str(value)
+        else:
+            others.append(f"--{name}")
+    if others:
+        what = f"{path} is a finished script: {others[0]} can't change it"
+        fix = "edit the script, or render the job again; options of sbatch go with it, as --time and --mem"
+        raise CommandLineError.of(what, fix=fix)
+    return options
+
+
+def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
+    """Yield a warning if the script lets Slurm start it again, and its trainer forgets all."""
+    requeues = "requeue" in script.options or any(
+        "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
+    )
+    if requeues and (loss := script_forgets(script, folder)):
+        yield Finding("warning", Problem(f"a requeue starts it again: {loss.says}", script.file, loss.fix()))

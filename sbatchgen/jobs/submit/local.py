@@ -1,0 +1,87 @@
+"""A job without Slurm: bash runs the script in the background, and its log is followed."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from sbatchgen.base import files
+from sbatchgen.base.machine.child import Child
+from sbatchgen.jobs.runs import process, submitted_scripts
+from sbatchgen.jobs.runs import record as records
+from sbatchgen.jobs.runs.index import Index
+from sbatchgen.jobs.runs.job_log import Tail
+from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.slurm.client import status_in_shell, submit_environment
+from sbatchgen.jobs.slurm.queue import new_key
+from sbatchgen.jobs.submit.attempt import Note
+from sbatchgen.jobs.submit.sbatch import IndexEntry, reserved
+from sbatchgen.jobs.submit.submission import Submission
+
+
+def run_locally(
+    submission: Submission,
+    environment: Mapping[str, str],
+    *,
+    index: Index | None,
+    note: Note,
+    show: Callable[[bytes], None],
+) -> int:
+    """Run the script and follow its log; return the exit status of the script.
+
+    It runs in a session of its own: Ctrl-C ends the following, not the training.
+    """
+    with reserved(submission, environment, note) as (ready, _):
+        about, leader = _start(ready, environment, index, note)
+    run_dir, log = Path(about.log).parent, Path(about.log.replace("%%", "%"))
+    note(f"note: run {about.run}, process {leader.pid}, log {log}")
+    try:
+        ended, tail = False, Tail(log)
+        while not ended:
+            ended = leader.poll() is not None
+            for piece in tail.more():
+                show(piece)
+            if not ended:
+                time.sleep(0.1)
+    except (KeyboardInterrupt, OSError) as error:  # OSError: the reader of this output is gone
+        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
+        if isinstance(error, OSError):
+            raise
+        return 130
+    status = process.exit_status(run_dir, about.job)
+    return status_in_shell(leader.returncode) if status is None else status
+
+
+def _start(
+    submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
+) -> tuple[Record, Child]:
+    run_dir = submission.run_dir
+    assert run_dir  # noqa: S101 - `reserved` has made it
+    files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
+    output, started = _new_log(run_dir)
+    script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name
+    log, now = output.name.replace("%", "%%"), time.time()
+    about = replace(submission.about, key=new_key(), job=started, log=log, submitted=now)
+    env, _ = submit_environment(environment)
+    with output:
+        known, leader = process.start(script, process.status_file(run_dir, started), output, env)
+    entry = IndexEntry(index, about, run_dir, note)
+    about = replace(about, run=entry.name, process=known)
+    entry.change(Index.accepted, started)
+    try:
+        records.keep(run_dir, about)
+    except OSError as error:
+        note(f"note: can't keep the record of process {known.pid} in {run_dir}: {error.strerror}")
+    return about, leader
+
+
+def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
+    """Open a new log; return it with the time of the start that is in its name."""
+    started, count = time.strftime("%Y%m%d-%H%M%S"), 1
+    while True:
+        name = started if count == 1 else f"{started}-{count}"
+        try:
+            return (run_dir / f"{run_dir.name}-{name}.out").open("xb"), name
+        except FileExistsError:  # another start in the same second
+            count += 1

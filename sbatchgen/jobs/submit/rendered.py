@@ -1,0 +1,284 @@
+"""The submission of a job that is rendered: its findings, its script and its record."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from sbatchgen.base import quoting
+from sbatchgen.base.errors import CommandLineError, DocumentError, FitError, Problem
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.units import ShellPath, Text
+from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.jobs.inputs.layers import Level
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.inputs.start_settings import SETUPS
+from sbatchgen.jobs.judge.job_check import check, check_trainer
+from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.judge.trainer import TrainerJob
+from sbatchgen.jobs.render import SECOND_PART, arguments, launch
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.render.trace import trace_request
+from sbatchgen.jobs.resolved.origins import settings
+from sbatchgen.jobs.resolved.request import Request, with_words
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.review import review
+from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
+from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
+from sbatchgen.jobs.runs.run_folder import refusal, unmakable
+from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing, unseen
+from sbatchgen.jobs.slurm.refusal import asked_by
+from sbatchgen.jobs.submit.submission import Submission, log_folders
+
+
+def of_job(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path | None,
+    *,
+    review_only: bool = False,
+    ask_squeue: bool = False,
+    snapshot: Sequence[str] | None = None,
+) -> Submission:
+    """Return the submission of a job; its log goes into the run folder, unless the job names another.
+
+    Args:
+        request: The job.
+        environment: The user's.
+        folder: The current folder; None to look at no files of the job: they are on another machine.
+        review_only: Whether it may be a job that can't be submitted from here; that one has no run folder.
+        ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
+        snapshot: For a job that runs a copy of its code: the files that are copied beside those of git.
+
+    Raises:
+        CommandLineError: The job can't run a copy.
+        DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
+        FitError: There is no scheduler to submit to.
+    """
+    review_only = review_only and snapshot is None  # a copy needs a run folder that is known
+    run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
+    if snapshot is not None and not folder:
+        raise CommandLineError.of("--snapshot needs the job's files, and they are on another machine")
+    code = None
+    if snapshot is not None and run_dir and folder:
+        code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
+    queued = None
+    alone = request.resolved.slurm and "${SLURM_" not in request.resolved.run_dir  # else jobs may share it
+    if ask_squeue and run_dir and alone and not request.resolved.options.dependency:
+        at = str(request.resolved.origin("run_dir"))
+        queued = partial(folder_check.queued, run_dir, environment, at=at)
+    used = queued() if queued else None
+    begins, here, source = None, list[Finding](), None
+    if folder:
+        begins, here = _check_here(request.resolved, environment, folder, run_dir, code, used=used)
+        earlier = bool(run_dir and submitted_scripts.last(run_dir))
+        trainer = TrainerJob(request.resolved, folder, environment, earlier=earlier)
+        here, source = [*here, *check_trainer(trainer)], trainer.source
+        here += unseen(request.resolved, code, source) if code else ()
+    folder = folder or Path()
+    again = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
+    request = _with_folders(request, run_dir, code)
+    resolved = request.resolved
+    script, findings = _judged(request, here, code)
+    text = script or ""
+    copied = code.code if code else _code_of(resolved, run_dir)
+    shown = review.of_resolved(
+        resolved,
+        script,
+        findings,
+        profile_by=request.profile_by,
+        start=begins,
+        last=submitted_scripts.last(run_dir) if run_dir else None,
+        own_lines=_own_lines(request, text),
+        snapshot=copied,
+        source=source,
+        again=again,
+    )
+    return Submission(
+        script=text.encode(),
+        name=submitted_scripts.NEWEST,
+        asked=asked_by(resolved),
+        log_folders=log_folders(read_script(text), folder, resolved.name),
+        run_dir=run_dir,
+        local=not resolved.slurm,
+        jobs=resolved.chain,
+        review=shown,
+        about=replace(_about(request, folder), code=copied),
+        snapshot=code,
+        queued=queued,
+    )
+
+
+def _run_dir(
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, *, review_only: bool
+) -> Path | None:
+    """Return the run folder, or its parent that is known before the job runs. Raises what `of_job` does."""
+    before, variable, _ = resolved.run_dir.partition("${SLURM_")
+    known = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
+    unset = known.unset(environment)
+    if resolved.profile.scheduler != "env" and not unset:
+        return folder / known.filled(environment)
+    if review_only:
+        return None
+    if unset:
+        what = f"run folder '{known}': {unset[0]} is not set here, so its log folder can't be made"
+        raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
+    what = f"profile '{resolved.profile.name}' has no scheduler to submit to: its platform starts the script"
+    raise FitError.of(what, fix="render it, and give the script to the platform")
+
+
+def _check_here(
+    resolved: ResolvedJob,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    snapshot: Snapshot | None,
+    *,
+    used: Problem | None,
+) -> tuple[folder_check.Start | None, list[Finding]]:
+    """Return what the job will find in its run folder, and findings about that and about missing files.
+
+    `used` is the problem of another job that uses the run folder.
+    """
+    refused = refusal(run_dir) if run_dir else None
+    if run_dir and not refused and folder_check.starts_here(resolved, environment):
+        refused = unmakable(run_dir)
+    if refused:
+        return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
+    begins, findings = _start(resolved, environment, folder, run_dir)
+    if used and begins and begins.state == "used":
+        findings = []  # by that job
+    findings += folder_check.unset(resolved, environment)
+    findings += folder_check.files_there(resolved, folder, environment)
+    if snapshot:
+        findings += missing(resolved, snapshot)
+    return begins, findings + ([Finding("error", used)] if used else [])
+
+
+def _start(
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+) -> tuple[folder_check.Start | None, list[Finding]]:
+    """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
+    code = resolved.profile.paths.code
+    if (
+        not resolved.is_bundled
+        or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
+        or not run_dir
+        or "${SLURM_" in resolved.run_dir  # its name is known only when the job runs
+        or any(ShellPath(path).unset(environment) for path in (resolved.resume, code or ""))
+    ):
+        return None, []
+    if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
+        return None, []  # seen from the nodes only, or an older version
+    return folder_check.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
+
+
+def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
+    """Return the request with its log in the run folder, and with its snapshot."""
+    resolved = request.resolved
+    if run_dir and resolved.slurm and resolved.origin("options.output").level is Level.DEFAULT:
+        try:
+            start_of_log = Text.parse(str(run_dir)).replace("%", "%%")
+        except ValueError as error:
+            fix = "submit from a folder with another name, or give --output"
+            raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
+        log = ShellPath(f"{start_of_log}/{resolved.options.output or '%x-%j.out'}")
+        resolved = replace(resolved, options=replace(resolved.options, output=log))
+        request = with_words(request, resolved, "--output", log)
+    if not snapshot:
+        return request
+    folder = ShellPath(snapshot.folder)
+    return with_words(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
+
+
+def _judged(
+    request: Request, here: Sequence[Finding], snapshot: Snapshot | None
+) -> tuple[str | None, list[Finding]]:
+    """Return the script, None where an error keeps it from being rendered, and all findings."""
+    resolved = request.resolved
+    findings = [*check(resolved, log_folders_made=True), *here]
+    if any(finding.severity == "error" for finding in findings):
+        return None, findings
+    script = render_request(request)
+    if snapshot and quoting.path(str(snapshot.folder)) not in script:
+        what = f"template '{resolved.template}' does not go to the snapshot"
+        raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
+    lines, of_script = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
+    return script, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
+
+
+def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
+    """Return a finding with the place of the key that its line is from: the script is not a file."""
+    if not finding.place.line:
+        return finding
+    line = lines[finding.place.line - 1]
+    keys = [key for key in SETUPS if line in getattr(resolved.settings, key)]
+    for key in ("args", "launcher_args"):
+        words = (arguments.word(arg, resolved) for arg in getattr(resolved, key) if "{" in arg)
+        keys += [key for word in words if word in line]
+    at = str(resolved.origin(keys[0])) if keys else finding.problem.at
+    return finding._replace(problem=finding.problem._replace(at=at))
+
+
+def _snapshot(
+    resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
+) -> Snapshot:
+    """Return the copy of the code that a job is to run. Raises what `of_job` does."""
+    if not resolved.slurm:
+        raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
+    package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
+    chdir = resolved.options.chdir
+    working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
+    snapshot = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    try:
+        Text.parse(str(snapshot.folder))
+    except ValueError as error:
+        what = f"a job can't run in the snapshot: {error}"
+        raise DocumentError.of(what, fix="rename the folder") from error
+    return snapshot
+
+
+def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
+    """Return the snapshot that a job runs again; None if it runs the files as they are."""
+    if not resolved.snapshot_dir or not resolved.slurm:
+        return None
+    place = Path(resolved.snapshot_dir)
+    known = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
+    places = (place, *place.parents)
+    of_run = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
+    return next(of_run, Code(folder=str(place), snapshot=str(place)))
+
+
+def _about(request: Request, folder: Path) -> Record:
+    """Return what the record of a job holds before the job is submitted."""
+    resolved = request.resolved
+    rows = settings(request)
+    values = (ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in rows)
+    return Record(
+        shared="${SLURM_JOB_ID}" in resolved.run_dir,
+        name=resolved.name,
+        folder=str(folder),
+        command=request.rerun,
+        log=str(folder / str(resolved.options.output)) if resolved.options.output else "",
+        errors=str(folder / str(resolved.options.error)) if resolved.options.error else "",
+        array=str(resolved.options.array or ""),
+        profile=str(resolved.profile.name),
+        mode=resolved.mode.name,
+        values=tuple(values),
+    )
+
+
+def _own_lines(request: Request, script: str) -> list[int] | None:
+    """Return the lines that the job decides, or a template of the site's; None where it can't be traced.
+
+    A value in a line of the second part says what kind of job it is.
+    """
+    try:
+        places = trace_request(request, script) if script else []
+    except DocumentError:
+        return None
+    ours = bundled("templates")
+    first = script.rpartition(SECOND_PART)[0].count("\n")
+    numbered = enumerate(places, 1)
+    return [at for at, place in numbered if (place.value and at <= first) or ours not in place.file.parents]

@@ -1,0 +1,96 @@
+"""What was reviewed is what is submitted: a digest of the script's bytes and of the request to Slurm.
+
+The newest of what was reviewed is kept in files that only this user reads, to show what has changed since.
+"""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError, Problem
+from sbatchgen.jobs.render import render
+from sbatchgen.jobs.review.review import Review
+from sbatchgen.jobs.runs.index import place
+from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
+from sbatchgen.jobs.slurm.client import submit_environment
+from sbatchgen.jobs.submit.submission import Submission
+
+MOST_KEPT = 50
+_CHARACTERS = 40  # of the digest: too many to find another script of the same one
+_NAME = re.compile(rf"[0-9a-f]{{{_CHARACTERS}}}")
+
+
+def with_digest(
+    submission: Submission,
+    environment: Mapping[str, str],
+    *,
+    after: Sequence[str] = (),
+    keep_env: bool = False,
+) -> Review:
+    """Return the review of a submission with its digest, and keep what that is of.
+
+    It waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
+    """
+    if submission.review.script is None:
+        return submission.review
+    request = {
+        "folder": submission.about.folder,
+        "file": submission.name,
+        "jobs": str(submission.jobs),
+        "after": " ".join(after),
+        "options": " ".join(submission.options),
+    }
+    if keep_env:
+        request |= {name: environment[name] for name in submit_environment(environment)[1]}
+    head = "".join(f"{name}: {value!r}\n" for name, value in request.items())
+    script = submission.script
+    if submission.snapshot:  # its folder has a name that is drawn for each submission
+        checksum = render.digest(script.decode()).encode()  # in a comment, and of that name too
+        script = script.replace(checksum, b"X" * len(checksum), 1)
+        script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
+    text = head.encode("utf-8", "surrogateescape") + script
+    digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
+    with contextlib.suppress(OSError):  # without a place for it, nothing is kept
+        folder = _folder(environment)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.put(folder / digest, text, mode=files.PRIVATE)
+        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MOST_KEPT]:
+            path.unlink()
+    return replace(submission.review, digest=digest)
+
+
+def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise DocumentError for jobs that are not what was reviewed, with what has changed if that is known."""
+    import difflib
+
+    digests = [review.digest for review in reviews]
+    others = [digest for digest in digests if not digest or digest not in reviewed]
+    left = [digest for digest in reviewed if digest not in digests]
+    problems = []
+    for old, new in zip([*left, *[reviewed[-1]] * len(others)], others, strict=False):
+        before, now = _read_kept(_folder(environment), old), _read_kept(_folder(environment), new)
+        changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=0) if before else ()
+        what = f"the job is not what was reviewed: its digest is {new} now, not {old}"
+        what += "".join(f"\n  {line}" for line in changes)
+        problems.append(Problem(what, "--reviewed", f"read the review, and if it is right: --reviewed {new}"))
+    if problems:
+        raise DocumentError(problems)
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    return place(environment).parent / "reviewed"
+
+
+def _read_kept(folder: Path, name: str) -> list[str]:
+    """Return the lines of what was reviewed; nothing if it is not known, or another text is there."""
+    with contextlib.suppress(OSError):
+        if _NAME.fullmatch(name):
+            text = files.read_own(folder / name, 2 * MAX_BYTES)
+            if hashlib.sha256(text).hexdigest().startswith(name):
+                return text.decode("utf-8", "replace").split("\n")
+    return []

@@ -1,0 +1,1 @@
+"""Tools beside a job: dry runs, rehearsals, adopting, discovering, the editor and the page."""

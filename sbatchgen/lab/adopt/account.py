@@ -1,0 +1,71 @@
+"""The output of an adoption: a table of lines, and the files."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sbatchgen.base import files
+from sbatchgen.base.errors import DocumentError, SbatchgenError
+from sbatchgen.base.quoting import OR, numbers_as_text
+from sbatchgen.lab.adopt.adoption import Adoption
+from sbatchgen.lab.adopt.remarks import PLAIN, joined
+from sbatchgen.lab.adopt.training import REST
+
+_NUMBERS = 9  # columns
+
+
+def lines(adoption: Adoption) -> list[str]:
+    """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
+    rows = joined(remark for remark in adoption.remarks if remark.what not in PLAIN)
+    lost = sum(outcome == "lost" for outcome in adoption.lines.values())
+    head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
+    if not adoption.job:
+        head, rows = "no job can be made of it", adoption.lost
+        rows = [row for row in rows if row.what != REST] or rows
+    shown = [f"{adoption.script}: {head}"]
+    named = {line for row in rows for line in row.lines}
+    for row in rows:
+        between = range(min(row.lines, default=0), max(row.lines, default=0))
+        numbers = _spans({*row.lines, *(line for line in between if line not in named)})
+        shown += [] if len(numbers) <= _NUMBERS else [numbers]
+        shown.append(
+            f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
+        )
+    for finding in adoption.left:
+        shown.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
+    shown += [f"note: {text}" for text in adoption.notes]
+    return shown
+
+
+def _spans(lines: Iterable[int]) -> str:
+    return numbers_as_text(sorted(lines)).replace(",", ", ")
+
+
+def as_yaml(adoption: Adoption) -> str:
+    """Return both files, one after the other."""
+    return "---\n".join(f"# {name}\n{text}" for name, text in adoption.files.items())
+
+
+def refusal(adoption: Adoption) -> SbatchgenError:
+    """Return the error of an adoption that is not written."""
+    as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
+    if adoption.scheduler:
+        as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
+    if not adoption.job:
+        row = next((row for row in adoption.lost if row.what != REST), adoption.lost[0])
+        at = f"{adoption.script}:{row.lines[0]}" if row.lines else adoption.script
+        return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
+    lines = {line for row in adoption.lost for line in row.lines}
+    what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
+    fix = f"leave them out: --partly{OR}{as_it_is}"
+    return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
+
+
+def write(adoption: Adoption, to: str, *, force: bool) -> None:
+    """Write the files into a folder; raises DocumentError if one of them exists, or can't be written."""
+    folder = Path(to)
+    existing = [name for name in adoption.files if (folder / name).exists()]
+    if existing and not force:
+        raise DocumentError.of(f"{folder / existing[0]} exists already", fix="replace it: --force")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in adoption.files.items():
+        files.write(folder / name, text.encode())

@@ -1,0 +1,38 @@
+"""What `adopt` prints for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from sbatchgen.lab.adopt.adoption import Adoption
+from sbatchgen.lab.adopt.remarks import Outcome
+
+
+class _Row(TypedDict):
+    lines: Sequence[int]
+    outcome: Outcome
+    what: str
+
+
+class AdoptOutput(TypedDict):
+    """What `adopt` prints."""
+
+    script: str
+    lines: Mapping[str, Outcome]
+    rows: Sequence[_Row]
+    mended: Sequence[str]
+    as_before: Sequence[str]
+    notes: Sequence[str]
+    files: Mapping[str, str]
+
+
+def adopt_output(adoption: Adoption) -> AdoptOutput:
+    """Return what became of a script."""
+    return {
+        "script": adoption.script,
+        "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
+        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
+        "mended": sorted({finding.rule for finding in adoption.mended}),
+        "as_before": sorted({finding.rule for finding in adoption.left}),
+        "notes": adoption.notes,
+        "files": adoption.files,
+    }

@@ -1,0 +1,236 @@
+"""A script -> a job YAML, a profile, and the account of its lines.
+
+Then the script that they render is compared with the old one: it must ask Slurm for the same and start the
+same, except for what the account lists.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sbatchgen.base.errors import DocumentError, SbatchgenError
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.base.units import is_utf8
+from sbatchgen.check.lint.linter import lint, marks_secret
+from sbatchgen.check.sbatch.header import READ
+from sbatchgen.check.script.job import OLD_SLURM
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.render import exports
+from sbatchgen.jobs.render.render import render, rendered_by
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.lab.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
+from sbatchgen.lab.adopt.block import blocks
+from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
+from sbatchgen.lab.adopt.plain import Plain, plain
+from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, joined
+
+# What bash -l reads: bash(1), INVOCATION.
+_LOGIN = (
+    "source /etc/profile",
+    "for file in ~/.bash_profile ~/.bash_login ~/.profile; do",
+    '    [[ -r $file ]] && { source "$file"; break; }',
+    "done",
+)
+_NEEDS = ("", ":?", "?")  # operators of expansions that need a value
+
+
+@frozen(kw_only=True)
+class Adoption:
+    """A script as a job and a profile."""
+
+    script: str  # the script's file
+    scheduler: str  # what the script is for, if that is not Slurm
+    name: str  # the name of the job's file, without its suffix
+    remarks: Sequence[Remark]  # the outcomes of its lines, with their reasons
+    lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
+    mended: Sequence[Finding] = ()  # the findings of lint in the script that the rendered one does not have
+    left: Sequence[Finding] = ()  # the findings that the rendered script has as well
+    notes: Sequence[str] = ()
+    job: str = ""  # the job YAML; "" if no job can be made of the script
+    profile: str = ""
+    rendered: str = ""  # the script that they render
+
+    @cached_property
+    def rows(self) -> list[AccountRow]:
+        """The remarks as people read them."""
+        return joined(self.remarks)
+
+    @property
+    def lost(self) -> list[AccountRow]:
+        """What has no place in the job."""
+        return [row for row in self.rows if row.outcome == "lost"]
+
+    @property
+    def file(self) -> str:
+        """The name of the job's file."""
+        return f"{self.name}.yaml"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files by name."""
+        return {self.file: self.job, f"{self.name}-cluster.yaml": self.profile} if self.job else {}
+
+
+def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
+    """Adopt a script that would be submitted in `folder`; `user` is the environment, for HOME and USER.
+
+    Raises DocumentError if sbatch refuses it, or it can't be read as bash.
+    """
+    script = JobScript(file=file, text=text, assumed=True, folder=folder)
+    if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
+        script = script.read_by(OLD_SLURM)
+    _refuse(script)
+    findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
+    secrets = frozenset(finding.place.line for finding in findings if marks_secret(finding.rule))
+    read = plain(script)
+    draft = Draft(script=read.script, environment=user, secrets=secrets)
+    if read.defaults:
+        values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
+        draft.note(f"defaults of the script, which no exported variable changes: {values}")
+    for old, new in read.renamed.items():
+        if not old.isdigit():
+            draft.note(f"{old} is {new} in the lines that are kept: the new script has its own {old}")
+        elif any(use.name == new and use.operator in _NEEDS for use in read.script.body.uses):
+            draft.env[new] = None
+            draft.note(f"${old} is the variable {new} here: export it where you submit")
+    _read(draft, read)
+    name = file.rpartition("/")[2]
+    name = name.rpartition(".")[0] or name
+    if not name or name.strip("<>-.") != name:
+        name = "job"
+    has_job = not {"mode", "programs"}.isdisjoint(draft.job)
+    return _rendered(draft, findings, name, day) if has_job else _adoption(draft, name)
+
+
+def _refuse(script: JobScript) -> None:
+    """Reject input that is not a bash sbatch script."""
+    if again := rendered_by(script.text):
+        what = f"{script.file} was rendered by sbatchgen: it has a job already"
+        raise DocumentError.of(what, at=f"{script.file}:2", fix=again)
+    if refusal := script.sbatch.refusal:
+        what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
+        at = f"{script.file}:{refusal.line}" if refusal.line else script.file
+        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {script.file}")
+    if not is_utf8(script.text):
+        raise DocumentError.of(f"{script.file} is not UTF-8", fix="make it UTF-8, as iconv -f LATIN1 does")
+    language = script.body.language
+    if language not in ("bash", "sh"):
+        what = f"{script.file} is a script of {language}, not of bash"
+        raise DocumentError.of(what, at=f"{script.file}:1")
+    for fault in script.body.faults:
+        raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
+
+
+def _read(draft: Draft, read: Plain) -> None:
+    script = draft.script
+    slurm_options.adopt_options(draft)
+    for flag in script.body.flags.split():
+        draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
+    about = f"{script.body.flags} of the first line, in setup"
+    draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
+    _read_comments(draft)
+    statements = blocks(script.body)
+    if steps := side_by_side.find_steps(draft, statements):
+        before = [block for block in statements if block.start < steps[0].block.start]
+        preamble.follow_cd(draft, before)
+        if draft.folder == SUBMIT_DIR:
+            side_by_side.adopt_steps(draft, steps, statements)
+            preamble.adopt_preamble(draft, before, steps[0].launch)
+            return
+    chosen = training.find_training(draft, statements)
+    if chosen is None:
+        rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
+        draft.add(rest, "lost", training.REST)
+        if "ntasks" in draft.options:
+            draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
+        return
+    main, home = chosen
+    before = [block for block in statements if block.start < home.start]
+    preamble.follow_cd(draft, before)
+    invocation.adopt_launch(draft, main, read)
+    training.read_same_statement(draft, home, main)
+    training.read_after(draft, [block for block in statements if block.start > home.start])
+    preamble.adopt_preamble(draft, before, main)
+
+
+def _read_comments(draft: Draft) -> None:
+    """Drop comments, and what follows the end of the script."""
+    body, lines = draft.script.body, draft.script.lines
+    end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
+    asking = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
+    comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - asking
+    for number, text in enumerate(body.source.text.split("\n"), start=1):
+        if number in draft.outcomes or not lines[number - 1].strip():
+            continue
+        if number in comments or not text.strip():
+            draft.add((number,), "dropped", "comment")
+        elif number > end:
+            draft.add((number,), "dropped", "after the end of the script")
+
+
+def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
+    """Return the files, the script that they render, and what differs."""
+    _set_as_before(draft)
+    profile = documents.profile(draft, name, day)
+    job = documents.job(draft, name)
+    try:
+        resolved = documents.plan_of(job, profile, name)
+        rerun = ("sbatchgen", "render", f"{name}.yaml")
+        script = render(resolved, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
+        new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
+        proof.compare(draft, resolved, new)
+        of_resolved = check(resolved, log_folders_made=True)
+        for finding in of_resolved:
+            if finding.severity == "error":
+                draft.add((), "lost", f"render refuses the job: {finding.problem.what}")
+        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *of_resolved])
+    except SbatchgenError as error:
+        for problem in error.problems:
+            draft.add((), "lost", problem.what)
+        return _adoption(draft, name)
+    _note_differences(draft, resolved)
+    return replace(
+        _adoption(draft, name), mended=mended, left=left, job=job, profile=profile, rendered=script
+    )
+
+
+def _set_as_before(draft: Draft) -> None:
+    """Give variables that a new script sets by itself the values that the old start had."""
+    runtime = RUNTIMES[draft.profile.get("runtime", "host")]
+    if runtime.finds_user_packages and not runtime.is_container:
+        draft.env.setdefault("PYTHONNOUSERSITE", "")  # to Python, as if it were not set
+    of_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
+    if of_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
+        draft.env["OMP_NUM_THREADS"] = "1"
+        draft.note("OMP_NUM_THREADS is 1, as torchrun sets it: without it in env, a share of the CPUs")
+
+
+def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
+    """Note variables that the old script did not export."""
+    if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
+        draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
+    threads = exports.variables(resolved).get("OMP_NUM_THREADS")
+    if threads and "OMP_NUM_THREADS" not in {*draft.script.assigned, *draft.env}:
+        what = f"OMP_NUM_THREADS is {threads} here, and was not set"
+        draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
+
+
+def _adoption(draft: Draft, name: str) -> Adoption:
+    """Return the account of a script, without files; a line that has no remark is lost."""
+    numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
+    for number in numbers:
+        if number not in draft.outcomes:
+            blank = draft.script.lines[number - 1].strip() == "\\"  # its words are in the profile, as prefix
+            draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
+    return Adoption(
+        script=draft.script.file,
+        scheduler=other.name if (other := draft.script.other_scheduler) else "",
+        name=name,
+        remarks=sorted(draft.remarks, key=lambda remark: remark.lines[0] if remark.lines else 0),
+        lines={number: draft.outcomes[number] for number in numbers},
+        notes=draft.notes,
+    )

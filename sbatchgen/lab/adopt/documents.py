@@ -1,0 +1,67 @@
+"""The job YAML and the profile of a draft, and their resolved job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from sbatchgen.jobs.inputs.document import decode
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.resolved.programs import resolve_programs
+from sbatchgen.jobs.resolved.resolve import resolve
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.lab.adopt.draft import Draft
+
+# Options that a rendered script has by default.
+_OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
+_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args", "programs")
+
+
+def profile(draft: Draft, name: str, day: str) -> str:
+    """Return the profile's YAML."""
+    keys: dict[str, Any] = {
+        "name": f"{name}-cluster",
+        "url": draft.script.file,
+        "checked": day,
+        "description": f"the cluster of {draft.script.file.rpartition('/')[2]}",
+        **draft.profile,
+        "setup": [*draft.setup, *draft.step_setup, *draft.argument_lines],
+        "omit": [key for key in _OMITTED if key not in draft.options],
+    }
+    content = "the facts of its cluster, and lines of shell (setup)"
+    return f"# Adopted from {draft.script.file}: {content}.\n{_yaml(keys)}"
+
+
+def job(draft: Draft, name: str) -> str:
+    """Return the job's YAML."""
+    keys = {
+        "profile": f"./{name}-cluster.yaml",
+        **{key: draft.job[key] for key in _FIRST if key in draft.job},
+        "resume": "off",
+        "env": draft.env,
+        "options": draft.options,
+        "extra_options": draft.job.get("extra_options", {}),
+    }
+    return f"# Adopted from {draft.script.file}.\n{_yaml(keys)}"
+
+
+def _yaml(keys: Mapping[str, Any]) -> str:
+    filled = {key: value for key, value in keys.items() if value not in ({}, [])}
+    return str(yaml.dump(filled, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes None as an empty value: in a job, null is a word."""
+
+
+_Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
+
+
+def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
+    """Return the resolved job of a job YAML and a profile; raises DocumentError if they are wrong."""
+    cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
+    spec = decode(job, JobSpec, name=f"{name}.yaml")
+    mode, layers = spec.value.mode or "single", [layer(Level.JOB, spec.value, spec.places)]
+    return (resolve_programs if spec.value.programs else resolve)(cluster, layers, mode_name=mode, name=name)

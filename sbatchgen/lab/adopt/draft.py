@@ -1,0 +1,205 @@
+"""A job and its profile while a script is read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbatchgen.base.units import EnvName, ShellPath
+from sbatchgen.check.bash import Body, Piece, Word
+from sbatchgen.check.bash.chain import Tool, ToolOption
+from sbatchgen.check.bash.word import LITERAL
+from sbatchgen.check.script.launches import slurm_number
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.adopt.block import Block
+from sbatchgen.lab.adopt.remarks import RANK, Outcome, Remark
+
+_OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
+_PLAIN = ("", ":-", "-", ":?", "?")
+_ARGUMENTS = frozenset("#@*123456789")  # of the script
+SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """The job and the profile so far."""
+
+    script: JobScript
+    environment: Mapping[str, str]  # the user's, for HOME and USER
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
+    job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
+    profile: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
+    env: dict[str, str | None] = field(default_factory=dict)
+    setup: list[str] = field(default_factory=list)  # lines of shell that are kept
+    # lines of shell for the launch: options of srun, its variables
+    step_setup: list[str] = field(default_factory=list)
+    # variables of the old master address and ranks; the new script has its own
+    meeting: frozenset[str] = frozenset()
+    needed: set[str] = field(default_factory=set)  # variables that the lines for the launch expand
+    lines: range = range(0)  # the numbers of the launch's lines
+    # the long names of the options that differ from the script's, and have a remark
+    changed: set[str] = field(default_factory=set)
+    # the folder of relative paths at the launch; None if it is known only when the job runs
+    folder: str | None = SUBMIT_DIR
+    secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
+    notes: list[str] = field(default_factory=list)
+    # values that only the job knows, with the variables of arguments that get them
+    made: dict[str, str] = field(default_factory=dict)
+    made_names: set[str] = field(default_factory=set)  # the names in `made`
+    _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
+
+    @property
+    def body(self) -> Body:
+        """The script without its directives."""
+        return self.script.body
+
+    def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
+        """Note the outcome of lines; the more important of several outcomes counts."""
+        numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
+        for line in numbers if (numbers, outcome) not in self._marked else ():
+            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=RANK.index)
+        self._marked.add((numbers, outcome))
+        self.remarks[Remark(numbers, outcome, what, names)] = None
+
+    def lose(self, what: str, *names: str) -> None:
+        """Note what part of the launch has no place in a job."""
+        self.add(self.lines, "lost", what, *names)
+
+    def shell(self, block: Block, where: str) -> list[str]:
+        """Return the lines of a block as a profile holds them, and note that they are kept there."""
+        if (arguments := _ARGUMENTS & block.uses) and not block.defines:
+            if block.only_shows:
+                self.add(block.lines, "dropped", "it only prints the script's own arguments")
+                return []
+            names = (f"${name}" for name in sorted(arguments))
+            self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
+            return []
+        lines = []
+        for number, text in zip(block.lines, block.text.split("\n"), strict=True):
+            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+            if any(ord(char) < 32 or ord(char) == 127 for char in line):
+                what = "a tab or another control character: a profile can't hold the line"
+                self.add((number,), "lost", what)
+            else:
+                lines.append(line)
+                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{end}")
+        return lines
+
+    def variable_of(self, value: str) -> str:
+        """Return the variable that gets a value which only the job knows."""
+        name = self.made.setdefault(value, f"argument_{len(self.made) + 1}")
+        self.made_names.add(name)
+        return name
+
+    def note(self, text: str) -> None:
+        """Note another difference, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def argument_lines(self) -> list[str]:
+        """Lines of shell that set the variables of arguments."""
+        return [f"{name}={value}" for value, name in self.made.items()]
+
+    def known(self, word: Word, body: Body) -> str | None:
+        """Return the string that a word is where the job runs; None if only the job knows it.
+
+        The user's own HOME and USER are filled in, and numbers that the directives give.
+        """
+        pieces = [(self.text_of(piece), piece) for piece in body.followed(word).pieces]
+        texts = [self.of_user(piece) if text is None else text for text, piece in pieces]
+        return None if None in texts else "".join(filter(None, texts))
+
+    def text_of(self, piece: Piece) -> str | None:
+        """Return the string that a part of a word is, if the text or a directive gives it."""
+        if piece.kind in LITERAL:
+            return None if piece.kind == "glob" else piece.text
+        if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN:
+            return None
+        number = slurm_number(piece.name, self.script.resources)
+        return None if number is None else str(number)
+
+    def of_user(self, piece: Piece) -> str | None:
+        """Return the string that a part of a word is for the user."""
+        name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
+        plain = piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN
+        value = self.environment.get(name) if plain and name in _OF_USER else None
+        if value is None or name in self.script.assigned:
+            return None
+        self.note(f"{name} is {value}, as plain text")
+        return value
+
+    def path(self, word: Word, body: Body) -> str | None:
+        """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
+        try:
+            text = self._expandable(word, body)
+            return None if text is None else str(ShellPath.parse(text))
+        except ValueError:
+            return None
+
+    def _expandable(self, word: Word, body: Body) -> str | None:
+        for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
+            texts = [_of_path(piece) for piece in pieces]
+            if pieces and None not in texts:
+                self.needed |= {piece.name for piece in pieces}
+                return "".join(filter(None, texts))
+        return None
+
+    def option_env(self, tool: Tool, option: ToolOption) -> None:
+        """Take over the variable that an option of a container sets, NAME=VALUE."""
+        word = option.own_word(tool.body)
+        given = (self._expandable(word, tool.body) or "" if word else "").split(",")
+        pairs = [text.partition("=") for text in given]
+        pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]  # as the script has it
+        if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
+            self.env |= {name: value for name, _, value in pairs}
+        else:
+            names = (name or option.word.text for name, _, _ in pairs)
+            self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
+
+    def file(self, word: Word, body: Body) -> str | None:
+        """Return a path relative to the launch's folder as one relative to the folder of submission."""
+        path = self.path(word, body)
+        if path is None or path.startswith(("/", "${")) or "://" in path:
+            return path
+        if self.folder is None:
+            return None
+        path = path.removeprefix("./")
+        return path if self.folder == SUBMIT_DIR else f"{self.folder}/{path}"
+
+    def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
+        """Return the path that an option of a tool gives."""
+        path = option.value if option.value and not file else None
+        if path is None and (word := option.own_word(tool.body)):
+            path = (self.file if file else self.path)(word, tool.body)
+        if path is None:
+            self.lose(f"--{option.name}: the path is known only when the job runs")
+        return path
+
+    def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
+        """Return the paths that an option gives, separated by commas."""
+        return [path for path in (self.option_path(tool, option) or "").split(",") if path]
+
+
+def is_variable(name: str) -> bool:
+    """Whether a job's env may set a variable of this name."""
+    try:
+        EnvName.parse(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_path(piece: Piece) -> str | None:
+    if piece.kind == "text":
+        return None if "${" in piece.text else piece.text
+    if piece.kind == "tilde" and piece.text == "~":
+        return "${HOME}"
+    always = piece.operator in _PLAIN and piece.name == "SLURM_SUBMIT_DIR"  # set in each job
+    if piece.kind == "variable" and (piece.operator == "" or always) and not piece.subscript:
+        if piece.name == "PWD":
+            return SUBMIT_DIR
+        return f"${{{piece.name}}}"  # ShellPath checks the name
+    return SUBMIT_DIR if piece.text in ("$(pwd)", "`pwd`") else None

@@ -1,0 +1,316 @@
+"""The launch of the training, from srun to the trainer.
+
+Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py, whose options each have a variable
+PET_NAME.
+"""
+
+import posixpath
+import re
+
+from sbatchgen.base import quoting
+from sbatchgen.check.bash import Body, Command, Word, string_body
+from sbatchgen.check.bash.chain import Tool
+from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, SHELLS, programs
+from sbatchgen.check.script.known_options import PYXIS_NAMES
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes.enroot import OF_PYXIS
+from sbatchgen.lab.adopt import shape, training
+from sbatchgen.lab.adopt.block import Block, blocks
+from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
+from sbatchgen.lab.adopt.plain import Plain
+from sbatchgen.lab.adopt.trainer_arguments import arguments
+
+# What the rendered srun does in any case, or what is the default.
+_SAME_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
+_SAME = (*shape.COUNTS, *_SAME_WORDS.split())
+_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
+_LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
+_OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
+_GPUS = ("gpus", "gpus-per-node", "gres")
+# Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
+_OWN = """
+m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
+standalone use-env
+"""
+_WRAPPERS = frozenset(("command", "env", "exec", "nohup", "time"))
+_KNOWN = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
+_INSTEAD = {
+    "conda run": "write conda activate before it",
+    "numactl": "srun binds, by --cpu-bind and --mem-bind",
+    "taskset": "srun binds, by --cpu-bind",
+    "timeout": "--time ends the job",
+}
+
+
+def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
+    """Take over a launch."""
+    if read.prefix:
+        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
+        draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
+    for word, text in read.optional:
+        what = f"{word.text} is empty unless a condition holds; it would be: {text}"
+        draft.add((word.line,), "dropped", what)
+    _read_wrappers(draft, launch)
+    shape.adopt_shape(draft, launch)
+    if launch.step:
+        _read_step(draft, launch, launch.step)
+    for name, runtime in RUNTIMES.items():
+        if tool := runtime.tool(launch):
+            keys = runtime.adopt(draft, launch, tool)
+            draft.profile |= {"runtime": name, "runtimes": {name: keys}}
+            draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
+            break
+    if launch.launcher and not shape.module_of(launch):
+        _read_torchrun(draft, launch.launcher)
+    whole = _read_trainer(draft, launch)
+    _read_redirections(draft, launch.command)
+    if launch.command.name == "eval":
+        _read_eval(draft, launch.command)
+    if "trainer" in draft.job:
+        starter = draft.job.get("launcher") or draft.job["mode"]
+        draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
+    if not whole:  # an option without its value would train something else
+        del draft.job["mode"]
+
+
+def _read_wrappers(draft: Draft, launch: Launch) -> None:
+    """Take over the variables of the launch, and check the programs around the trainer."""
+    of_runtimes = [runtime.tool(launch) for runtime in RUNTIMES.values()]
+    for tool in launch.tools[:-1]:
+        if tool.name in SHELLS:
+            _check_shell(draft, launch, tool)
+        elif tool.name == "env" and not tool.given:
+            for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
+                name, equals, value = word.text.partition("=")
+                _set(draft, name, value if equals and "$" not in value else None)
+        elif tool.name in _KNOWN | programs("mpi") or tool in of_runtimes:
+            continue
+        elif tool.name not in {*_INSTEAD, *LAUNCHERS} and "runtime" not in draft.profile:
+            _read_prefix(draft, tool)
+        else:
+            instead = _INSTEAD.get(tool.name, "start the trainer itself")
+            draft.lose(f"{tool.name} around the trainer: {instead}")
+    body = launch.tools[0].body
+    for variable in launch.command.prefix:
+        literal = body.value(variable.word) if variable.word else None
+        _set(draft, variable.name, literal, variable.word)
+
+
+def _read_prefix(draft: Draft, tool: Tool) -> None:
+    """Take over the words of a program that starts the trainer, as poetry run."""
+    words = [tool.body.value(word) for word in tool.words[: len(tool.words) - len(tool.rest)]]
+    if all(words):
+        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": words}}}
+        draft.add(draft.lines, "understood", f"prefix: {words[0]}")
+    else:
+        draft.lose(f"{tool.name} with options that only the job knows")
+
+
+def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
+    if name in shape.RANKS:
+        draft.add(draft.lines, "understood", f"{name} as the script has it")
+    elif is_variable(name) and value is not None and "${" not in value:
+        draft.env[name] = value
+    elif is_variable(name) and word is not None and "PATH" not in name:
+        draft.step_setup.append(f"export {name}={word.text}")
+        draft.needed |= {*word.variables}
+        draft.add(draft.lines, "kept", "in setup, by export", name)
+    else:
+        draft.lose("set for the launch alone, to a value that is known only when the job runs", name)
+
+
+def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
+    """Keep what the string of bash -c holds before the launch."""
+    option = tool.option("command")
+    if option is None or option.value_word is None:
+        draft.lose(f"{tool.name} starts another script, which is not read")
+        return
+    inner = string_body(tool.body, option.value_word)
+    at = launch.program.words[0].at if launch.program.body is inner else -1
+    for block in blocks(inner):
+        names = [command.name for command in block.outer]
+        if block.start <= at < block.end:
+            _read_chain(draft, tool, block, at)
+        elif block.sets_only(shape.RANKS) or block.only_prints:
+            draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
+        elif block.start > at:
+            if block.only_closes:
+                draft.add(draft.lines, "dropped", "what follows the training in each task")
+            else:
+                draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
+        elif not block.only_assigns or any(each.exported for each in block.sets):
+            _keep_in_task(draft, block, block.text)
+
+
+def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
+    """Keep what is before the launch in its statement: `cd FOLDER && python train.py`."""
+    piped = [each for each in block.outer if each.at > at and each.pipe and each.name == "tee"]
+    commands = [each for each in block.outer if each.name not in ("export", "exec") and each not in piped]
+    names = {command.name for command in block.outer}
+    before = [command for command in commands if command.end <= at]
+    others = {each.name for each in block.sets} - shape.RANKS
+    text = block.body.source.text
+    starts = [*(command.at for command in before), commands[-1].at if commands else at]
+    gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
+    chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
+    apart = len(commands) - len(before) > 1 or (before and not chained)
+    if apart or (others and "export" in names) or (not commands and "exec" not in names):
+        draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+    for command in before:
+        _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
+
+
+def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
+    """Keep a block of bash -c as setup of each task, which gets the variables that it uses."""
+    outer = sorted(block.uses & draft.script.assigned)
+    draft.needed |= {*outer}
+    draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
+    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
+    draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
+
+
+def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
+    for option in step.given:
+        name, value = option.name, option.value
+        if name == "cpus-per-task":
+            count = launch.number(option, step)
+            if count is not None and count != (launch.resources.cpus_per_task or 1):
+                _set_step(draft, name, str(count))
+            continue
+        usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
+        if name in _LOGS:
+            draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
+        elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
+            continue
+        elif value is None or value != usual:
+            _set_step(draft, name, value)
+
+
+def _set_step(draft: Draft, name: str, value: str | None) -> None:
+    if value is None or name in _OF_NODES:
+        why = ": its value is known only when the job runs" if value is None else ""
+        draft.lose(f"--{name} of srun{why}")
+        return
+    draft.profile.setdefault("step", {})[name] = value or "true"
+    if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:
+        draft.profile.setdefault("plugin_options", []).append(f"{name}=" if value else name)
+    if name == "gpu-bind":
+        draft.profile["gpu_visibility"] = "task"
+    draft.add(draft.lines, "understood", "step", name)
+
+
+def _read_torchrun(draft: Draft, launcher: Tool) -> None:
+    for option in launcher.given:
+        if option.name in _OWN.split():
+            continue
+        word, body, value = option.own_word(launcher.body), launcher.body, option.value
+        if value is None and word:
+            in_task = body is not draft.body
+            value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
+        if option.name == "no-python" or value is None or "[@]" in value:
+            draft.lose(f"--{option.name} of torchrun")
+        else:
+            given = [f"--{option.name}={value}" if value else f"--{option.name}"]
+            draft.job["launcher_args"] = draft.job.get("launcher_args", []) + given
+
+
+def _read_trainer(draft: Draft, launch: Launch) -> bool:
+    """Take over the interpreter, the trainer and its arguments; return whether that are all of them."""
+    _read_interpreter(draft, launch)
+    python = next((tool for tool in launch.tools if tool.name == "python"), None)
+    for option in python.given if python else ():
+        if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
+            earlier = draft.env.get("PYTHONWARNINGS")
+            draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
+            draft.add(draft.lines, "understood", "env", "PYTHONWARNINGS")
+        elif option.name not in ("m", "u"):
+            draft.lose(f"-{option.name} of python")
+    own_module = shape.module_of(launch)
+    program, body = launch.program, launch.program.body
+    words = program.rest if program.name == "python" else program.words
+    if launch.launcher and own_module:  # the launcher is the trainer
+        words = launch.launcher.words
+        words = words[2 if words[0].text.endswith("accelerate") else 1 :]
+    if not words:
+        draft.lose(training.NO_FILE)
+        return False
+    pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
+    for word, value in pairs:
+        if value is None:
+            given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
+            what = "the script's own arguments" if given else "what is known only when the job runs"
+            draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
+    if own_module:
+        draft.job["trainer"] = own_module
+    elif (name := _program(draft, words[0], body)) is None:
+        draft.lose("the trainer's path is known only in the task", words[0].text)
+    else:
+        is_module = program.module or any(tool.module for tool in launch.tools)
+        draft.job["trainer"] = name if is_module else _file(draft, name)
+    draft.job["args"] = [value for _, value in pairs if value is not None]
+    return len(draft.job["args"]) == len(pairs)
+
+
+def _program(draft: Draft, word: Word, body: Body) -> str | None:
+    """Return the trainer's file or module, also in the folder of the launch."""
+    path = draft.path(word, body) or ""
+    name = path.removeprefix(f"{draft.folder}/")
+    if name != path and "${" not in name:
+        return name
+    value = next((text for _, text in arguments(draft, [word], body, in_task=body is not draft.body)), None)
+    return draft.known(word, body) or (None if value and "[@]" in value else value)
+
+
+def _read_interpreter(draft: Draft, launch: Launch) -> None:
+    """Take over the folder of a Python, or a torchrun: here python3 is the first one on PATH."""
+    tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
+    path = draft.path(tool.words[0], tool.body) or ""
+    if "/" in path:
+        path = draft.file(tool.words[0], tool.body) or ""
+    folder, slash, name = path.rpartition("/")
+    if re.fullmatch(r"python3\.\d+", name) or not path:
+        draft.lose(f"{tool.words[0].text}: python3 of an environment is started here")
+    elif slash and draft.profile.get("runtime"):
+        draft.lose(f"{path}: python3 of the image is started here")
+    elif slash and folder.endswith("/bin") and "venv" in folder:
+        environment = folder.removesuffix("/bin")
+        draft.profile |= {"runtime": "venv", "runtimes": {"venv": {"path": environment}}}
+        draft.add(draft.lines, "understood", f"runtime venv: {environment}")
+    elif slash:
+        absolute = folder if folder.startswith(("/", "${")) else f"{SUBMIT_DIR}/{folder}"
+        draft.profile["runtime"] = "host"
+        draft.step_setup.append(f"PATH={quoting.path(absolute)}:$PATH")
+        draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
+
+
+def _file(draft: Draft, name: str) -> str:
+    """Return the trainer's file; in a container relative to where that starts."""
+    workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
+    in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
+    if in_workdir:
+        name = posixpath.relpath(name, workdir)
+    return name if "/" in name or (name.endswith(".py") and not in_workdir) else f"./{name}"
+
+
+def _read_eval(draft: Draft, command: Command) -> None:
+    """Check the string of eval: it may only hold the launch and what its output is piped into."""
+    inner = string_body(draft.script.body, command.words[1])
+    first, *others = (command for command in inner.commands if not command.context.substitution)
+    if inner.sets or any(other.pipe is None or other.pipe is not first.pipe for other in others):
+        draft.lose("eval with more than the launch in it: write that out")
+    _read_redirections(draft, first)
+
+
+def _read_redirections(draft: Draft, command: Command) -> None:
+    for redirect in command.redirects:
+        if redirect.operator.startswith((">", "&>")):
+            draft.add(draft.lines, "dropped", "the job's log has what it prints, not its redirection")
+        else:
+            draft.lose(f"{redirect.operator} into the trainer")
+    if command.pipe and command.pipe.stages:
+        others = [other for stage in command.pipe.stages for other in stage if other is not command]
+        if command in command.pipe.stages[0] and all(other.name == "tee" for other in others):
+            draft.add(draft.lines, "dropped", "the job's log has what it prints, not tee")
+        else:
+            draft.lose("a pipe at the trainer")

@@ -1,0 +1,104 @@
+"""The old script compared with the new one: what they request of Slurm and start, what lint reports."""
+
+from collections.abc import Container, Sequence
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.check.bash.variables import LOCAL
+from sbatchgen.check.sbatch.values import mebibytes, minutes
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.render import SECOND_PART
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.lab.adopt import training
+from sbatchgen.lab.adopt.draft import Draft
+from sbatchgen.lab.adopt.plain import as_it_runs, plain
+from sbatchgen.lab.adopt.slurm_options import options_of
+from sbatchgen.lab.adopt.trainer_arguments import arguments
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
+
+
+def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
+    """Note what differs, as lost."""
+    before, after = _requested(draft.script), _requested(new)
+    before.setdefault("job-name", draft.options.get("job_name", ""))
+    for option in sorted((before.keys() | after.keys()) - draft.changed):
+        old, now = before.get(option, ""), after.get(option, "")
+        if old != now:
+            what = f"--{option}: {old or 'none'} in the old script, {now or 'none'} in the new one"
+            draft.add((), "lost", what)
+    after = draft.profile.get("setup_after_runtime", ())
+    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
+    first_part = new.lines[: new.text.rpartition(SECOND_PART)[0].count("\n")]
+    held = {number for number, line in enumerate(first_part, start=1) if line in setup}
+    late = {number for number, line in enumerate(first_part, start=1) if line in after}
+    for name in _overwritten(draft, resolved, new, held, late):
+        what = f"the new script sets {name} too: write its value as plain text, or give it another name"
+        draft.add((), "lost", what)
+    ours = {command.context.function for command in new.body.commands if command.line not in held} - {""}
+    for command in draft.script.body.commands:
+        name, line = command.context.function, command.line
+        if name in ours and draft.outcomes.get(line) == "kept":
+            what = f"the new script has its own function {name}: give this one another name"
+            draft.add((line,), "lost", what)
+    if resolved.programs:
+        return  # their commands are the words of the old steps
+    old_start, new_start = _started(draft.script, draft), _started(plain(as_it_runs(new)).script, draft)
+    if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
+        draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
+
+
+def _requested(script: JobScript) -> dict[str, str]:
+    """Return what is requested of Slurm, each value as Slurm counts."""
+    values = {}
+    for name, use in options_of(script).items():
+        text = "set" if use.value is None else use.value
+        if name in ("time", "time-min"):
+            text = str(minutes(text))
+        elif name in _MEMORY:
+            text = str(mebibytes(text))
+        values[name] = text
+    return values
+
+
+def _overwritten(
+    draft: Draft, resolved: ResolvedJob, new: JobScript, held: Container[int], late: Container[int]
+) -> list[str]:
+    """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
+    folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
+    theirs, ours = {*draft.needed}, set()
+    local = {(each.context.function, each.name) for each in new.body.sets if each.by in LOCAL}
+    for assignment in new.body.sets:
+        name, word, line = assignment.name, assignment.word, assignment.line
+        if assignment.prefix or (assignment.context.function, name) in local:
+            continue
+        if line in held and line not in late and (assignment.exported or name in folders):
+            theirs.add(name)
+        elif line not in held and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+            ours.add(name)
+    return sorted((theirs & ours) - draft.meeting - draft.env.keys())
+
+
+def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
+    launch = training.main(script)
+    if launch is None:
+        return ()
+    program, body = launch.program, launch.program.body
+    workers = launch.workers or (script.resources.gpu_count if launch.launcher else 1)
+    agents = 1 if launch.launcher else launch.tasks_per_node
+    words = program.rest[1:] if program.name == "python" else program.rest
+    values = arguments(draft, words, body, in_task=body is not script.body)
+    return (workers, agents, [word.text if value is None else value for word, value in values])
+
+
+def mended_and_left(
+    draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """Note the old script's findings that the new one does not have; return these, and the others."""
+    still = {finding.rule for finding in after}
+    mended = [finding for finding in before if finding.rule not in still]
+    for finding in mended:
+        if line := finding.place.line:
+            understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
+            as_read = "as Slurm reads it today, " if understood else ""
+            draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
+    return mended, [finding for finding in before if finding.rule in still]

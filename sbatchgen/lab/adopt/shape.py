@@ -1,0 +1,174 @@
+"""How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
+
+import re
+
+from sbatchgen.check.executables.program import PROGRAMS, programs
+from sbatchgen.check.script.launches import Launch, fixed_nodes
+from sbatchgen.lab.adopt.draft import Draft
+
+COUNTS = ("nodes", "ntasks", "ntasks-per-node")
+_OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
+_RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
+RANKS = frozenset(_RANKS.split())
+RAY = "write the command as a program of a job file, with preset: ray"
+_STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
+# Launchers that are programs of Python to a job, which start the processes of one node.
+MODULES = {
+    name: PROGRAMS[name].modules[0]
+    for name in programs("launcher") - {"tune run"}  # its modules are those of torchrun
+    if PROGRAMS[name].modules
+}
+
+
+def module_of(launch: Launch) -> str | None:
+    """Return the module of a launcher that a job starts as its trainer, with the launcher's own options.
+
+    Of torchrun, if only the job knows the number of processes, or if the program gets --local-rank.
+    """
+    launcher = launch.launcher
+    if launcher is None or launcher.name != "torchrun":
+        return MODULES.get(launcher.name) if launcher else None
+    if launcher.words[0].text.endswith("distributed.launch") and not launcher.option("use-env"):
+        return "torch.distributed.launch"
+    return None if _workers(launch) else "torch.distributed.run"
+
+
+def _workers(launch: Launch) -> int:
+    """Return how many processes torchrun starts on a node; 0 if only the job knows.
+
+    SLURM_GPUS_PER_NODE that is empty, or names the type too, was meant to be the number of GPUs.
+    """
+    launcher = launch.launcher
+    option = launcher.option("nproc-per-node") if launcher else None
+    if launch.workers or not launcher or not option:
+        return launch.workers or 0
+    of_gpus = launcher.text_of(option).strip('"') in _OF_GPUS
+    return launch.resources.gpu_count if of_gpus else 0
+
+
+def adopt_shape(draft: Draft, launch: Launch) -> None:
+    """Take over the mode, the launcher and the numbers of processes."""
+    resources, tasks = draft.script.resources, launch.tasks or 1
+    nodes = fixed_nodes(resources)
+    if not nodes or launch.tasks is None:
+        draft.lose("the script does not say how many processes start on how many nodes")
+        nodes = nodes or 1
+    if "nodes" not in resources.options:
+        if (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
+            draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
+        elif nodes > 1 or resources.gpus_per_task:  # without --ntasks, sbatch would refuse --gpus-per-task
+            draft.options["nodes"] = nodes
+            draft.changed.add("nodes")
+            draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
+    _as_per_node(draft, nodes)
+    _lose_starters(draft, launch)
+    launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
+    if launcher == "torchrun" and not module:
+        _of_torchrun(draft, launch, nodes)
+    elif (
+        launcher in ("accelerate launch", "accelerate-launch", "torchrun")
+        and tasks == nodes > 1
+        and launch.step
+    ):
+        draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
+        _one_task(draft)
+    elif launcher and (nodes > 1 or tasks > 1):
+        draft.job["mode"] = "ddp"
+        draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
+    elif launch.step and tasks > 1:
+        _of_srun(draft, launch, nodes)
+    else:
+        _of_one_process(draft, launch, nodes)
+
+
+def _lose_starters(draft: Draft, launch: Launch) -> None:
+    """Note what starts tasks and has no key: Slurm refuses --ntasks-per-gpu beside --ntasks-per-node."""
+    resources = draft.script.resources
+    if each := resources.ntasks_per_gpu:
+        number = each * resources.gpu_count or "N"
+        binds = f"--ntasks-per-node={number} --gpu-bind=single:{each}"
+        draft.lose(f"--ntasks-per-gpu={each}: write {binds} for it")
+    if launch.mpi:
+        draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
+
+
+def _as_per_node(draft: Draft, nodes: int) -> None:
+    options, tasks = draft.options, draft.script.resources.ntasks
+    if "ntasks" not in options or not tasks:
+        return
+    if tasks % nodes:
+        draft.lose(f"--ntasks={tasks} on {nodes} nodes: not the same number on each")
+        return
+    del options["ntasks"]
+    options["ntasks_per_node"] = tasks // nodes
+    line = draft.script.resources.place("ntasks").line
+    draft.add((line,), "understood", "options", f"ntasks_per_node {tasks // nodes}")
+    draft.changed |= {"ntasks", "ntasks-per-node"}
+
+
+def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
+    nnodes, agents = launch.told_nodes, launch.tasks or 1
+    draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
+    if agents < nodes and nnodes != nodes:
+        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
+    elif nnodes not in (nodes, None) and nodes > 1:
+        draft.lose(f"torchrun has --nnodes={nnodes}, and the job has {nodes} nodes: correct one of them")
+    _one_task(draft)
+
+
+def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
+    resources, step = draft.script.resources, launch.step
+    bound = [option.value for option in step.given if option.name == "gpu-bind"] if step else []
+    tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
+    draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
+    if resources.gpus_per_task and per_node > 1 and "none" not in (draft.script.option("gpu-bind"), *bound):
+        draft.profile["gpu_visibility"] = "task"
+        draft.add(draft.lines, "understood", "gpu_visibility: task, by --gpus-per-task")
+    requested = nodes * resources.tasks_per_node
+    partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
+    if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or requested)):
+        draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
+
+
+def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
+    resources = draft.script.resources
+    contained = launch.container or (launch.step and launch.step.option("container-image"))
+    options = {option.name for option in launch.container.given} if launch.container else set()
+    on_gpu = options & {"nv", "rocm", "gpu"}
+    if resources.gpu_count > 1:
+        mode = "dataparallel"
+    else:
+        mode = "single" if resources.gpu_count or resources.shards or on_gpu or not contained else "cpu"
+    draft.job["mode"] = mode
+    if mode == "cpu":
+        draft.job.pop("gpu_request", None)
+    if nodes > 1:
+        draft.lose(_why_one(draft, nodes))
+    _one_task(draft)
+
+
+def _why_one(draft: Draft, nodes: int) -> str:
+    """Return why no job of several nodes can be made of one process, with what to do instead."""
+    if _STARTS_RAY.search(draft.body.source.text):
+        return f"Ray runs on {nodes} nodes: {RAY}"
+    if any(each.command.background and not each.is_helper for each in draft.script.launches):
+        return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
+    return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
+
+
+def _one_task(draft: Draft) -> None:
+    """Give the CPUs of all tasks of a node to one, which starts everything."""
+    resources, options = draft.script.resources, draft.options
+    tasks = resources.tasks_per_node
+    if tasks <= 1:
+        return
+    cpus = tasks * (resources.cpus_per_task or 1)
+    options |= {"ntasks_per_node": 1, "cpus_per_task": cpus}
+    draft.changed |= {"ntasks", "ntasks-per-node", "cpus-per-task"}
+    if resources.gpus_per_task:
+        (kind, count), *_ = resources.gpus_per_task
+        options["gpus_per_task"] = f"{kind}:{tasks * count}" if kind else str(tasks * count)
+        draft.changed.add("gpus-per-task")
+    lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")} - {0, 1}
+    what = f"one task of {cpus} CPUs on each node, for the {tasks} tasks: one process is started there"
+    draft.add(tuple(sorted(lines)), "mended", what)

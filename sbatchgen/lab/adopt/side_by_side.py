@@ -1,0 +1,223 @@
+"""Steps that run side by side, `srun ... &` and `wait`, as the programs of a job.
+
+Only where it is certain which nodes each gets: all are in the background, but for a last one that the job
+ends with, and together they have the nodes of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sbatchgen.base.units import ProgramName
+from sbatchgen.check.bash.chain import Tool
+from sbatchgen.check.script.launches import Launch
+from sbatchgen.jobs.resolved.programs import MOST
+from sbatchgen.lab.adopt.block import Block
+from sbatchgen.lab.adopt.draft import Draft
+from sbatchgen.lab.adopt.trainer_arguments import arguments
+
+# Options of srun: those of a program's share, and those that change nothing of what starts where.
+_SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
+_SAME = """
+error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
+unbuffered
+"""
+_MAIN_ENDS = "a program in the background that fails ends the job: the script did not see its end"
+_PLACED = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_SLEPT = re.compile(r"\d{1,5}")
+_SLEEPING, _THEN = ("bash", "-c"), '; exec "$@"'
+_PORTS = ("--port", "-p", "--http-port", "--server-port")
+_ENDS = "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
+
+
+class BackgroundStep(NamedTuple):
+    """A step in the background, and the statement that starts it."""
+
+    launch: Launch
+    block: Block
+    program: dict[str, Any]  # its keys in the job file
+
+
+def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
+    """Return the steps that become programs; none unless that is certain."""
+    launches = [each for each in draft.script.launches if not each.is_helper]
+    if not 2 <= len(launches) <= MOST:
+        return []
+    steps = []
+    for launch in launches:
+        block = next((each for each in statements if each.start <= launch.command.at < each.end), None)
+        last = launch is launches[-1] and not launch.command.background
+        program = _program(draft, launch) if block and _is_alone(launch, block, last=last) else None
+        if block is None or program is None:
+            return []
+        steps.append(BackgroundStep(launch, block, program))
+    rest = _after(steps, statements)
+    nodes = sum(step.program["nodes"] for step in steps)
+    is_certain = nodes == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
+    if launches[-1].command.background:
+        waits = [command for block in rest for command in block.commands if command.name == "wait"]
+        closes = bool(waits) and all(len(command.words) == 1 for command in waits)
+        closes = closes and all(block.only_closes for block in rest)
+    else:
+        before = [block for block in rest if block.start < steps[-1].block.start]
+        after = [block for block in rest if block.start > steps[-1].block.start]
+        closes = all(_sleeps(block) is not None or block.only_closes for block in before)
+        closes = closes and all(block.only_closes or _kills(block) for block in after)
+    is_certain = is_certain and closes and not any(draft.body.traps)
+    return steps if is_certain and _names_hosts(draft, steps) else []
+
+
+def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
+    """Put {server.host} in place of the node that a script names for a step; return whether none is left.
+
+    A job may give a program another node than the script did.
+    """
+    hosts: dict[str, str] = {}
+    used: set[str] = set()
+    for step, name in zip(steps, _names(steps), strict=True):
+        option = step.launch.step.option("nodelist") if step.launch.step else None
+        word = option.own_word(draft.body) if option else None
+        if word is None:
+            continue
+        used |= {*_VARIABLE.findall(word.text)}
+        for _, text in arguments(draft, [word], draft.body, in_task=False):
+            first = _PLACED.match(text) if text and text.partition(",")[1] else None
+            if text:
+                hosts[_bare(draft, first[0] if first else text)] = f"{{{name}.host}}"
+    for step in steps:
+        words = []
+        for text in step.program["command"]:
+            placed = _PLACED.sub(lambda match: hosts.get(_bare(draft, match[0]), match[0]), text)
+            kept = " ".join(_bare(draft, match[0]) for match in _PLACED.finditer(placed))
+            left = {*_VARIABLE.findall(kept)}
+            if left & used or any(host in text for host in hosts if not host.startswith("{")):
+                return False
+            words.append(placed)
+        step.program["command"] = words
+    return True
+
+
+def _bare(draft: Draft, text: str) -> str:
+    """Return what a placeholder stands for in the script, without quotes; other text as it is."""
+    match = _PLACED.fullmatch(text)
+    if match is None:
+        return text
+    made = {name: value for value, name in draft.made.items()}
+    return "{" + made.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "") + "}"
+
+
+def _sleeps(block: Block) -> int | None:
+    """Return the seconds that a statement waits, if it does nothing else."""
+    (command, *others) = block.commands or (None,)
+    if command is None or others or command.name != "sleep" or len(command.words) != 2:
+        return None
+    text = command.words[1].text
+    return int(text) if _SLEPT.fullmatch(text) else None
+
+
+def _kills(block: Block) -> bool:
+    """Whether a statement ends what is in the background, as the end of a job's main program does."""
+    return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
+
+
+def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[str]:
+    """Let the last step, the main program, wait for the others as the script does; return what to note.
+
+    A program with a port is ready when that is open. Without one the main program sleeps as the script does.
+    """
+    *others, main = steps
+    main.program["main"] = True
+    slept = sum(_sleeps(block) or 0 for block in _after(steps, statements) if block.start < main.block.start)
+    ports = {number: _port(step.program["command"]) for number, step in enumerate(others)}
+    names = _names(steps)
+    if all(ports.values()):
+        for number, step in enumerate(others):
+            step.program["ready"] = {"port": ports[number]}
+        main.program["needs"] = names[:-1]
+        note = f"{names[-1]} starts when the ports of the others are open, not after {slept} s"
+        return [_MAIN_ENDS, *([note] if slept else [])]
+    if slept:
+        main.program["command"] = [*_SLEEPING, f"sleep {slept}" + _THEN, names[-1], *main.program["command"]]
+    return [_MAIN_ENDS]
+
+
+def _port(words: Sequence[str]) -> str:
+    """Return the port that a command names, "" without one."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        value = value or following
+        if name in _PORTS and value.isdigit():
+            return value
+    return ""
+
+
+def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
+    """Take over the steps."""
+    has_main = not steps[-1].launch.command.background
+    notes = _waiting(steps, statements) if has_main else [_ENDS]
+    programs = draft.job["programs"] = {}
+    for (launch, block, program), name in zip(steps, _names(steps), strict=True):
+        programs[name] = program
+        draft.add(block.lines, "understood", f"program {name}: {launch.program.words[0].text}")
+    ending = "its main program" if has_main else "the last of its programs"
+    for block in _after(steps, statements):
+        about = f"the job ends with {ending}"
+        if _sleeps(block) is not None:
+            about = "the main program waits for the others"
+        draft.add(block.lines, "dropped", about)
+    for option in ("nodes", "ntasks", "ntasks_per_node"):
+        draft.options.pop(option, None)
+    draft.changed |= {"ntasks", "ntasks-per-node"}
+    for note in notes:
+        draft.note(note)
+
+
+def _after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
+    """Return the other statements after the first step."""
+    ours = [step.block for step in steps]
+    return [block for block in statements if block.start > ours[0].start and block not in ours]
+
+
+def _is_alone(launch: Launch, block: Block, *, last: bool) -> bool:
+    """Whether a statement is a step in the background, or the last one, and nothing else."""
+    command = launch.command
+    is_step = bool(launch.tools) and launch.tools[0] is launch.step
+    plain = (command.background or last) and command.context.top and not command.pipe and not command.prefix
+    writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
+    return is_step and plain and writes and [*block.commands] == [command]
+
+
+def _program(draft: Draft, launch: Launch) -> dict[str, Any] | None:
+    step = launch.step
+    if step is None or {option.name for option in step.given} - {*_SAME.split(), *_SHARES}:
+        return None
+    words = [value for _, value in arguments(draft, step.rest, draft.body, in_task=False)]
+    nodes, tasks = launch.nodes, launch.tasks
+    if None in words or "nodes" not in step.options or nodes is None or tasks != nodes:
+        return None
+    share = dict(_share(step))
+    return None if None in share.values() else {"command": words, "nodes": nodes, **share}
+
+
+def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
+    """Yield the GPUs and CPUs that a step asks for on each node; None for what is not a number."""
+    for option in step.given:
+        if key := _SHARES.get(option.name):
+            match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
+            is_known = match and (option.name != "gpus" or step.options["nodes"] == "1")
+            yield key, int(match[1]) if match and is_known else None
+
+
+def _names(steps: Sequence[BackgroundStep]) -> list[str]:
+    """Return a name for each program: that of its file, with a number where two would have the same."""
+    names: list[str] = []
+    for launch, *_ in steps:
+        words = launch.program.rest if launch.program.name == "python" else launch.program.words
+        file = words[0].text.rpartition("/")[2].partition(".")[0] if words else ""
+        stem = re.sub("[^a-z0-9]+", "-", file.lower()).strip("-0123456789") or "program"
+        taken = stem in names or stem in ProgramName.TAKEN
+        names.append(f"{stem}-{len(names) + 1}" if taken else stem)
+    return names

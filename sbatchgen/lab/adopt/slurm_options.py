@@ -1,0 +1,136 @@
+"""Directives -> options of the job, and facts of the cluster."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from sbatchgen.base.units import Duration
+from sbatchgen.check.sbatch.getopt import Option
+from sbatchgen.check.sbatch.header import FOREIGN, READ, Kind
+from sbatchgen.check.sbatch.values import INFINITE, minutes
+from sbatchgen.check.script.job import OLD_SLURM
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.document import parse_scalar
+from sbatchgen.jobs.inputs.flags import key_type
+from sbatchgen.jobs.inputs.options import GPU_OPTIONS, NAMES
+from sbatchgen.lab.adopt.draft import Draft
+
+_IGNORED = {
+    Kind.LATE: "Slurm ignores it after the first command",
+    Kind.LOOKALIKE: "a comment to Slurm",
+    Kind.DISABLED: "a comment to Slurm",
+}
+_FORMS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")  # of requesting GPUs, that a profile may name
+
+
+def adopt_options(draft: Draft) -> None:
+    """Take over what the directives request."""
+    script, counts = draft.script, options_of(draft.script)
+    uses = defaultdict[int, list[Option]](list)
+    for use in (use for use in script.uses if isinstance(use, Option)):
+        uses[use.line].append(use)
+    _lose_others(draft)
+    for directive in script.sbatch.directives:
+        if directive.component > 0:
+            draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
+        elif directive.kind in _IGNORED:
+            draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
+        elif directive.kind in READ:
+            _read_line(draft, directive.line, uses[directive.line], counts)
+    name = script.file.rpartition("/")[2]  # as sbatch names a job without --job-name
+    if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
+        with contextlib.suppress(ValueError):
+            draft.options["job_name"] = _value("job_name", name)
+    _ask_once(draft)
+    form = next((key for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
+    if form:
+        draft.profile["gpu_request"] = form
+    elif not script.resources.gpu_option:
+        draft.job["gpu_request"] = "none"
+
+
+def _lose_others(draft: Draft) -> None:
+    """Note the options of other schedulers, which no key expresses."""
+    script = draft.script
+    if other := script.other_scheduler:
+        draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
+    elif script.sbatch.has_foreign:
+        for line in (each.line for each in script.sbatch.directives if each.kind in FOREIGN):
+            draft.add((line,), "lost", "an option of another scheduler: write it as #SBATCH")
+
+
+def _ask_once(draft: Draft) -> None:
+    """Drop --gpus-per-node next to a --gres that requests the same, which Slurm 26.05 refuses."""
+    resources, options = draft.script.resources, draft.options
+    if "gres" not in options or "gpus_per_node" not in options:
+        return
+    gpus = tuple(("gpu", *pair) for pair in resources.gpus_per_node or ())
+    if gpus and gpus == resources.gres:
+        del options["gpus_per_node"]
+        draft.changed.add("gpus-per-node")
+        line = resources.place("gpus-per-node").line
+        draft.add((line,), "mended", f"--gres={options['gres']} requests the same")
+
+
+def options_of(script: JobScript) -> dict[str, Option]:
+    """Return the use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
+    old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
+    return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
+
+
+def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[str, Option]) -> None:
+    line = (number,)
+    if not uses:
+        draft.add(line, "dropped", "it requests nothing")
+    for use in uses:
+        last = counts[use.name]
+        if last.word == use.word:
+            _read_option(draft, last)
+        elif use.name == "mail-type":
+            what = f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
+            draft.add(line, "mended", what)
+        else:
+            draft.add(line, "dropped", f"--{use.name} of line {last.line} counts")
+
+
+def _read_option(draft: Draft, use: Option) -> None:
+    """Take over an option with the value that Slurm reads today."""
+    name, key, line = use.name, use.name.replace("-", "_"), (use.line,)
+    text = "true" if use.value is None else use.value
+    if name in ("requeue", "no-requeue"):
+        key, text = "requeue", use.value or str(name == "requeue").lower()
+    elif name.startswith("container-"):
+        draft.changed.add(name)
+        draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
+        return
+    elif key not in NAMES:
+        draft.job.setdefault("extra_options", {})[name] = text
+        draft.add(line, "understood", "options", name)
+        return
+    try:
+        draft.options[key] = _value(key, text)
+    except ValueError as error:
+        draft.changed.add(name)
+        if key in ("output", "error") and use.value:
+            what = f"left out: {error}. To Slurm it is a folder of that name; the log goes to the default"
+            draft.add(line, "mended", what)
+        else:
+            draft.add(line, "lost", str(error))
+        return
+    if key != "ntasks":  # the launch shows how many run on each node
+        draft.add(line, "understood", "options", key)
+
+
+def _value(key: str, text: str) -> Any:
+    """Return the value of an option, as a job has it; raises ValueError if no job can have it."""
+    if key in ("time", "time_min") and (limit := minutes(text)) is not None:
+        if limit in (0, INFINITE):
+            raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
+        return str(Duration(60 * limit))
+    if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
+        text = text.partition("-")[0]
+    if key in ("output", "error") and "$" in text:
+        raise ValueError("Slurm expands no variables in directives")
+    value = parse_scalar(text, key_type(f"options.{key}"))
+    return value if isinstance(value, bool) or type(value) is int else str(value)

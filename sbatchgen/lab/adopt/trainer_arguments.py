@@ -1,0 +1,169 @@
+"""The arguments of the trainer -> the arguments of a job: text, and variables of the job."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sbatchgen.check.bash import Assignment, Body, Piece, Word
+from sbatchgen.lab.adopt.draft import Draft
+
+_OWN = ("@", "*")  # the script's own arguments
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
+# Variables with another value in each task, and variables with another value in a step.
+_OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
+_DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
+_NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
+_PLAIN = ("", ":-", "-", ":?", "?")  # operators that leave a value as it is
+_SPLITS = re.compile(r"[\s*?\[]")  # what makes several words of a value, or names of files
+_DEEPEST = 8  # variables in the values of variables
+# Commands that print a single word.
+_ONE_WORD = re.compile(
+    r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
+    r"|\|\s*(?:(?:head|tail|wc)\b[^|]*|awk\b[^|]*\{ *print \$\d+[ ;}][^|]*)$"
+)
+
+
+def arguments(
+    draft: Draft, words: Iterable[Word], body: Body, *, in_task: bool
+) -> Iterator[tuple[Word, str | None]]:
+    """Yield words with the string that a job has for each; None if it can't have one.
+
+    `in_task`: a shell in each task reads that string.
+
+    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
+    own arguments are left out.
+    """
+    for word in words:
+        pieces = body.followed(word).pieces
+        if pieces and all(piece.kind == "variable" and piece.name in _OWN for piece in pieces):
+            draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
+            continue
+        if (piece := word.only_piece) and piece.subscript and piece.name in draft.made_names:
+            yield word, f"{{env:{piece.name}[@]}}"  # of the new script
+            continue
+        texts = []
+        for piece in word.pieces:
+            followed = body.followed(replace(word, pieces=(piece,)))
+            known = [draft.text_of(each) for each in followed.pieces]
+            if (
+                piece.kind == "variable"
+                and not piece.quoted
+                and _SPLITS.search("".join(filter(None, known)) or " ")
+            ):
+                known = [None] if None not in known else known
+            if None not in known:
+                texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
+            elif in_task:
+                inner = followed.only_piece or piece
+                texts.append(_in_task(draft, inner, body) or _in_task(draft, piece, body))
+            else:
+                texts.append(_in_batch(draft, piece, word))
+        if None in texts:
+            yield word, None if in_task else _as_array(draft, word)
+        else:
+            yield word, "".join(filter(None, texts))
+
+
+def _as_array(draft: Draft, word: Word) -> str | None:
+    """Return a placeholder of the array that a word becomes; None if it could become another in the job."""
+    # Not of the old script.
+    is_new = f"({word.text})" not in draft.made and word.source is not draft.body.source
+    changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
+    if is_new or changed or not word.text.isprintable():
+        return None
+    draft.needed |= {*_NAME.findall(word.text)}
+    return f"{{env:{draft.variable_of(f'({word.text})')}[@]}}"
+
+
+def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
+    """Whether a variable may have another value where the arguments are set."""
+    sets = [each.at < piece.at for each in draft.body.sets_of(piece.name)]
+    return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
+
+
+def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
+    """Return what a job has for an expansion that the batch script makes, if that is one word."""
+    if piece.kind not in ("variable", "arithmetic", "command"):
+        return draft.of_user(piece)
+    values = [each.word.value for each in draft.body.sets_of(piece.name) if each.word]
+    if piece.kind == "command":
+        one_word = _ONE_WORD.search(piece.text) is not None
+    else:
+        blank = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
+        sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
+        arrays = any(each.items is not None for each in sets)
+        one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
+    changed = piece.kind == "variable" and _changes(draft, piece, word)
+    if piece.kind == "variable" and not piece.quoted:
+        one_word = one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
+        one_word = one_word or (piece.subscript.isdigit() and _splits(sets))
+    if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
+        return None
+    draft.needed |= {*_NAME.findall(piece.text)}
+    if piece.kind == "variable" and not piece.subscript and not piece.operator:
+        return f"{{env:{piece.name}}}"
+    value = f'"{piece.text}"' if piece.quoted else piece.text
+    return f"{{env:{draft.variable_of(value)}}}"
+
+
+def _splits(sets: Iterable[Assignment]) -> bool:
+    """Whether bash makes the items of an array of what commands print: no item has a blank."""
+    items = [item.only_piece for each in sets for item in each.items or ()]
+    return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
+
+
+def _is_folder(piece: Piece, word: Word) -> bool:
+    """Whether a variable starts a path, as $SCRATCH/x: a blank in the path would break the old script."""
+    following = [each for each in word.pieces if each.at > piece.at]
+    return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
+
+
+def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
+    """Whether bash makes one word of a variable without quotes: the script always gives it one.
+
+    A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
+    """
+    if _NEVER_BLANK.match(piece.name) or piece.name in draft.made_names:
+        return True
+    sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
+    certain = any(each.context.top and each.word for each in sets)
+    if not certain or depth > _DEEPEST or piece.operator not in _PLAIN:
+        return False
+    return all(each.word is not None and _is_one_word(draft, each.word, depth) for each in sets)
+
+
+def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
+    """Whether a value has no blanks and is not empty."""
+    for piece in word.pieces:
+        if piece.kind == "variable":
+            if not _has_one_word(draft, piece, depth + 1):
+                return False
+        elif piece.kind == "command":
+            if not _ONE_WORD.search(piece.text):
+                return False
+        elif _SPLITS.search(piece.text):
+            return False
+    return bool(word.pieces) and word.text not in ("", '""', "''")
+
+
+def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
+    """Return what a job has for an expansion in a string, which a task may make."""
+    if piece.kind == "glob" and piece.text.startswith("["):  # a list, as layers=[64,64]
+        why = "bash replaces it only by names of files, as letters of a list"
+        draft.note(f"{piece.text} stays as it is: {why}")
+        return piece.text
+    plain = piece.kind == "variable" and not piece.subscript and not piece.operator
+    if plain and _OF_TASKS.fullmatch(piece.name):  # a mark, for which each task sets its value
+        lines = draft.profile.setdefault("setup_per_task", [])
+        line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
+        lines += [] if line in lines else [line]
+        return f"@{piece.name}@"
+    plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
+    differs = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
+    words = [each.word for each in draft.body.sets if each.word]
+    words += [each for command in draft.body.commands for each in command.words]
+    texts = [word.text for word in words if not word.text.startswith("'")]
+    of_batch = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
+    is_same = of_batch or (plain and not differs)
+    return _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

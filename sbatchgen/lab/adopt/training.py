@@ -1,0 +1,171 @@
+"""The launch that is the training of a script, and the statements next to it."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.script.launches import HELPERS, Launch
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.adopt.block import CLOSING, Block, blocks
+from sbatchgen.lab.adopt.draft import Draft
+from sbatchgen.lab.adopt.shape import RANKS, RAY
+
+REST = "it starts no Python program that could become a job"
+NO_FILE = "python gets its program from a string or the input: write it into a file"
+_TRAINS = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
+# What is done with a trained model, by the name of the program or by an option of its trainer.
+_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
+_FOLLOWS = re.compile(
+    rf"(?:^|[_.-])(?:{_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
+)
+_OF_RESULT = re.compile(rf"--(?:{_WORDS})(?:[_-]only)?")
+_PLACES = ("function", "loop", "branch", "subshell")
+_HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
+
+
+def main(script: JobScript) -> Launch | None:
+    """Return the launch of the training: the last that trains by its name, with srun or a launcher."""
+    trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
+    return max(reversed(trainings), key=_trains, default=None)
+
+
+def _trains(launch: Launch) -> tuple[bool, bool, int]:
+    """How likely a launch is the training of its script, as train.py beside eval.py, train.py --eval."""
+    name = launch.program.name.rpartition("/")[2]
+    of_result = any(map(_OF_RESULT.fullmatch, launch.command.arguments))
+    likely = bool(_TRAINS.search(name)) - of_result
+    return not _FOLLOWS.search(name), bool(launch.step or launch.launcher), likely
+
+
+def unchained(script: JobScript) -> JobScript:
+    """Return the script with `cd FOLDER || exit; python train.py` for `cd FOLDER && python train.py`.
+
+    So what is before && becomes a statement, and the training starts only if that succeeds.
+    """
+    launch = main(script)
+    if launch is None or launch.command.background:
+        return script
+    home = _home(blocks(script.body), launch)
+    before = [command for command in home.outer if command.at < launch.command.at]
+    gaps = [(left.end, right.at) for left, right in pairwise([*before, launch.command])]
+    text = script.text
+    chained = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
+    if not before or before[0].at != home.start or any(left.test for left in before) or not chained:
+        return script
+    for end, at in reversed(gaps):
+        blank, _, rest = text[end:at].partition("&&")
+        semicolon = "" if rest.lstrip(" \t").startswith("\n") else ";"
+        text = f"{text[:end]}{blank or ' '}|| exit{semicolon}{rest}{text[at:]}"
+    return replace(script, text=text)
+
+
+def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
+    """Return the launch of the training and its block; report every other program."""
+    launch = main(draft.script)
+    if launch is None:
+        _say_why(draft)
+        return None
+    home, context, background = _home(statements, launch), launch.command.context, launch.command.background
+    draft.lines = home.lines
+    for place in _PLACES:
+        if getattr(context, place) and not (place == "subshell" and background):
+            which = f"the function {context.function}" if place == "function" else f"a {place}"
+            draft.lose(f"the training is started in {which}: start it outside")
+            return None
+    for other in draft.script.trainings:
+        block = _home(statements, other)
+        if other is not launch and (other.command.background or block is home):
+            what = f"another training at the same time ({other.program.name}): move it to a separate job"
+            draft.add(block.lines, "lost", what)
+        elif other is not launch and (other.step or other.launcher):
+            draft.needed |= {*RANKS}  # which it may read
+    if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
+        draft.lose("the launch sets a variable whose value is known only when the job runs")
+    if background and any(draft.script.body.traps):
+        what = "the training runs in the background while a trap waits"
+        draft.lose(f"{what}: see resume and requeue_on_timeout")
+    return launch, home
+
+
+def _say_why(draft: Draft) -> None:
+    body = draft.body
+    if submits := next((command for command in body.commands if command.name == "sbatch"), None):
+        draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
+    for other in draft.script.launches:
+        if other.is_helper or other.command.context.substitution:
+            continue
+        name = other.program.name
+        files = [word.text for word in other.program.words[1:] if not word.text.startswith("-")]
+        if name in SHELLS and files:
+            what = f"{files[0]} is started by {name}, and not read: adopt that script"
+        elif name == "python":
+            what = NO_FILE
+        else:
+            what = _not_python(name)
+        draft.add((other.command.line,), "lost", what)
+        return
+    for command in reversed(body.commands):
+        if not (command.test or command.context.substitution or command.name in HELPERS | CLOSING):
+            draft.add((command.line,), "lost", _not_python(command.name))
+            return
+
+
+def _not_python(name: str) -> str:
+    if name == "ray":
+        return f"Ray is not a Python program: {RAY}"
+    return f"{name} is not a Python program, and what it starts is not known"
+
+
+def _home(statements: Sequence[Block], launch: Launch) -> Block:
+    return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
+
+
+def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
+    """Read the other commands of the launch's statement."""
+    started = launch.command
+    for command in home.outer:
+        if command is started or (command.pipe is not None and command.pipe is started.pipe):
+            continue
+        if command.name in _HARMLESS:
+            draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
+        else:
+            draft.lose(f"{command.name} in the statement of the training: put it before")
+
+
+def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
+    """Keep the statements after the training in a function that runs when the script ends by itself."""
+    lines: list[str] = []
+    acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
+    for number, block in enumerate(blocks, start=1):
+        if any(draft.outcomes.get(line) == "lost" for line in block.lines):
+            continue
+        if number > max(acting, default=0):
+            draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
+        else:
+            draft.needed |= block.uses
+            lines += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+    if not lines:
+        return
+    traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
+    text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
+    exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
+    sometimes = any("TERM" in signals or not command.context.top for command, signals in traps)
+    if sometimes or text is None or (text and exits):
+        what = "a trap of the script's own, and commands after the training"
+        draft.lose(f"{what}: move these to a separate job")
+        return
+    goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+    draft.profile["setup_after_runtime"] = [
+        "after_training() {",
+        f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
+        '(exit "$ended") # so that it is $?',
+        *lines,
+        "fi",
+        *([f"{text} # the script's own trap"] if text else []),
+        "}",
+        "trap after_training EXIT; trap 'exit 143' TERM",
+    ]

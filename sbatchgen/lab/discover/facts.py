@@ -1,0 +1,390 @@
+"""The profile of a live cluster: keys for what Slurm shows, comments for what it does not."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from sbatchgen.base.units import Duration, Memory, Release, Weights
+from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.jobs.slurm.config import array_limits
+from sbatchgen.jobs.slurm.partition import SlurmPartition
+from sbatchgen.jobs.slurm.printed import count
+from sbatchgen.lab.discover.entries import Entry, flow, is_clean, lines, listed, scalar
+from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
+from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
+
+_MOST_FEATURES = 100
+_MOST_TEXT = 4000  # characters of a list of nodes
+_REPEATED = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
+_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
+_QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
+
+
+def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
+    """Return the whole file."""
+    entries = [
+        _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
+        Entry("name", scalar(name)),
+        Entry("url", '""  # the address of your guide'),
+        Entry("checked", today),
+        _comments("contact: whom to ask"),
+        *facts(cluster),
+        _comments(*_of_user(cluster)),
+        _comments(*_of_machine(cluster, environment)),
+    ]
+    return "\n".join([*lines(entries), ""])
+
+
+def facts(cluster: LiveCluster) -> list[Entry]:
+    """Return what Slurm shows, as keys of a profile."""
+    return [entry for entry in _facts(cluster) if entry.key or entry.above]
+
+
+def _comments(*above: str) -> Entry:
+    return Entry("", above=above)
+
+
+def _keys(**values: object) -> Iterator[Entry]:
+    """Yield the keys that are set, with their values."""
+    return (Entry(key, str(value)) for key, value in values.items() if value)
+
+
+def _facts(cluster: LiveCluster) -> Iterator[Entry]:
+    version = cluster.setting("SLURM_VERSION")
+    match = re.match(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", version)
+    try:
+        yield Entry("slurm", Release.parse(match[0] if match else ""))
+    except ValueError:
+        yield _comments(f"slurm: the release is not known here: {version or 'see sbatch --version'}")
+    default = next((partition.name for partition in cluster.partitions if partition.default), "")
+    if is_clean(default):
+        yield Entry("default_partition", scalar(default))
+    else:
+        yield _comments("No partition is the default one: jobs have to name theirs.")
+    yield from _limits(cluster)
+    yield from _partitions(cluster)
+    yield from _all_qos(cluster)
+    if cluster.settings:
+        names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
+        note = "Slurm knows no GPUs here: a job gets those of its nodes without an option."
+        yield Entry("gres_types", listed(names), [] if "gpu" in names else [note])
+        has_gpus = any(gres.name == "gpu" for node in cluster.nodes for gres in node.gres)
+        if "gpu" not in names and cluster.nodes and not has_gpus:
+            yield Entry("gpu_request", "none", ["Where nodes have GPUs, write gpus_per_node for them."])
+    if cluster.licenses is not None:
+        yield Entry("licenses", flow({name: n for name, n in cluster.licenses.items() if is_clean(name)}))
+    yield from _reservations(cluster)
+    if cluster.plugin_options is None:
+        yield _comments("plugin_options: not known; see the end of `sbatch --help`")
+    else:
+        yield Entry("plugin_options", listed(cluster.plugin_options))
+    if "gpu" in cluster.setting("GresTypes").split(",") and _select_type(cluster) in ("cons_res", "linear"):
+        yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
+    yield from _user(cluster)
+
+
+def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield reservations of this user; FLEX binds its jobs to neither nodes nor time."""
+    lists = {part.name: part.node_list for part in cluster.partitions}
+    lasting = cluster.setting("ResvOverRun").split(" ")[0] != "0"  # jobs may run on after the end
+    entries = []
+    for each in cluster.reservations or ():
+        flags = {*each.flags}
+        moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # Slurm may give it other nodes
+        nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
+        with_it = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
+        until = each.end if flags.isdisjoint(_REPEATED) and not lasting else ""
+        keys = [*_keys(partitions=_names(with_it), until=until and scalar(until))]
+        if is_clean(each.name):
+            below = [] if "FLEX" in flags else keys
+            entries.append(Entry(each.name, "" if below else "{}", entries=below))
+    yield Entry("reservations" if entries else "", entries=entries)
+
+
+def _select_type(cluster: LiveCluster) -> str:
+    return cluster.setting("SelectType").removeprefix("select/")
+
+
+def _user(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield what holds for this user alone, if the cluster looks at it."""
+    named = {group for partition in cluster.partitions for group in partition.groups}
+    hosts = any(partition.submit_hosts for partition in cluster.partitions)
+    enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
+    accounts = [each for each in cluster.accounts or () if enforced and is_clean(each.name)]
+    if not is_clean(cluster.user) or not (named or hosts or accounts):
+        return
+    default = next((each for each in accounts if each.is_default), None)
+    qos = default.default_qos if default else ""
+    if default and not qos and len(default.qos) == 1:
+        qos = default.qos[0]  # Slurm gives a job the only one
+    by_name: dict[str, dict[str, None]] = defaultdict(dict)
+    for each in accounts:
+        by_name[each.name] |= dict.fromkeys(filter(is_clean, each.qos))
+    keys = _keys(
+        name=scalar(cluster.user),
+        groups=listed(sorted(filter(is_clean, named & {*cluster.groups}))),
+        host=is_clean(cluster.host) and scalar(cluster.host),
+        account=default and scalar(default.name),
+        accounts=by_name and flow({name: listed(qos) for name, qos in by_name.items()}),
+        qos=is_clean(qos) and scalar(qos),
+    )
+    yield Entry("user", above=["What holds for this user alone: leave it out for others."], entries=[*keys])
+
+
+def _limits(cluster: LiveCluster) -> Iterator[Entry]:
+    if not cluster.settings:
+        yield _comments("limits: not known; see scontrol show config")
+        return
+    select = cluster.setting("SelectTypeParameters").upper()
+    enforced = cluster.setting("EnforcePartLimits").lower()
+    # Without a database Slurm enforces nothing, whatever slurm.conf says.
+    kept_in = cluster.setting("AccountingStorageType").rpartition("/")[2]
+    accounting = (
+        [] if kept_in in ("none", "(null)") else cluster.setting("AccountingStorageEnforce").split(",")
+    )
+    limits = _keys(
+        enforce_part_limits=enforced in ("no", "any", "all") and scalar(enforced),
+        enforce_accounts=str("associations" in accounting).lower(),
+        enforce_qos=str("qos" in accounting).lower(),
+        **{key: str(limit) for key, limit in array_limits(cluster.settings).items()},
+        memory_consumable=str("MEMORY" in select).lower(),
+        several_gpus_per_sharing_job="MULTIPLE_SHARING_GRES_PJ" in select and "true",
+        select_type=_select_type(cluster) in ("cons_tres", "cons_res", "linear") and _select_type(cluster),
+        **({} if any(partition.topology for partition in cluster.partitions) else cluster.topology),
+    )
+    values = ((name, cluster.setting(name)) for name in _SETTINGS)
+    settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
+    above = [f"slurm.conf: {settings}"]
+    if cluster.setting("JobSubmitPlugins"):
+        above.append("A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules.")
+    yield Entry("limits", above=above, entries=[*limits])
+
+
+def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
+    now = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    members = kinds_of_nodes(now, cluster.settings)
+    later = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
+    above, known, entries = [], [], []
+    for partition in cluster.partitions:
+        if partition.root_only or not is_clean(partition.name):
+            reason = "for root only" if partition.root_only else "a strange name"
+            above.append(f"Left out: {partition.name}, {reason}")
+        else:
+            known.append(partition)
+    if "partitions" in cluster.setting("PrivateData"):
+        above.append("PrivateData hides partitions: there may be others; ask an administrator.")
+    # A job that names no partition gets the first that fits: partitions for few people come last.
+    known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
+    for each in known:
+        partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
+        kinds = members.get(partition.name, Counter())
+        below, notes = [*_partition(partition, kinds, cluster)], []
+        if not any(entry.key for entry in below):
+            notes += [note for entry in below for note in entry.above]
+            below = []
+        entries.append(Entry(partition.name, "" if below else "{}", notes, entries=below))
+    yield Entry("partitions" if entries else "", above=above, entries=entries)
+
+
+def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+    hosts = partition.node_list if partition.nodes else ""
+    if hosts and (len(hosts) > _MOST_TEXT or not is_clean(hosts[:200])):
+        hosts = ""
+        yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
+    yield from _keys(
+        time_max=partition.time_max_s and Duration(partition.time_max_s),
+        time_default=partition.time_default_s and Duration(partition.time_default_s),
+        nodes=scalar(hosts) if hosts or not partition.nodes else None,
+        nodes_max=min(filter(None, (partition.nodes_max, partition.nodes)), default=0),
+        nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
+    )
+    yield from _nodes(partition, kinds, cluster)
+    yield from _memory(partition, cluster)
+    yield from _keys(
+        cpus_per_node_max=partition.cpus_per_node_max,
+        cpus_per_gpu=partition.cpus_per_gpu,
+        accounts=_names(partition.accounts),
+        accounts_denied=_names(partition.accounts_denied),
+        qos=_names(partition.qos),
+        qos_denied=_names(partition.qos_denied),
+        groups=_names(partition.groups),
+        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
+        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
+        **_preemption(partition, cluster),
+        billing=_billing(partition, cluster),
+        hidden=partition.hidden and "true",
+        state=partition.state in ("down", "drain", "inactive") and partition.state,
+        exclusive=partition.exclusive and "true",
+        oversubscribed=partition.oversubscribed and "true",
+        reservation_only=partition.reservation_only and "true",
+    )
+
+
+def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield defaults and limits of memory, of the partition or else of the cluster (slurm.conf(5))."""
+
+    def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
+        return value or (None if other else count(cluster.setting(name)))
+
+    of_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
+    cpu_max = or_of_cluster(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
+    of_cpu = None if of_cpu and cpu_max and of_cpu > cpu_max else of_cpu
+    of_node = or_of_cluster(partition.mem_per_node, of_cpu, "DefMemPerNode")
+    node_max = or_of_cluster(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
+    yield from _keys(
+        mem_per_cpu_default=of_cpu and Memory(of_cpu),
+        mem_per_cpu_max=cpu_max and Memory(cpu_max),
+        mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
+        mem_per_node_default=Memory(of_node) if of_node and not (node_max and of_node > node_max) else None,
+        mem_per_node_max=node_max and Memory(node_max),
+    )
+
+
+def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
+    """What jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
+    mode = partition.preempt.lower()
+    is_known = mode in ("requeue", "cancel", "suspend")
+    higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
+    together = {node.partitions for node in cluster.nodes} if higher else set()
+    is_shared = any(partition.name in names and higher.intersection(names) for names in together)
+    if cluster.setting("PreemptType") != "preempt/partition_prio" or not is_known or not is_shared:
+        return {}
+    return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
+
+
+def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
+    """Return the weights; "" where the dearest resource alone is paid for, or one that is not known here."""
+    if "MAX_TRES" in cluster.setting("PriorityFlags"):
+        return ""
+    try:
+        return scalar(Weights.parse(partition.billing))
+    except ValueError:
+        return ""
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return a list of names; "" if there are no names, or a profile can't hold them."""
+    return listed(names) if names and all(map(is_clean, names)) else ""
+
+
+def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+    kinds = shapes(members)
+    unseen = max(partition.nodes - members.total(), 0)
+    if unseen or not kinds:
+        yield _comments(*_unknown(partition, unseen, kinds))
+        return
+    if any(shape.memory <= 1 for shape, _ in kinds):
+        yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
+    alike = {key: len({getattr(shape, key) for shape, _ in kinds}) == 1 for key in _DETAILS}
+    if len(kinds) == 1:
+        yield from _shape(kinds[0][0])
+    else:
+        yield Entry("shapes", items=[_seen(shape, number, alike) for shape, number in kinds])
+    for_all = {key: not same for key, same in alike.items()}
+    if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
+        for_all["gres"] = True  # gres_types says it
+    yield from _details(kinds[0][0], for_all)
+    if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
+        if all(shape.certain for shape, _ in kinds):
+            yield Entry("gpus_typed", "false")
+        else:
+            yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")
+
+
+def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape, int]]) -> Iterator[str]:
+    total, cpus = partition.nodes, partition.cpus
+    if not total:
+        yield "It has no nodes now: Slurm refuses jobs, and what its nodes will have is not known."
+        return
+    average = f" ({cpus} CPUs in all, {cpus // total} on average)" if cpus else ""
+    yield f"Slurm hides {unseen} of {total} nodes{average}: off in the cloud, or private."
+    yield "Their CPUs, memory, GPUs and shards are not known; ask an administrator, or look while they run:"
+    yield f"scontrol show node {partition.node_list[:100]}"
+    for shape, number in kinds:
+        yield f"seen: {_seen(shape, number)}"
+
+
+_DETAILS = ("features", "gres", "disk")  # given for all nodes where they are the same on all
+
+
+def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
+    entries = [*_shape(shape), *_details(shape, left_out)]
+    return flow({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
+
+
+def _shape(shape: Shape) -> Iterator[Entry]:
+    return _keys(
+        cpus_per_node=str(shape.cpus),
+        threads_per_core=shape.threads if shape.threads > 1 else None,
+        mem_per_node=Memory(shape.memory),
+        mem_largest=Memory(shape.largest) if shape.largest > shape.memory else None,
+        gpus_per_node=str(shape.gpus),
+        gpu_types=flow(dict(shape.types)) if shape.types and not shape.untyped else None,
+        shards_per_gpu=shape.shards,
+    )
+
+
+def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
+    clean = len(shape.features) <= _MOST_FEATURES and all(map(is_clean, shape.features))
+    if not clean and not left_out.get("features"):
+        yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
+    yield from _keys(
+        features=clean and not left_out.get("features") and listed(shape.features),
+        gres=not left_out.get("gres") and flow({name: n for name, n in shape.gres if is_clean(name)}),
+        tmp_per_node=not left_out.get("disk") and str(Memory(shape.disk)),
+    )
+
+
+def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
+    """Those whose limits Slurm enforces (AccountingStorageEnforce of slurm.conf(5))."""
+    enforced = cluster.setting("AccountingStorageEnforce").split(",")
+    named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
+    if named and "limits" in enforced:
+        rows = []
+        for name, qos in named.items():
+            known = ((key, getattr(qos, key)) for key in _QOS_LIMITS.split())
+            limits = {key: str(limit) for key, limit in known if limit is not None}
+            overrides = qos.overrides and listed(qos.overrides)
+            keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
+            rows.append(Entry(name, "" if keys else "{}", entries=keys))
+        yield Entry("qos", entries=rows)
+    elif named and "qos" in enforced:
+        above = ["No limits of QOS are enforced."]
+        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in named])
+    elif named:
+        yield _comments("QOS are not enforced (AccountingStorageEnforce).")
+
+
+def _of_user(cluster: LiveCluster) -> Iterator[str]:
+    """Comments: another user may have other accounts."""
+    if cluster.accounts is None:
+        yield "Accounts and QOS: no database answered here (sacctmgr show assoc)."
+    else:
+        yield f"Accounts of {cluster.user}:" if cluster.accounts else f"{cluster.user} has no account."
+    for account in cluster.accounts or ():
+        where = f" in partition {account.partition}" if account.partition else ""
+        default = f", by default {account.default_qos}" if account.default_qos else ""
+        yield f"{account.name}{where}: QOS {', '.join(account.qos) or 'none'}{default}"
+    if "associations" in cluster.setting("AccountingStorageEnforce"):
+        yield "Slurm refuses jobs with another account. To make each name one: required: [account]"
+
+
+def _of_machine(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[str]:
+    """Comments: compute nodes may differ from this machine."""
+    options = cluster.plugin_options
+    if options is None:
+        yield "pyxis: not known; sbatch --help has --container-image where it is installed"
+    elif "container-image=" in options:
+        yield "pyxis: sbatch has --container-image (runtime: enroot)"
+    else:
+        yield "pyxis: sbatch has no --container-image"  # a site may keep it for srun
+    yield "On this machine (compute nodes may differ; look there: srun -N1 COMMAND):"
+    for name, path in programs(environment):
+        if path or name != "singularity":
+            yield f"{name}: {path or 'not found'}"
+    yield f"conda: {', '.join(conda_roots(environment)) or 'not found'} (runtimes: conda: root)"
+    yield f"modules: {modules(environment) or 'not found'} (module avail)"
+    fast = ", ".join(fast_interfaces()) or "none found"
+    yield f"fast interfaces: {fast} (network: nccl_socket_ifname, gloo_socket_ifname; ip -br addr)"

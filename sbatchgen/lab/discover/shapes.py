@@ -1,0 +1,117 @@
+"""The kinds of nodes of a partition, with what jobs may use of them."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.slurm.gpu_nodes import of_node
+from sbatchgen.jobs.slurm.node import SlurmNode
+
+MOST_SHAPES = 6  # of a partition; if there are more, nodes that differ in details are one kind
+ALIKE = 1.05  # how much memory differs within a kind: slurmd -C prints another number on each node
+
+_UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
+
+
+@frozen(kw_only=True)
+class Shape:
+    """What a node has, memory and disk in MiB."""
+
+    cpus: int
+    threads: int
+    memory: int  # of the smallest such node
+    largest: int  # of the largest
+    gpus: int
+    types: tuple[tuple[str, int], ...]  # of its GPUs, with their numbers
+    untyped: int  # how many of them have no type
+    shards: int | None  # of each GPU; None if it has none, or not the same on each
+    gres: tuple[tuple[str, int], ...]  # generic resources apart from GPUs, with their numbers
+    disk: int
+    features: tuple[str, ...]  # what --constraint may name
+    certain: bool  # whether its GPUs are known to have no other types: it has registered, with its gres.conf
+
+
+Kinds = Counter[Shape]  # each with the number of its nodes
+
+
+def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> dict[str, Kinds]:
+    """Return the kinds of nodes of each partition."""
+    select = settings.get("SelectTypeParameters", "").upper()
+    memory, cpus = "MEMORY" in select, "CPU" in select
+    groups = Counter((node.partitions, _shape(node, memory=memory, cpus=cpus)) for node in nodes)
+    kinds: dict[str, Kinds] = defaultdict(Counter)
+    for (names, shape), number in groups.items():  # thousands of nodes, a few groups
+        for name in names:
+            kinds[name][shape] += number
+    return kinds
+
+
+def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
+    """Return the kinds with their numbers, by falling numbers of GPUs; similar ones are one kind."""
+    kinds = _merged(kinds, _SAME, ALIKE)
+    if len(kinds) > MOST_SHAPES:
+        kinds = _merged(kinds, _SAME[:-1], ALIKE)
+    if len(kinds) > MOST_SHAPES:
+        kinds = _merged(kinds, _SAME[:-2], math.inf)
+    return sorted(kinds.items(), key=lambda kind: (-kind[0].gpus, -kind[1], -kind[0].cpus, -kind[0].memory))
+
+
+_SAME = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gres", "disk", "features")
+
+
+def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:
+    """Return kinds with those made one that have the `same`, and memory that differs by no more than `ratio`.
+
+    Such a kind has the smallest memory, the largest disk and all features: what one of its nodes may have.
+    """
+    key = attrgetter(*same)
+    groups: dict[object, list[list[Shape]]] = defaultdict(list)
+    for shape in sorted(kinds, key=attrgetter("memory")):
+        group = groups[key(shape)]
+        if group and shape.largest <= group[-1][0].memory * ratio:
+            group[-1].append(shape)
+        else:
+            group.append([shape])
+    made: Kinds = Counter()
+    for alike in (alike for group in groups.values() for alike in group):
+        kind = replace(
+            alike[0],
+            largest=max(shape.largest for shape in alike),
+            disk=max(shape.disk for shape in alike),
+            certain=all(shape.certain for shape in alike),
+            features=tuple(dict.fromkeys(name for shape in alike for name in shape.features)),
+        )
+        made[kind] += sum(kinds[shape] for shape in alike)
+    return made
+
+
+def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
+    """`memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
+    types: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    for gres in node.gres:
+        if gres.name == "gpu":
+            types[gres.type] += gres.count
+        else:
+            others[gres.name] += gres.count
+    shards = {gpu.shards for gpu in of_node(node, {}).gpus}
+    threads = node.threads_per_core
+    whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else a CPU is a core
+    free = node.memory - (node.memory_reserved if memory else 0)
+    return Shape(
+        cpus=node.cpus_usable,
+        threads=threads if whole and not cpus else 1,
+        memory=free,
+        largest=free,
+        gpus=sum(types.values()),
+        types=tuple(sorted((kind, count) for kind, count in types.items() if kind and count)),
+        untyped=types[""],
+        shards=shards.pop() or None if len(shards) == 1 else None,
+        gres=tuple(sorted((name, count) for name, count in others.items() if name and count)),
+        disk=node.disk,
+        features=node.features,
+        certain=node.flags.isdisjoint(_UNREGISTERED),
+    )

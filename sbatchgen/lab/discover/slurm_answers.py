@@ -1,0 +1,144 @@
+"""What Slurm says about its cluster, each question asked once; and what this machine, a login node, has."""
+
+import os
+import platform
+import pwd
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine import search_path
+from sbatchgen.check.cluster_facts import Qos
+from sbatchgen.jobs.slurm.accounts import Account, accounts, qos
+from sbatchgen.jobs.slurm.client import PrivateDataError, answer_if_any
+from sbatchgen.jobs.slurm.config import config, licenses, topology
+from sbatchgen.jobs.slurm.node import SlurmNode, nodes
+from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
+from sbatchgen.jobs.slurm.printed import count
+
+T = TypeVar("T")
+
+_OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
+_CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
+_INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux
+_FAST_MBIT = 25_000
+
+
+@frozen(kw_only=True)
+class LiveCluster:
+    """A cluster as Slurm describes it to this user."""
+
+    settings: Mapping[str, str]  # of slurm.conf; empty if Slurm did not show them
+    partitions: list[SlurmPartition]
+    nodes: list[SlurmNode]  # with nodes for later (FUTURE)
+    qos: Mapping[str, Qos] | None  # by name; None if no database answered
+    user: str
+    host: str
+    groups: tuple[str, ...]  # of the user
+    licenses: Mapping[str, int] | None  # with their numbers; None if Slurm did not say
+    reservations: list[SlurmReservation] | None  # open to the user; None if Slurm did not say
+    topology: Mapping[str, str]  # its kind, and the nodes of the largest leaf switch, by the keys of profiles
+    accounts: list[Account] | None  # of the user; None if no database answered
+    # Of plugins, with = at the end if they take a value; None if sbatch did not list them
+    plugin_options: tuple[str, ...] | None
+
+    def setting(self, name: str) -> str:
+        """Return a setting; "" if it is not set, or not known."""
+        return self.settings.get(name, "")
+
+
+def ask(environment: Mapping[str, str]) -> LiveCluster:
+    """Ask the Slurm of this machine; raise SlurmError if that does not answer."""
+    shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
+    settings = config(environment)
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name
+        user = ""
+    names = answer_if_any(["id", "-Gnz"], environment) or ""  # of groups, which may have blanks
+    groups = tuple(filter(None, names.split("\0")))
+    charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
+    reserved = reservations(environment)
+    if reserved is not None:
+        named = [account.name for account in charged or ()]
+        reserved = [each for each in reserved if each.is_open_to(user, groups, named)]
+    return LiveCluster(
+        settings=settings,
+        partitions=shown,
+        nodes=_shown(partial(nodes, future=True), environment),
+        qos=qos(environment),
+        user=user,
+        host=platform.node().partition(".")[0],
+        groups=groups,
+        licenses=licenses(environment),
+        reservations=reserved,
+        topology=topology(settings, environment),
+        accounts=charged,
+        plugin_options=_plugin_options(environment),
+    )
+
+
+def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
+    """Return what Slurm shows; nothing where it hides that from users."""
+    try:
+        return read(environment)
+    except PrivateDataError:
+        return []
+
+
+def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the options that `sbatch --help` lists after its own."""
+    shown = answer_if_any(["sbatch", "--help"], environment)
+    if shown is None:
+        return None
+    options = shown.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(options))
+
+
+def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each program that runs containers, with its path; "" if it is not here."""
+    for name in ("apptainer", "singularity", "enroot"):
+        yield name, search_path.find(name, environment)
+
+
+def conda_roots(environment: Mapping[str, str]) -> list[str]:
+    """Return the installations of conda."""
+    conda = environment.get("CONDA_EXE") or search_path.find("conda", environment)
+    named = [str(Path(conda).parent.parent)] if conda else []
+    return [*dict.fromkeys([*named, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
+
+
+def modules(environment: Mapping[str, str]) -> str:
+    """Return the program that provides `module`; "" if there is no such program."""
+    if version := environment.get("LMOD_VERSION"):
+        return f"Lmod {version}"
+    return "environment modules" if environment.get("MODULESHOME") or environment.get("LMOD_CMD") else ""
+
+
+def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
+    """Return interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+    return [name for name in names if _is_fast(folder / name)]
+
+
+def _is_fast(interface: Path) -> bool:
+    if interface.name.startswith(("docker", "veth", "br-", "lo", "virbr")):
+        return False
+    if _read(interface / "type") == _INFINIBAND or interface.name.startswith(("ib", "hsn")):
+        return True
+    speed = _read(interface / "speed")
+    up = _read(interface / "operstate") == "up"
+    return up and count(speed) >= _FAST_MBIT
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:  # an interface that is down has no speed
+        return ""

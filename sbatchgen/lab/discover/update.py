@@ -1,0 +1,74 @@
+"""The file of a profile with its cluster's values, edited where they are; every other byte stays."""
+
+from collections.abc import Sequence
+
+import yaml
+
+from sbatchgen.lab.discover.comparison import Difference
+from sbatchgen.lab.discover.entries import Entry, lines, scalar
+
+_Edit = tuple[int, int, str]  # start and end in the text, and what replaces it
+
+
+def updated(text: str, differences: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
+    """Return the file with the cluster's values, and the differences that only a person can mend."""
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    text += "" if text.endswith("\n") else line_break
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # whose marks count characters, not bytes
+    edits: list[tuple[int, _Edit]] = []  # each with its depth
+    by_hand = []
+    for difference in differences:
+        if difference.severity == "info" and difference.at:
+            continue
+        if edit := _edit(text, root, difference.path, difference.live):
+            edits.insert(0, (len(difference.path), edit))
+        else:
+            by_hand.append(difference)
+    if edits and (edit := _edit(text, root, ("checked",), Entry("checked", today))):
+        edits.insert(0, (1, edit))
+    # From the end of the file to its start; of new keys at one place, the keys of the outer mapping first.
+    for _, (start, end, new) in sorted(edits, key=lambda item: (-item[1][0], item[0])):
+        text = text[:start] + new.replace("\n", line_break) + text[end:]
+    return text, by_hand
+
+
+def _edit(text: str, node: yaml.Node | None, path: Sequence[str], live: Entry | None) -> _Edit | None:
+    """Return the edit that gives a key the cluster's value; None if no edit is safe."""
+    for key in path:
+        if not isinstance(node, yaml.MappingNode) or text[node.start_mark.index] == "&":
+            return None  # an anchor may be used elsewhere too
+        value = next((value for name, value in node.value if name.value == key), None)
+        if value is None:
+            return _insertion(text, node, live) if live and key == path[-1] else None
+        node = value
+    return _replacement(text, node, live) if live and node else None
+
+
+def _replacement(text: str, old: yaml.Node, live: Entry) -> _Edit | None:
+    start, end = old.start_mark.index, _end(old)
+    if text[start : start + 1] in "&|>":
+        return None  # an anchor, or a block of text
+    if isinstance(old, yaml.CollectionNode) and not old.flow_style:
+        if not isinstance(old, yaml.SequenceNode) or not live.items:
+            return None
+        return start, end, ("\n" + " " * old.start_mark.column).join(f"- {item}" for item in live.items)
+    return start, end, live.flow
+
+
+def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
+    """Insert after the last key of a mapping."""
+    if mapping.flow_style:
+        end = mapping.end_mark.index - 1
+        inner = text[mapping.start_mark.index + 1 : end].strip()
+        before, after = (", ", "") if inner and not inner.endswith(",") else ("", ", ")
+        return end, end, f"{before}{scalar(live.key)}: {live.flow}{after}"
+    end = text.index("\n", _end(mapping) - 1) + 1
+    return end, end, "\n".join([*lines([live], mapping.value[0][0].start_mark.column), ""])
+
+
+def _end(node: yaml.Node) -> int:
+    """Return where a value ends; the mark of a block is after the comments that follow it."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return max(map(_end, last if isinstance(last, tuple) else [last]))  # an alias ends at its anchor
+    return int(node.end_mark.index)

@@ -1,0 +1,123 @@
+"""A cluster for somebody who writes a script: its limits with their places, and names to choose from."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.keys import keys_of
+from sbatchgen.base.quoting import first_names, visible
+from sbatchgen.base.units import Text
+from sbatchgen.check.cluster_facts import Qos
+from sbatchgen.jobs.inputs.completion import names_of
+from sbatchgen.jobs.inputs.document import Document, as_data
+from sbatchgen.jobs.inputs.options import VALUES
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.inputs.search import short
+
+MOST = 8  # partitions of which a limit is shown
+LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
+
+
+@frozen(kw_only=True)
+class ClusterFacts:
+    """A profile, and where each of its keys is written."""
+
+    document: Document[Profile]
+    folder: Path  # the folder of the script or job, to which places are relative
+
+    @property
+    def profile(self) -> Profile:
+        """The facts."""
+        return self.document.value
+
+    def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
+        """Return lines of Markdown: what this cluster says of an option of sbatch, by its long name.
+
+        Values of --partition and --qos have facts of their own. Of `partitions`, those that the job names,
+        limits are shown; without any, of the default one, or of all.
+        """
+        profile = self.profile
+        named = [name for name in partitions if name in profile.partitions]
+        default = [profile.default_partition] if profile.default_partition in profile.partitions else []
+        shown = [*map(str, named or default or [*profile.partitions][:MOST])]
+        of_profile = LIMITS["profile"].get(option)
+        lines = [*self._written("", of_profile)] if of_profile else []
+        if option == "partition":
+            for name in [part for part in value.split(",") if part in profile.partitions] or shown:
+                lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]
+        elif option in LIMITS["partition"]:
+            for name in shown:
+                lines += [*self._written(f"partitions.{name}.", LIMITS["partition"][option], Partition)]
+        if option == "qos" and value:
+            lines += [*self._written(f"qos.{value}.", r"[^.\[]+", Qos)]
+        return lines
+
+    def names(self, option: str, partitions: Iterable[str] = ()) -> dict[str, str]:
+        """Return the values that an option may have here, each with what it is."""
+        profile = self.profile
+        if option in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
+            gpus = {
+                f"{kind}:{n}".removeprefix(":"): f"{part}: {n} a node"
+                for part, facts in profile.partitions.items()
+                for kind, n in facts.whole_gpus.items()
+            }
+            return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
+        kind = VALUES.get("constraint" if option == "prefer" else option)
+        return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
+
+    def _about(self, kind: str, name: str) -> str:
+        if kind == "partitions":
+            part = self.profile.partitions[Text(name)]
+            gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in part.whole_gpus.items() if n]
+            limit = f"up to {part.time_max}" if part.time_max else ""
+            return ", ".join(filter(None, (*gpus, limit, part.state if part.state != "up" else "")))
+        if kind == "licenses":
+            return f"{(self.profile.licenses or {})[Text(name)]} licenses"
+        limits = as_data(self.profile.qos[Text(name)]) if kind == "qos" and name in self.profile.qos else {}
+        return ", ".join(f"{key}: {value}" for key, value in limits.items())
+
+    def source(self, key: str) -> str:
+        """Return the page that says the value of a key: of the source that names it most closely."""
+        naming = [
+            (len(above), source.at.url)
+            for source in self.profile.sources
+            for above in source.keys
+            if f"{key}.".startswith(f"{above}.")
+        ]
+        return max(naming, default=(0, ""))[1]
+
+    def _written(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
+        """Yield a line for each key that is written below `above` and has such a name."""
+        shown = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
+        for path, at in self.document.places.items():
+            if match := shown.fullmatch(path):
+                data = as_data(self._value(above, match["key"]))
+                value = data if isinstance(data, str) else json.dumps(data)
+                value = first_names([*map(str, data)], MOST) if isinstance(data, list) else value
+                key = keys_of(record).get(match["key"].rpartition(".")[2])
+                text = f": {key.metadata['help']}" if key else ""
+                where, url = short(at, self.folder), self.source(path)
+                documented = f", [documented]({url})" if url else ""
+                name = path.removeprefix("partitions.")
+                yield f"- `{_plain(name)}: {_plain(value)}`{text} ({_plain(where)}{documented})"
+
+    def _value(self, above: str, path: str) -> Any:
+        """Return the value of a path of keys, of which the first names a record in a mapping."""
+        value: Any = self.profile
+        if above:
+            kind, name = above[:-1].split(".", 1)
+            value = getattr(value, kind)[name]
+        for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
+            value = getattr(value, keys_of(value)[key].name)
+            value = value[int(index)] if index else value
+        return value
+
+
+def _plain(text: str) -> str:
+    """A value of a profile inside of backticks."""
+    return visible(text).replace("`", "'")

@@ -1,0 +1,161 @@
+"""A file in an editor, of any kind: its findings, and the answers about a place in it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.finding import Finding, Place
+from sbatchgen.base.wrong_file import kind_of
+from sbatchgen.check.lint import fix
+from sbatchgen.check.lint.blocks import DOCUMENTS
+from sbatchgen.check.lint.lint_settings import Settings, findings_of, script_of
+from sbatchgen.check.lint.source import Source, scripts_of
+from sbatchgen.jobs.inputs.document import Document, decode, read_document
+from sbatchgen.jobs.inputs.job_file import JobSpec
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import Places, beside
+from sbatchgen.jobs.judge import profile_check
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.read_settings import checked
+from sbatchgen.jobs.judge.trainer import restarts_of_source
+from sbatchgen.jobs.resolved.origins import Setting, settings
+from sbatchgen.jobs.resolved.request import read_request
+from sbatchgen.lab.editor import script_file as scripts
+from sbatchgen.lab.editor.cluster import ClusterFacts
+from sbatchgen.lab.editor.cursor import Choices, Note
+from sbatchgen.lab.editor.yaml_file import YamlFile
+
+_PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)
+_OF_JOB = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
+_AT = re.compile(r":(\d+)(?::(\d+))?$")
+
+
+@dataclass(kw_only=True)
+class OpenFile:
+    """A file as an editor has it."""
+
+    path: Path  # the file, which need not exist
+    text: str  # what the editor has of it
+    settings: Settings  # what counts for scripts in its folder
+    environment: Mapping[str, str]  # for the search of profiles
+
+    @cached_property
+    def kind(self) -> str:
+        """What it is: "script", "document", "job", "settings", "profile", or "" for all other files."""
+        if self.path.suffix in DOCUMENTS:
+            return "document"
+        kind = kind_of(self.path, self.text.encode("utf-8", "surrogatepass"))
+        if kind == "yaml":
+            return "job" if _OF_JOB.search(self.text) else ""
+        return kind if kind in ("script", "job", "settings", "profile") else ""
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines."""
+        return self.text.split("\n")
+
+    def findings(self, *, saved: bool) -> list[Finding]:
+        """Return what is wrong, each with its place; `saved`: also what takes longer than a key's stroke."""
+        try:
+            return [*self._findings(saved=saved)]
+        except SbatchgenError as error:
+            return [self._placed(Finding("error", problem)) for problem in error.problems]
+
+    def _findings(self, *, saved: bool) -> Iterator[Finding]:
+        if self.kind == "script":
+            yield from findings_of(self._source, self.settings)
+        elif self.kind == "document":
+            for example in scripts_of(self._source):
+                yield from findings_of(example, self.settings)
+        elif self.kind == "job":
+            decode(self.text, JobSpec, name=str(self.path))
+            yield from map(self._placed, check(self._request.resolved))
+        elif self.kind == "settings":
+            decode(self.text, JobSpec, name=str(self.path))
+        elif self.kind == "profile":
+            wrong = profile_check.findings(self.path, self._places, self.text) if saved else ()
+            checked(self.path, self.text)
+            yield from map(self._placed, wrong)
+
+    def note(self, line: int, column: int) -> Note | None:
+        """Return what there is to say of the word at a place."""
+        if self.kind == "script":
+            findings = findings_of(self._source, self.settings)
+            return scripts.note(self._script, self.cluster, line, column, findings)
+        return self._yaml.note(line, column) if self._yaml else None
+
+    def choices(self, line: int, column: int) -> Choices:
+        """Return what may be written at a place."""
+        if self.kind == "script":
+            return scripts.choices(self._script, self.cluster, line, column)
+        if self._yaml:
+            return self._yaml.choices(line, column, [name for name, _ in self._places.profiles()])
+        return Choices()
+
+    def mended(self) -> str:
+        """Return the text with all safe fixes."""
+        if self.kind != "script":
+            return self.text
+        data = fix.mended(
+            self._source.data, lambda data: findings_of(Source(file=str(self.path), data=data), self.settings)
+        )
+        return data.decode("utf-8", "surrogateescape")
+
+    @cached_property
+    def cluster(self) -> ClusterFacts | None:
+        """The cluster that it is about, or of; None if it names none or that can't be read."""
+        known = self.settings.profile
+        document: Document[Any] | None = Document(known, self.settings.places) if known else None
+        named = _PROFILE.search(self.text) if self.kind == "job" else None
+        for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
+            with suppress(SbatchgenError):  # what is typed may be wrong for now: then the saved file
+                file = self._places.profile(beside(self.path, named[1])) if named else self.path
+                document = read_document(file, Profile, text)
+                break
+        return ClusterFacts(document=document, folder=self.path.parent) if document else None
+
+    @cached_property
+    def _yaml(self) -> YamlFile | None:
+        record = {"job": JobSpec, "settings": JobSpec, "profile": Profile}.get(self.kind)
+        if record is None:
+            return None
+        values: Sequence[Setting] = []
+        with suppress(SbatchgenError):  # none while the job is wrong
+            values = [*settings(self._request)] if self.kind == "job" else []
+        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=values)
+
+    @cached_property
+    def _source(self) -> Source:
+        return Source(file=str(self.path), data=self.text.encode("utf-8", "surrogatepass"))
+
+    @cached_property
+    def _script(self) -> Any:
+        return script_of(self._source, self.settings)
+
+    @property
+    def _places(self) -> Places:
+        return Places(self.path.parent, self.environment)
+
+    @cached_property
+    def _request(self) -> Any:
+        path, folder = str(self.path), self.path.parent
+        return read_request(
+            path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text,
+            read_trainer=partial(restarts_of_source, here=folder, environment=self.environment),
+        )  # fmt: skip
+
+    def _placed(self, finding: Finding) -> Finding:
+        """Return a finding with its line; one about another file is at the first line, and names the file."""
+        at = finding.problem.at
+        match = _AT.search(at)
+        if match and at.startswith(f"{self.path}:"):
+            line = min(int(match[1]), len(self.lines))
+            column = len(self.lines[line - 1]) - len(self.lines[line - 1].lstrip()) + 1
+            return finding._replace(place=Place(at, line, column))
+        what = f"{finding.problem.what} ({at})" if at else finding.problem.what
+        return finding._replace(place=Place(at, 1, 1), problem=finding.problem._replace(what=what))

@@ -1,0 +1,126 @@
+"""A script in an editor: what its options mean, here and on this cluster, and which may be written."""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.keys import keys_of
+from sbatchgen.check.lint.linter import rules
+from sbatchgen.check.rules.rule_page import pages
+from sbatchgen.check.sbatch.getopt import Option
+from sbatchgen.check.sbatch.option_table import HasArgument, Spec
+from sbatchgen.check.sbatch.values import MAIL_EVENTS
+from sbatchgen.check.script.known_options import table
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.inputs.options import LONG_NAMES, SbatchOptions
+from sbatchgen.lab.editor.cluster import ClusterFacts
+from sbatchgen.lab.editor.cursor import Choice, Choices, Note, starting
+
+_DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
+_GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
+WORDS = {
+    "distribution": tuple(_DISTRIBUTIONS.split()),
+    "exclusive": ("user", "mcs", "topo"),
+    "export": ("ALL", "NIL", "NONE"),
+    "gpu-bind": ("closest", "none", "single:1", "verbose,"),
+    "gres-flags": tuple(_GRES_FLAGS.split()),
+    "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "kill-on-invalid-dep": ("no", "yes"),
+    "mail-type": tuple(sorted(MAIL_EVENTS)),
+    "open-mode": ("append", "truncate"),
+    "wait-all-nodes": ("0", "1"),
+}
+_DIRECTIVE = "#SBATCH"
+_VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
+_RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
+_LAST = re.compile(r"[^,&|]*$")  # of several values
+_COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """Return what each option of sbatch means, by its long name."""
+    known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
+    # of options that a job's `options` lack
+    lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
+    rows = (row.split(maxsplit=1) for row in lines)
+    return known | {name: text for name, text in rows}  # noqa: C416
+
+
+def note(
+    script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
+) -> Note | None:
+    """Return what there is to say of the word at a place: its option, and the rules that it breaks."""
+    texts, at = [], None
+    for use in script.uses:
+        place = script.at_use(use)
+        if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
+            texts.append(of_option(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
+            at = place
+    for finding in findings:
+        place = finding.place
+        if place.line == line and place.column <= column <= (place.end or column):
+            page = pages().get(finding.rule)
+            reason = page.text.partition("\n```")[0] if page else ""  # without the examples
+            texts.append(reason.replace("## ", "**", 1).replace("\n", "**\n", 1))
+            at = at or place
+    if not at:
+        return None
+    end = at.end or len(script.lines[line - 1]) + 1
+    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, at.column, end)
+
+
+def of_option(
+    name: str, spec: Spec | None, value: str, cluster: ClusterFacts | None, partitions: Iterable[str]
+) -> str:
+    """Return what an option of sbatch means, and the limits of the cluster for it."""
+    short = f" (`-{spec.short}`)" if spec and spec.short else ""
+    lines = [f"**--{name}**{short}: {meanings().get(name, 'An option of a plugin of the site.')}"]
+    if cluster and (limits := cluster.limits(name, value, partitions)):
+        lines += ["", f"{cluster.profile.name}:", "", *limits]
+    return "\n".join(lines)
+
+
+def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: int) -> Choices:
+    """Return what may be written at a place: options, their values, rules in a comment."""
+    before = script.lines[line - 1][: column - 1]
+    if comment := _RULE.search(before):
+        start = comment["start"].upper()
+        every = (Choice(rule.id, "rule", rule.title) for rule in rules().values())
+        return starting(every, start, column - len(start))
+    if not before.startswith(_DIRECTIVE):
+        return Choices()
+    known = table(script.slurm, script.plugins)
+    if value := _VALUE.search(before):
+        short = {spec.short: spec for spec in known.values()}
+        spec = known.get(value["long"]) if value["long"] else short.get(value["short"])
+        takes = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
+        if spec and spec.argument in takes:
+            return values(spec.name, value["value"], cluster, partitions_of(script), column)
+    start = re.search(r"\S*$", before)
+    assert start is not None  # noqa: S101
+    options = []
+    for spec in (spec for spec in known.values() if not spec.early):
+        equals = "=" if spec.argument is HasArgument.REQUIRED else ""
+        about = meanings().get(spec.name, "An option of a plugin of the site.")
+        options.append(Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON))
+    return starting(options, start[0], start.start() + 1)
+
+
+def values(
+    name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
+) -> Choices:
+    """Return what an option of sbatch may have as a value; of several, for the last."""
+    last = _LAST.search(written)
+    start = last[0] if last else ""
+    known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
+    every = (Choice(text, "value", about) for text, about in known.items())
+    return starting(every, start, column - len(start))
+
+
+def partitions_of(script: JobScript) -> list[str]:
+    """Return the partitions that a script names."""
+    option = script.options.get("partition")
+    return (option.value or "").split(",") if option else []

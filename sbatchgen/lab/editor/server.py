@@ -1,0 +1,185 @@
+"""The language server: what an editor asks over stdin and stdout, in the words of its protocol."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import to_fs_path
+
+from sbatchgen import __version__
+from sbatchgen.base.errors import SbatchgenError
+from sbatchgen.base.finding import Edit, Finding
+from sbatchgen.check.lint.lint_settings import Settings
+from sbatchgen.check.script.job import DEFAULT_SLURM
+from sbatchgen.jobs.inputs.search import Places
+from sbatchgen.jobs.judge.read_settings import settings_of
+from sbatchgen.lab.editor.file import OpenFile
+
+SOURCE = "sbatchgen"
+_SEVERITIES = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "info": types.DiagnosticSeverity.Information,
+}
+_KINDS = {
+    "option": types.CompletionItemKind.Property,
+    "key": types.CompletionItemKind.Field,
+    "value": types.CompletionItemKind.Value,
+    "rule": types.CompletionItemKind.Constant,
+}
+
+
+class Server(LanguageServer):
+    """A language server of sbatch scripts, jobs and profiles, for the cluster that the command line names."""
+
+    def __init__(self, profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
+        super().__init__("sbatchgen", __version__)
+        self.profile = profile
+        self.slurm = slurm
+        self.environment = environment
+        self.settings: dict[Path, Settings] = {}  # by folder, with the profile and sbatchgen.yaml there
+
+    def file(self, uri: str) -> OpenFile:
+        """Return a file as the editor has it."""
+        path = Path(to_fs_path(uri) or "unnamed.slurm")
+        text = self.workspace.get_text_document(uri).source
+        return OpenFile(
+            path=path, text=text, settings=self._settings_of(path.parent), environment=self.environment
+        )
+
+    def _settings_of(self, folder: Path) -> Settings:
+        """Return what counts for scripts in a folder; without a cluster, if that can't be read."""
+        if folder not in self.settings:
+            try:
+                places = Places(folder, self.environment)
+                self.settings[folder] = settings_of(places, self.profile, self.slurm)
+            except SbatchgenError as error:
+                for what, at, fix in error.problems[:3]:
+                    text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
+                    self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
+                none = Settings(profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True)
+                self.settings[folder] = none
+        return self.settings[folder]
+
+    def publish(self, uri: str, *, saved: bool) -> None:
+        """Send the findings of a file."""
+        file = self.file(uri)
+        shown = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
+
+    def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
+        """Return a finding as the protocol has it."""
+        place, problem = finding.place, finding.problem
+        return types.Diagnostic(
+            range=self.range(file.lines, place.line, place.column, place.end),
+            message=problem.what + (f"\nfix: {problem.fix}" if problem.fix else ""),
+            severity=_SEVERITIES[finding.severity],
+            code=finding.rule or None,
+            source=SOURCE,
+        )
+
+    def range(self, lines: Sequence[str], line: int, column: int, end: int) -> types.Range:
+        """Return a part of a line in the editor's units; `end` 0 is the end of the line."""
+        text = lines[line - 1].removesuffix("\r")
+        first, last = (types.Position(line - 1, at - 1) for at in (column, end or len(text) + 1))
+        return self.workspace.position_codec.range_to_client_units(lines, types.Range(first, last))
+
+    def place(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
+        """Return line and column of a position, from 1."""
+        asked = types.Position(position.line, position.character)  # which the codec may change
+        at = self.workspace.position_codec.position_from_client_units(file.lines, asked)
+        return at.line + 1, at.character + 1
+
+
+def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
+    """Answer an editor until it ends."""
+    server = Server(profile, slurm, environment)
+    for name, answer in (
+        (types.TEXT_DOCUMENT_DID_OPEN, _saved),
+        (types.TEXT_DOCUMENT_DID_SAVE, _saved),
+        (types.TEXT_DOCUMENT_DID_CHANGE, _changed),
+        (types.TEXT_DOCUMENT_DID_CLOSE, _closed),
+        (types.TEXT_DOCUMENT_HOVER, _hover),
+    ):
+        server.feature(name)(partial(answer, server))
+    triggers = types.CompletionOptions(trigger_characters=["-", "=", " ", ":", ","])
+    server.feature(types.TEXT_DOCUMENT_COMPLETION, triggers)(partial(_complete, server))
+    kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.SourceFixAll]
+    options = types.CodeActionOptions(code_action_kinds=kinds)
+    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(partial(_actions, server))
+    server.start_io()
+
+
+def _saved(server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
+    server.settings.clear()  # files that they were read from may have changed
+    server.publish(event.text_document.uri, saved=True)
+
+
+def _changed(server: Server, event: types.DidChangeTextDocumentParams) -> None:
+    server.publish(event.text_document.uri, saved=False)
+
+
+def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
+    server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(event.text_document.uri, []))
+
+
+def _hover(server: Server, event: types.HoverParams) -> types.Hover | None:
+    file = server.file(event.text_document.uri)
+    note = file.note(*server.place(file, event.position))
+    if note is None:
+        return None
+    where = server.range(file.lines, note.line, note.column, note.end)
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, note.text), where)
+
+
+def _complete(server: Server, event: types.CompletionParams) -> types.CompletionList:
+    file = server.file(event.text_document.uri)
+    line, column = server.place(file, event.position)
+    choices = file.choices(line, column)
+    replaced = server.range(file.lines, line, choices.column, column)
+    items = [
+        types.CompletionItem(
+            label=choice.text.strip(),
+            kind=_KINDS[choice.kind],
+            detail=choice.about or None,
+            sort_text=f"{'0' if choice.common else '1'}{choice.text}",
+            filter_text=choice.text,
+            text_edit=types.TextEdit(replaced, choice.text),
+        )
+        for choice in choices.items
+    ]
+    return types.CompletionList(is_incomplete=False, items=items)
+
+
+def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAction]:
+    uri = event.text_document.uri
+    file = server.file(uri)
+    lines = range(event.range.start.line + 1, event.range.end.line + 2)
+    findings = [each for each in file.findings(saved=False) if each.place.line in lines]
+    actions = [action for finding in findings for action in _of_finding(server, uri, file, finding)]
+    if (text := file.mended()) != file.text:
+        whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
+        title, kind = "Make all safe fixes of sbatchgen", types.CodeActionKind.SourceFixAll
+        edit = types.WorkspaceEdit({uri: [types.TextEdit(whole, text)]})
+        actions.append(types.CodeAction(title, kind, edit=edit))
+    return actions
+
+
+def _of_finding(server: Server, uri: str, file: OpenFile, finding: Finding) -> Iterator[types.CodeAction]:
+    """Yield the safe fix of a finding, and the comment that turns its rule off."""
+    kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
+    if finding.edits:
+        title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
+        yield types.CodeAction(title, kind, about, is_preferred=True, edit=edit)
+    text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
+    if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:
+        end = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, end)]})
+        yield types.CodeAction(f"Turn {finding.rule} off in this line", kind, about, edit=edit)
+
+
+def _edit(server: Server, file: OpenFile, edit: Edit) -> types.TextEdit:
+    return types.TextEdit(server.range(file.lines, edit.line, edit.column, edit.end), edit.text)

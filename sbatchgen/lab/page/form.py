@@ -1,0 +1,112 @@
+"""Profiles -> the form of the page, as data: its fields with their help, and what each cluster has."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sbatchgen import __version__
+from sbatchgen.base.quoting import counted
+from sbatchgen.base.units import Text
+from sbatchgen.jobs.inputs.flags import GROUPS, JobOption, parameters
+from sbatchgen.jobs.inputs.profile import Partition, Profile
+from sbatchgen.jobs.modes import MODES, Mode
+from sbatchgen.jobs.runtimes import RUNTIMES
+
+# The fields that are always there, in this order; `files/strings.yaml` has their labels.
+MAIN = (
+    *("partition", "nodes", "gpus_per_node", "gres", "time", "launcher", "runtime"),
+    *("image", "conda_env", "venv", "uv_project", "edf", "trainer", "account", "qos", "job_name"),
+)
+# What only submit takes, or a page can't know.
+_LEFT_OUT = ("profile", "snapshot_dir")
+OWN_TRAINER = "train.py"  # of a form at first, where the centre's copy of the bundled trainer is not known
+
+
+def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
+    """Return all that the page knows; of the profiles the first is shown first."""
+    rank = {name: place for place, name in enumerate(MAIN)}
+    options = [option for option in parameters() if option.name not in _LEFT_OUT]
+    options.sort(key=lambda each: rank.get(str(each.name), len(MAIN)))
+    return {
+        "version": __version__,
+        "strings": dict(strings),
+        "groups": [group for group in GROUPS if group != "Job"] + ["Job"],
+        "modes": [_mode(mode) for mode in MODES.values()],
+        "first": "ddp",
+        "fields": [_field(option) for option in options],
+        "profiles": [_profile(name, profile, has_code=has_code) for name, profile in profiles.items()],
+    }
+
+
+def _field(option: JobOption) -> dict[str, Any]:
+    choices = ["yes", "no"] if option.secondary_opts else ["yes"] if option.is_flag else []
+    shown = str(option.metavar or "").split("|")
+    if not option.is_flag and len(shown) > 1 and all(word.islower() for word in shown):
+        choices = shown
+    owners = [name for name, runtime in RUNTIMES.items() if option.name in {key.name for key in runtime.keys}]
+    return {
+        "flag": option.opts[0],
+        "no": next(iter(option.secondary_opts), option.opts[0]),
+        "key": option.key,
+        "name": str(option.name),
+        "group": option.group,
+        "help": option.help,
+        "choices": choices,
+        "is_flag": option.is_flag,
+        "several": option.multiple,
+        "runtimes": owners or None,
+        "main": option.name in MAIN,
+    }
+
+
+def _mode(mode: Mode) -> dict[str, Any]:
+    hidden = {"nodes": not mode.several_nodes, "launcher": not mode.launchers}
+    hidden |= dict.fromkeys(("gpus_per_node", "gres"), mode.gpus == 0) | {"gres": mode.gpus != 1}
+    nodes = "one or several nodes" if mode.several_nodes else "one node"
+    processes = counted(mode.processes, "process") if mode.processes else "a process for each GPU"
+    gpus = "all its GPUs" if mode.gpus is None else counted(mode.gpus, "GPU") if mode.gpus else "no GPU"
+    about = f"{nodes}, {processes}" + ("" if mode.processes is None else f", {gpus}")
+    return {"name": mode.name, "about": about, "hides": [name for name, is_so in hidden.items() if is_so]}
+
+
+def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
+    required = [option.opts[0] for option in parameters() if option.name in profile.required]
+    return {
+        "name": name,
+        "site": profile.site or "",
+        "description": profile.description or "",
+        "checked": str(profile.checked or ""),
+        "runtime": str(profile.runtime or "host"),
+        "required": required,
+        "trainer": "" if has_code or profile.paths.code else OWN_TRAINER,
+        "partitions": [
+            {
+                "name": partition,
+                "about": ", ".join(_about(about)),
+                "first": partition == profile.default_partition,
+                "shards": about.shards_per_gpu is not None,
+            }
+            for partition, about in profile.partitions.items()
+        ],
+    }
+
+
+def _about(partition: Partition) -> Iterator[str]:
+    kinds = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
+    gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in kinds.items() if count]
+    if gpus or partition.gpus_per_node == 0:
+        memory = f" of {partition.gpu_memory}" if partition.gpu_memory and gpus else ""
+        yield (" or ".join(gpus) or "no GPUs") + memory
+    if partition.shards_per_gpu:
+        yield f"{partition.shards_per_gpu} shards a GPU"
+    if partition.cpus_per_node:
+        yield f"{partition.cpus_per_node} CPUs"
+    if partition.mem_per_node:
+        yield f"{partition.mem_per_node} of memory"
+    elif partition.mem_installed:
+        yield f"{partition.mem_installed} of memory, and jobs may have less"
+    limits = [str(partition.time_max)] if partition.time_max else []
+    limits += [f"{partition.nodes_max} nodes"] if partition.nodes_max else []
+    if limits:
+        yield f"at most {' and '.join(limits)}"
+    if partition.state != "up":
+        yield f"now {partition.state}"

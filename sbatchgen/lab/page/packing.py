@@ -1,0 +1,86 @@
+"""Packing of what a browser needs of Python, by Node.js: it says how far it is, and has an end."""
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.machine import child
+from sbatchgen.lab.page.site import FILES
+
+SMALLER_S = 120.0  # a page that is complete is made smaller until then, from the start
+GIVE_UP_S = 600.0  # a page takes 20 s of a CPU
+SILENT_S = 20.0  # after so long without news it is said that the work continues
+_WHAT = "Node.js could not make the page"
+
+Note = Callable[[str], object]
+
+
+def pack(plan: Path, note: Note) -> None:
+    """Write the files of a plan (see pack.mjs), and say how far that is; raises DocumentError if it fails.
+
+    A busy machine is not waited for: what is left then is larger, and the next call continues.
+    """
+    errors = plan.with_name("errors")
+    try:
+        with errors.open("wb") as stderr:
+            words = ["node", str(FILES / "pack.mjs"), str(plan)]
+            node = child.begin(words, os.environ, stdout=child.PIPE, stderr=stderr.fileno())
+    except OSError as error:
+        raise DocumentError.of(f"{_WHAT}: {error}", fix="install Node.js 18 or newer") from error
+    with node:
+        try:
+            assert node.stdout is not None  # noqa: S101 - it is a pipe
+            is_late, is_complete, last = _follow(node.stdout, note)
+        except BaseException:
+            node.kill()
+            raise
+        if is_late:
+            node.kill()
+    if is_late and is_complete:
+        note(
+            "note: this machine is busy: the page is a tenth larger than it could be; "
+            "the same command continues later"
+        )
+    elif is_late:
+        what = f"{_WHAT} in {GIVE_UP_S / 60:.0f} minutes: it {last}"
+        raise DocumentError.of(what, fix="see how busy the machine is: uptime; and type the command again")
+    elif node.returncode:
+        said = errors.read_text(errors="replace").splitlines()
+        lines = [line for line in said if line.strip() and len(line) < 400]
+        raise DocumentError.of(f"{_WHAT}: {' / '.join(lines[-8:])}")
+
+
+def _follow(said: IO[bytes], note: Note) -> tuple[bool, bool, str]:
+    """Show what is said until its end; return whether that is late, whether all is there, and the last."""
+    started = time.monotonic()
+    is_complete, last = False, "starts"
+    for line in _lines(said):
+        after = time.monotonic() - started
+        if line == "complete":
+            is_complete = True
+        elif line:
+            last = line
+            note(f"note: packing the page: {line} ({after:.0f} s)")
+        else:
+            note(f"note: packing the page: {last}, still at work ({after:.0f} s)")
+        if after > (SMALLER_S if is_complete else GIVE_UP_S):
+            return True, is_complete, last
+    return False, is_complete, last
+
+
+def _lines(said: IO[bytes]) -> Iterator[str]:
+    """Yield each line as it comes, and an empty one whenever there was none for a while."""
+    rest = b""
+    while True:
+        if not select.select([said], [], [], SILENT_S)[0]:
+            yield ""
+            continue
+        data = os.read(said.fileno(), 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in lines)

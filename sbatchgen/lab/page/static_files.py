@@ -1,0 +1,153 @@
+"""Writes the folder of a page: static files for any web server."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import __version__
+from sbatchgen.base.errors import DocumentError, SbatchgenError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.search import bundled
+from sbatchgen.lab.page.form import model
+from sbatchgen.lab.page.packing import Note, pack
+from sbatchgen.lab.page.site import FILES, Site, strings_of
+
+MARK = ".sbatchgen-page"  # in a folder that may be written again
+PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own place is not known
+_LIBRARIES = "/lib/python3.14/site-packages"
+_PLAIN = ("page.js", "page.css", "worker.js", "python.js")
+# Commands that a page has no use for, and what only they load.
+_LEFT_OUT = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
+_OF_WHEEL = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
+
+# A path in the browser, the path here, and whether texts for people are kept.
+PackedFile = tuple[str, str, bool]
+
+
+@frozen(kw_only=True)
+class PageParts:
+    """What a page is made of."""
+
+    profiles: Sequence[Path]  # the files of its profiles
+    site: Site  # what the centre says
+    site_file: Path | None
+    packages: Path  # the folder of npm's packages
+    cache: Path | None  # where compressed files are kept, which only this user can write
+    quality: int = 11  # how much work is put into compression, up to 11
+    note: Note = field(default=lambda _: None)  # gets how far it is
+
+
+def write(page: PageParts, to: Path) -> None:
+    """Write the folder; one that this function wrote earlier is replaced.
+
+    Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
+    """
+    if _is_others(to):
+        raise _of_others(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(".sbatchgen-page-", within=to.parent) as made:
+        new = made / "page"
+        new.mkdir()
+        _pack(page, new)
+        _texts(page, new)
+        (new / MARK).write_text(f"{__version__}\n")
+        new.chmod(0o755)
+        if to.exists():
+            old = made / "old"
+            to.rename(old)  # and judged once more where no other user can exchange it
+            if _is_others(old):
+                old.rename(to)
+                raise _of_others(to)
+        new.rename(to)
+
+
+def _is_others(folder: Path) -> bool:
+    """Whether a folder has files, and they are not those of a page."""
+    is_mine = (folder / MARK).is_file()
+    return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _of_others(to: Path) -> SbatchgenError:
+    what = f"{to} has files that are not those of a page"
+    return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
+
+
+def _texts(page: PageParts, new: Path) -> None:
+    import jinja2
+
+    profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
+    strings = strings_of(page.site, page.site_file)
+    logo = ""
+    if page.site.logo and page.site_file:
+        source = page.site_file.parent / page.site.logo
+        logo = f"logo{source.suffix}"
+        shutil.copyfile(source, new / logo)
+    for name in _PLAIN:
+        shutil.copyfile(FILES / name, new / name)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FILES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    values = {"site": page.site, "t": strings, "logo": logo}
+    form = model(profiles, strings, has_code=page.site.code is not None)
+    (new / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
+    files = sorted(str(file.relative_to(new)) for file in new.rglob("*") if file.is_file())
+    digest = hashlib.sha256(b"".join((new / name).read_bytes() for name in files)).hexdigest()[:16]
+    text = environment.from_string((FILES / "sw.js").read_text())
+    (new / "sw.js").write_text(text.render(version=f"sbatchgen-{digest}", files=files))
+
+
+def _pack(page: PageParts, new: Path) -> None:
+    with temporary_folder("sbatchgen-page-") as folder:
+        place = folder / "place"
+        root = str(page.site.code or PLACE)
+        place.write_text(root)
+        plan: dict[str, Any] = {
+            "packages": str(page.packages.absolute()),
+            "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
+            "to": str(new.absolute()),
+            "quality": page.quality,
+            "files": [("/place", str(place), False), *_files(page.profiles, root)],
+        }
+        file = folder / "plan.json"
+        file.write_text(json.dumps(plan))
+        pack(file, page.note)
+    for part in new.rglob("*.new"):  # of files that were not finished
+        part.unlink()
+
+
+def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
+    """Yield what Python needs: the package, its data, its libraries, and the profiles of the page."""
+    package = Path(__file__).parents[2]
+    for file in sorted(package.rglob("*")):
+        parts = file.relative_to(package).parts
+        if file.suffix in (".py", ".md", ".txt", ".yaml") and not _LEFT_OUT & {*parts}:
+            inside = "/".join(parts)
+            if parts[0] not in _OF_WHEEL:
+                yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
+    yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
+    for file in profiles:
+        is_bundled = file.resolve().parent == bundled("profiles").resolve()
+        yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
+        beside = file.absolute().parents[1] / "templates"
+        if not is_bundled and file.absolute().parent.name == "profiles" and beside.is_dir():
+            yield from _tree(beside, "/site/templates", ".j2")
+    for name in ("click", "jinja2", "markupsafe", "yaml"):
+        spec = find_spec(name)
+        assert spec is not None  # noqa: S101 - sbatchgen needs them
+        assert spec.origin is not None  # noqa: S101
+        yield from _tree(Path(spec.origin).parent, f"{_LIBRARIES}/{name}", ".py")
+    for name in ("tree_sitter", "tree_sitter_bash", "sbatchgen_in_browser"):
+        yield f"{_LIBRARIES}/{name}.py", str(FILES / f"python/{name}.py"), False
+
+
+def _tree(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
+    for file in sorted(folder.rglob(f"*{suffix}")):
+        yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False

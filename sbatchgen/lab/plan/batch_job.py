@@ -1,0 +1,209 @@
+"""The nodes that a job would get, and the variables that Slurm sets in its batch script.
+
+Source: jobs on Slurm 22.05 and 26.05 (tests/plan); sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan.step import GPU_VARIABLES, counts, node_list
+
+JOB_ID = 1000001
+STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
+_MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
+_FIRST = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
+_LATER = "23.02"
+_SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
+
+
+@frozen(kw_only=True)
+class Grant:
+    """What a job holds."""
+
+    nodes: tuple[str, ...]  # their names
+    tasks: tuple[int, ...]  # how many tasks each may run
+    cpus: tuple[int, ...]  # CPUs of each
+    gpus: tuple[int, ...]  # GPUs of each
+    # Those that the job asks for: a step sees no other, also where a whole node has more.
+    asked_gpus: tuple[int, ...]
+    environment: dict[str, str]  # what Slurm sets in the batch script, on the first node
+
+
+def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
+    """Return what a script asks for, on nodes that do not exist; `nodes` is in place of its own --nodes.
+
+    Raises:
+        DocumentError: It asks for more than a plan can show.
+    """
+    asked = script.resources
+    wanted = nodes or asked.nodes
+    is_scaled = bool(nodes and asked.ntasks_per_node)
+    count = max(wanted if is_scaled else min(wanted, asked.ntasks or wanted), 1)  # no node without a task
+    _hold("nodes", count, _MOST_NODES)
+    width = len(str(count))
+    names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
+    per_task = asked.cpus_per_task or 1
+    total = None if is_scaled else asked.ntasks
+    tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
+    if total:
+        tasks = _tasks_of_nodes(script, total, count)
+    few = _gpus_of_nodes(script, count, tasks)
+    whole = max(_whole(script, "gpus_per_node"))
+    gpus = tuple(max(number, whole) for number in few) if script.has_nodes_alone else few
+    _hold("GPUs on a node", max(gpus), _MOST_GPUS)
+    if (per_gpu := asked.ntasks_per_gpu) and tasks is None:
+        tasks = tuple(per_gpu * number for number in gpus)
+        total = sum(tasks)
+    room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
+    if asked.cpus_per_gpu and script.release >= _LATER:
+        room = (max(room),) * count  # seen on 26.05: each node has the CPUs of the one with most GPUs
+    if tasks is None:
+        cpus = tuple(max(number, per_task) for number in room)
+        tasks = tuple(number // per_task for number in cpus)
+    else:
+        # A node has CPUs for these, if it runs fewer.
+        least = (asked.ntasks_per_node or 1) if count > 1 else 1
+        cpus = tuple(max(has, max(number, least) * per_task) for has, number in zip(room, tasks, strict=True))
+    _hold("tasks", sum(tasks), _MOST_TASKS)
+    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
+    variables = _of_job(script, held, user, uid, gid) | _of_tasks(asked, total or sum(tasks), script.release)
+    return replace(held, environment=variables | _of_gpus(asked, gpus[0]) | _of_array(script))
+
+
+def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
+    """Return the tasks of each node of a job with so many: on idle nodes, as other jobs are not known."""
+    asked = script.resources
+    if asked.ntasks_per_node or script.has_nodes_alone:
+        each, more = divmod(total, nodes)
+        return tuple(each + (number < more) for number in range(nodes))
+    room = min(filter(None, _whole(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
+    return split(total, nodes, room or None)
+
+
+def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the GPUs that a job asks for on each of its nodes; on idle nodes where Slurm splits a total."""
+    asked, whole = script.resources, max(_whole(script, "gpus_per_node"))
+    total, each = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
+    if asked.gpu_option == "gpus-per-task" and each and tasks:
+        return tuple(each * number for number in tasks)
+    if asked.gpu_option != "gpus" or asked.gpus_per_node:
+        return (asked.gpu_count,) * nodes
+    if asked.splits_gpus([whole] if whole else (), alone=script.has_nodes_alone):
+        return split(total, nodes, whole or None)
+    return (max(total // nodes, 1),) * nodes
+
+
+def _hold(what: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise DocumentError.of(f"plan shows at most {limit} {what}", fix="plan the job with fewer")
+
+
+def _whole(script: JobScript, what: str) -> list[int]:
+    return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
+
+
+def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
+    if script.has_nodes_alone:
+        return max(1, *_whole(script, "cpus_per_node"))
+    return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
+
+
+def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
+    asked = script.resources
+    per_node = asked.ntasks_per_node if script.release < _SPREADING else None
+    variables = {
+        "ENVIRONMENT": "BATCH",
+        **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), held.nodes[0]),
+        **dict.fromkeys(_FIRST, "0"),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(JOB_ID)),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(held.nodes))),
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*held.nodes], [*held.nodes])),
+        "SLURM_CLUSTER_NAME": str(script.profile.name) if script.known else "cluster",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_CPUS_ON_NODE": str(held.cpus[0]),
+        "SLURM_JOB_CPUS_PER_NODE": counts(held.cpus),
+        "SLURM_JOB_GID": str(gid),
+        "SLURM_JOB_NAME": script.option("job-name") or script.file.rpartition("/")[2],
+        "SLURM_JOB_PARTITION": next(iter(asked.partitions), "partition"),
+        "SLURM_JOB_UID": str(uid),
+        "SLURM_JOB_USER": user,
+        "SLURM_SUBMIT_HOST": "login",
+        "SLURM_TASKS_PER_NODE": counts((per_node,) * len(held.nodes) if per_node else held.tasks),
+        "SLURM_TASK_PID": "2",
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "TMPDIR": "/tmp",  # noqa: S108 - on the node
+    }
+    if script.option("export").upper() == "NONE":
+        variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
+    if order := script.option("distribution"):
+        variables["SLURM_DISTRIBUTION"] = order
+    if mode := script.option("open-mode"):
+        variables["SLURM_OPEN_MODE"] = mode[0]
+    for option in ("account", "qos", "reservation", "constraint"):
+        if value := script.option(option):
+            name = "CONSTRAINTS" if option == "constraint" else option.upper()
+            variables[f"SLURM_JOB_{name}"] = value
+    for part, amount in (("NODE", asked.mem), ("CPU", asked.mem_per_cpu), ("GPU", asked.mem_per_gpu)):
+        if amount:  # 0 is all of it
+            variables[f"SLURM_MEM_PER_{part}"] = str(amount)
+    if script.release < _LATER:
+        return variables | {"SLURM_NODE_ALIASES": "(null)"}
+    seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
+    later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
+    later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
+    return variables | later
+
+
+def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    if per_gpu := asked.ntasks_per_gpu:
+        variables["SLURM_NTASKS_PER_GPU"] = str(per_gpu)
+    if asked.ntasks or asked.ntasks_per_node or per_gpu:
+        variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+    if asked.ntasks_per_node:
+        variables["SLURM_NTASKS_PER_NODE"] = str(asked.ntasks_per_node)
+    if asked.cpus_per_task:
+        variables["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
+        if release >= "24.11":
+            variables["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
+    if release < "23.11" and asked.gpus_per_task:
+        variables["SLURM_GPUS_PER_TASK"] = _typed(asked.gpus_per_task)
+    if asked.cpus_per_gpu:
+        variables["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
+    return variables
+
+
+def _of_gpus(asked: ResourceRequest, gpus: int) -> dict[str, str]:
+    if not gpus:
+        return {}
+    numbers = ",".join(map(str, range(gpus)))
+    variables = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
+    if asked.gpus_per_node:
+        variables["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
+    if asked.gpus:
+        variables["SLURM_GPUS"] = _typed(asked.gpus)
+    return variables
+
+
+def _of_array(script: JobScript) -> dict[str, str]:
+    if not script.array:
+        return {}
+    numbers = [number for run in script.array for number in (run[0], run[-1])]
+    values = {
+        "JOB_ID": JOB_ID,
+        "TASK_COUNT": script.array_tasks,
+        "TASK_ID": min(numbers),
+        "TASK_MAX": max(numbers),
+        "TASK_MIN": min(numbers),
+        "TASK_STEP": script.array[0].step,
+    }
+    return {f"SLURM_ARRAY_{name}": str(value) for name, value in values.items()}
+
+
+def _typed(amounts: Amounts) -> str:
+    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)

@@ -1,0 +1,179 @@
+"""The user's own copies of what can't have a layer in a sandbox, or can't be changed there.
+
+The latter are files of a project's group.
+
+A layer takes what is changed with its owner and group, and refuses those that the sandbox does not know.
+Sources: user_namespaces(7): one user and one group are known in it; the kernel's overlayfs.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from sbatchgen.base.files import OTHERS_WRITE
+from sbatchgen.base.machine.trust import doubt
+
+_MOST, _LARGEST = 2000, 64 << 10  # entries of a folder, and bytes of a file
+_MOST_LOOKED_AT = 500_000  # files of a folder that is shown as it is
+
+
+def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
+    """Return how much of what is in a folder the user can change, and a layer over it can't."""
+    about = os.stat(number)
+    if not chosen and about.st_uid != os.getuid():
+        return "none"
+    if not _is_known(about):
+        return "all"
+    return "some" if any(not _is_known(its) for _, _, its, _ in _entries(number)) else "none"
+
+
+def copy(number: int, to: str, *, some: bool) -> None:
+    """Copy the folders and small files in a folder; or some, those that a layer can't change."""
+    root, known = _root(number), {""}
+    for place, name, about, at in _entries(number):
+        with suppress(OSError):
+            if some and _is_known(about):
+                continue
+            if not stat.S_ISDIR(about.st_mode):
+                _make_folders(root, place, to, known)
+                _copy_file(name, at, f"{to}{place}/{name}")
+            elif os.access(name, os.R_OK | os.X_OK, dir_fd=at):
+                _make_folders(root, f"{place}/{name}", to, known)
+
+
+def _is_known(about: os.stat_result) -> bool:
+    """Whether a sandbox knows the owner and the group of a file."""
+    return (about.st_uid, about.st_gid) == (os.getuid(), os.getegid())
+
+
+def _root(number: int) -> str:
+    return f"/proc/self/fd/{number}/."  # of a link alone nothing is walked
+
+
+def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
+    """Yield what is in an open folder and below: its folder's path, its name, its status, its open folder."""
+    root, left = _root(number), _MOST
+    for folder, folders, names, at in os.fwalk(root):
+        left -= len(folders) + len(names)
+        if left < 0:
+            break
+        for name in (*folders, *names):
+            with suppress(OSError):
+                yield folder[len(root) :], name, os.stat(name, dir_fd=at, follow_symlinks=False), at
+
+
+def _make_folders(root: str, path: str, to: str, known: set[str]) -> None:
+    """Make a folder and those above it, as they are in the root, in the folder `to`."""
+    if path not in known:
+        known.add(path)
+        _make_folders(root, path.rpartition("/")[0], to, known)
+        os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
+
+
+Files = dict[str, tuple[bytes, int] | str | None]  # as a sandbox makes them: text and mode; a link; a folder
+
+
+class CopiedPart(NamedTuple):
+    """What is in a folder itself."""
+
+    files: Files  # its links and small files, by their paths
+    folders: list[str]  # the names of folders in it
+    large: int  # how many files are left out
+
+
+def piece(number: int, path: str) -> CopiedPart:
+    """Return what is in an open folder that is to be seen at a path, without sockets, pipes and devices."""
+    files: Files = {path: None}
+    folders, large = [], 0
+    at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
+    try:
+        with os.scandir(at) as entries:
+            for entry, _ in zip(entries, range(_MOST), strict=False):
+                with suppress(OSError):
+                    if entry.is_symlink():
+                        files[f"{path}/{entry.name}"] = os.readlink(entry.name, dir_fd=at)
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    elif (data := _small(entry.name, at)) is not None:
+                        files[f"{path}/{entry.name}"] = data
+                    else:
+                        large += entry.is_file(follow_symlinks=False)
+    finally:
+        os.close(at)
+    return CopiedPart(files, sorted(folders), large)
+
+
+def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
+    """Return what is in an open folder and in folders below it, but for some paths, and what is left out."""
+    files: Files = {}
+    large, todo, left = 0, [(os.dup(number), path)], _MOST
+    while todo:
+        at, place = todo.pop()
+        try:
+            part = piece(at, place) if left > 0 else CopiedPart({}, [], 1)
+            left -= len(part.files) + len(part.folders)
+            files |= part.files
+            large += part.large
+            for name in part.folders:
+                with suppress(OSError):
+                    if f"{place}/{name}" not in without:
+                        todo.append((folder_in(at, name), f"{place}/{name}"))
+        except OSError:
+            large += 1
+        finally:
+            os.close(at)
+    return files, large
+
+
+def folder_in(number: int, name: str) -> int:
+    """Return a descriptor of a folder in an open folder, not a link; raise OSError."""
+    return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+
+
+def danger(number: int) -> str:
+    """Say why a folder is not shown as it is, without a layer; "" if it can be.
+
+    Through a socket or a pipe a program reaches another one; who can write the folder can make these.
+    """
+    count, root = 0, f"/proc/self/fd/{number}/."
+    for folder, folders, names, at in os.fwalk(root):
+        count += len(folders) + len(names)
+        if count > _MOST_LOOKED_AT:
+            return "it has too many files"
+        about = os.fstat(at)
+        if about.st_uid not in (0, os.getuid()) or about.st_mode & OTHERS_WRITE:
+            real = Path(os.readlink(f"/proc/self/fd/{at}"))
+            if reason := doubt(real, real.parent):
+                return f"{folder[len(root) + 1 :] or 'it'} {reason.why}"
+        for name in names:
+            with suppress(OSError):
+                mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    return f"it has a socket, a pipe or a device: {name}"
+    return ""
+
+
+def _small(name: str, at: int) -> tuple[bytes, int] | None:
+    """Return the text and the mode of a small file; None of any other one."""
+    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    with os.fdopen(number, "rb") as file:
+        about = os.fstat(number)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
+            return None
+        return file.read(_LARGEST), about.st_mode & 0o777
+
+
+def _copy_file(name: str, at: int, to: str) -> None:
+    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    with os.fdopen(number, "rb") as file:
+        about = os.fstat(number)
+        if stat.S_ISREG(about.st_mode) and about.st_size <= _LARGEST:
+            with open(to, "wb") as target:
+                target.write(file.read(_LARGEST))
+            os.chmod(to, about.st_mode & 0o777)
+            os.utime(to, ns=(about.st_atime_ns, about.st_mtime_ns))

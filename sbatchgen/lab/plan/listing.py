@@ -1,0 +1,235 @@
+"""A plan as text and as JSON: steps, nodes, processes; those that differ in rank only are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, word
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.missing import option_of
+from sbatchgen.lab.plan.started import StartedProcess, Step
+from sbatchgen.lab.plan.step import GPU_VARIABLES
+
+_WIDTH = 110
+_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
+_NODES = 6  # of which the GPUs are listed, where Slurm splits them
+_MANY_SAME = 5  # words about variables that are not shown again
+_MOST = 60  # characters of a variable, unless a process is shown in full
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
+_ANY = "{...}"  # for a value that differs otherwise
+_HIDDEN = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
+
+Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
+
+
+def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
+    """Return a plan for people; with `process`, this one of each step in full."""
+    lines = [headline(done), ""]
+    if refusal:
+        line = f" (line {refusal.place.line})" if refusal.place.line else ""
+        first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
+        lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
+    above: list[str] = []
+    for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
+        for indent, words in paragraphs:
+            is_env = words[0] == "env:" and process is None
+            lines += _wrapped(indent, _without(above, words) if is_env else words)
+            above = words if is_env else above
+        lines.append("")
+    if done.needed:
+        lines.append("Needed, and not here:")
+        for need in done.needed:
+            line = f" (line {need.line})" if need.line else ""
+            lines.append(f"  {_needed(done, need.kind, need.name)}{line}")
+        lines.append("")
+    lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(done.not_shown.items())]
+    lines += [""] * bool(done.not_shown)
+    return "\n".join(lines)
+
+
+def headline(done: DryRun) -> str:
+    """Return a plan in a line."""
+    grant = done.grant
+    processes = sum(map(_processes, done.steps))
+    gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
+    if len({*grant.gpus}) > 1:
+        gpus = f", with {first_names([*map(str, grant.gpus)], _NODES)} GPUs on idle nodes"
+    limit = done.ended.limit
+    end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
+    steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
+    if done.steps_not_shown:
+        steps += f", and {done.steps_not_shown} more at least that are not shown"
+    return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
+
+
+def _processes(step: Step) -> int:
+    """How many processes a step starts: itself, and those that its MPI starts."""
+    return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
+
+
+def _needed(done: DryRun, kind: str, name: str) -> str:
+    if kind == "arguments":
+        return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
+    if kind == "variable":
+        option = option_of(name)
+        why = f", of jobs with --{option}" if option else ""
+        if option in done.script.options:
+            why = f", which Slurm {done.script.slurm} does not set"
+        return f"variable {name}{why}: --var {name}=VALUE"
+    return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
+
+
+def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+    """The variables of a process without those that are shown above, if these are all among them."""
+    new = [each for each in words if each not in above]
+    if not len(words) - len(new) == len(above) >= _MANY_SAME:
+        return words
+    return ["env:", f"as above{', and' * bool(new)}", *new]
+
+
+def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
+    """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
+    for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
+        texts = [text for _, text in group]
+        paragraphs_below = ([words for _, words in text[1:]] for text in texts)
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
+        apart = sum(len({*column}) > 1 for row in columns for column in row)
+        if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
+            yield from texts
+            continue
+        (indent, head), *paragraphs = texts[0]
+        merged = [[*map(_values, row)] for row in columns]
+        yield [
+            (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
+            *zip((at for at, _ in paragraphs), merged, strict=True),
+        ]
+
+
+def _values(column: Sequence[str]) -> str:
+    values = [*dict.fromkeys(column)]
+    if len(values) == 1:
+        return values[0]
+    heads = {value.rpartition("=")[0] for value in values}
+    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in values[0] else ""
+    names = [value.removeprefix(head) for value in values]
+    return f"{head}{{{', '.join(names) if len(names) < 4 else f'{names[0]}, {names[1]} ... {names[-1]}'}}}"
+
+
+def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
+    what = "srun," if step.is_srun else "in the batch script,"
+    count = counted(_processes(step), "process")
+    yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
+    if step.refusal:
+        yield "  ", ["refused by Slurm:", one_line(step.refusal)]
+    if not step.processes:
+        yield "  ", [*map(_shown, step.command)]
+    if step.by_mpi:
+        yield "  ", [f"{one_line(step.command[0])} starts {_on_nodes(step.by_mpi)}"]
+    for group in _groups(step.processes):
+        members = [process for process in group if chosen is None or process.rank == chosen]
+        if members:
+            yield from _of_group(members, full=chosen is not None)
+
+
+def _on_nodes(counts: Mapping[str, int]) -> str:
+    runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
+    places = (
+        f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
+        for count, nodes in runs
+    )
+    return f"{counted(sum(counts.values()), 'process')}: {', '.join(places)}"
+
+
+def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
+    first = group[0]
+    nodes = list(dict.fromkeys(process.node for process in group))
+    ranks = sorted({process.rank for process in group})
+    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers_as_text(ranks)}"
+    on = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
+    has: list[str] = []
+    if first.gpus and len({process.gpus for process in group}) == 1:
+        has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
+    elif first.gpus:
+        counts = list(dict.fromkeys(len(process.gpus) for process in group))
+        has = ["one GPU each, by rank"]
+        if counts != [1]:
+            has = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
+    yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
+    yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
+    yield "    ", ["folder:", one_line(first.cwd)]
+    if first.container:
+        yield "    ", ["container:", one_line(first.container)]
+    names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
+    values = [
+        tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
+    ]
+    if names:
+        yield "    ", ["env:", *map(_shown, _folded(values, group))]
+
+
+def _assignment(name: str, value: str | None, *, full: bool) -> str:
+    if value is None:
+        return f"{name} unset"
+    return f"{name}={value if full or len(value) <= _MOST else f'{value[:_MOST]}...'}"
+
+
+def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
+    alike: dict[Any, list[StartedProcess]] = {}
+    for process in processes:
+        alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+    groups: dict[Any, list[StartedProcess]] = {}
+    for members in alike.values():
+        marked = _folded([process.argv for process in members], members)
+        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY)]
+        for process in members:
+            key = (id(members), *(process.argv[at] for at in apart))
+            groups.setdefault(key, []).append(process)
+    return [*groups.values()]
+
+
+def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
+    """One row for all: a word that differs has the mark of what it follows from."""
+    folded = []
+    for column in zip(*rows, strict=True):
+        text = column[0]
+        if len(set(column)) > 1:
+            head, equals, _ = text.rpartition("=")
+            values = [each.rpartition("=")[2] for each in column]
+            places = (
+                [str(each.rank) for each in group],
+                [each.env.get("SLURM_NODEID") or "0" for each in group],
+                [each.node for each in group],
+                [each.env.get("SLURM_LOCALID") or "0" for each in group],
+            )
+            mark = next((mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY)
+            text = f"{head}{equals}{mark}"
+        folded.append(text)
+    return folded
+
+
+def _shown(text: str) -> str:
+    shown = one_line(text if text.startswith("{") or "={" in text else word(text))
+    return shown if len(shown) < 400 else f"{shown[:400]}..."
+
+
+def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
+    line = indent
+    for text in words:
+        if len(line) + len(text) > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = " " * (len(indent) + 2)
+        line += f"{text} "
+    yield line.rstrip()
+
+
+def difference(old: DryRun, new: DryRun) -> str:
+    """Return how the plans of two scripts differ; "" if they do not."""
+    import difflib
+
+    before, after = (as_text(done).splitlines()[2:] for done in (old, new))
+    names = (old.script.file, new.script.file)
+    changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
+    return "".join(f"{line}\n" for line in changes)

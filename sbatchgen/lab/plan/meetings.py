@@ -1,0 +1,46 @@
+"""Which steps run at once, what srun gets, and what an empty value may follow from: for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from sbatchgen.check.script.launches import sourcing
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.missing import option_of
+from sbatchgen.lab.plan.started import Step, options_of_srun
+
+
+def may_follow(done: DryRun, *, variables: bool = True) -> bool:
+    """Whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
+    by_user = ("", "array")  # which sbatch gets on its command line
+    sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
+    return any(
+        need.kind == "arguments"
+        or (variables and need.kind == "variable" and option_of(need.name) in by_user)
+        or (need.kind == "file" and need.line in sourced)
+        for need in done.needed
+    )
+
+
+def at_once(first: Step, second: Step) -> bool:
+    """Whether the second of two steps starts while the first may run."""
+    return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
+
+
+def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
+    """Yield each two steps that are started at the same time on some nodes, and these nodes."""
+    for first, second in combinations(done.steps, 2):
+        if done.ended.limit and second.is_srun:  # its place is not known: see `dry_run`
+            continue
+        if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
+            yield first, second, shared
+
+
+def srun_options(step: Step) -> dict[str, str]:
+    """Return the options of srun by their long names."""
+    return {name: value for name, value, *_ in options_of_srun(step.command)}
+
+
+def _nodes(step: Step) -> set[str]:
+    return {process.node for process in step.processes}

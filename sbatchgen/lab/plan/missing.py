@@ -1,0 +1,269 @@
+"""What a script looked for and did not find: messages of bash and of programs, and tests that were false."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sbatchgen.check.bash import Body
+from sbatchgen.check.bash.chain import chain
+from sbatchgen.check.sbatch.option_table import specs
+from sbatchgen.check.script.job import DEFAULT_SLURM
+from sbatchgen.lab.plan.step import number_of
+
+_MOST = 40  # of one run
+_NONE = "(?:No such file or directory|Not a directory)"
+_OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}")
+_OF_TASKS = re.compile(
+    rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}", re.MULTILINE
+)
+_OF_SCRIPTS = re.compile(
+    r"^(?:(?:da)?sh: 0: cannot open|Can't open perl script) \"?(.+?)\"?: No such file", re.MULTILINE
+)
+_OF_OTHERS = re.compile(
+    r"^(\w[\w.-]*): (?:fatal: )?"
+    r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
+    r"|error: )?"
+    # Of several tasks at once the lines mix: "Cannot open" is then no name.
+    r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
+    f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
+    re.MULTILINE,
+)
+_STARTERS = {"srun", "exec", "time"}  # of a program that has to be there
+_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
+_TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
+_LOOKS = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")  # which tell by their status
+_EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
+
+
+class Need(NamedTuple):
+    """What a script needs from outside."""
+
+    kind: str  # its kind
+    name: str  # its name or path; of arguments, how many
+    line: int  # the line of the script that needs it first; 0 if it is not known
+
+
+class Traced(NamedTuple):
+    """A command that bash ran: its line, its words, and the folder."""
+
+    line: int
+    command: str
+    folder: str
+
+
+def traced(text: str) -> tuple[Traced, ...]:
+    """Return the commands in a trace of bash, up to the trap on EXIT, without those of prelude.sh.
+
+    bash runs the string of that trap as line 1, which is never a command of the script: it is its #! line.
+    """
+    entries: list[tuple[int, list[str], str]] = []
+    is_own = True
+    for line in text.splitlines():
+        head, *rest = line.split("\x1f", 3)
+        number = head.lstrip("+")
+        if len(rest) == 3 and number.isdecimal():
+            is_own = not rest[0].endswith(("/run/plan/prelude.sh", "/run/plan/clock.sh"))
+            if is_own and head == "+1":
+                break
+            entries += [(number_of(number), [rest[2]], rest[1])] * is_own
+        elif entries and not rest and is_own:
+            entries[-1][1].append(line)
+    return tuple(Traced(number, "\n".join(lines), folder) for number, lines, folder in entries)
+
+
+def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
+    """Return the files, folders and programs that a script did not find.
+
+    `err` is what it printed to stderr, with "script" for its path. Processes in the background print in any
+    order, so the order of messages decides nothing here.
+    """
+    left = min(
+        (number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), default=0
+    )
+    for path, need in _missing(err, trace):
+        if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
+            yield need
+
+
+def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
+    """Return needs by kind and name, each with its first line: what runs at the same time is in no order."""
+    first: dict[tuple[str, str], Need] = {}
+    for need in sorted(needs, key=lambda need: (need.line == 0, need.line, need)):
+        first.setdefault(need[:2], need)
+    return first
+
+
+def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
+    """Yield each path as the script has it, and what it needs."""
+    of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _OF_BASH.finditer(err))
+    for line, path, builtin in of_bash[:_MOST]:
+        of_line = [entry for entry in trace if entry.line == line]
+        if is_path(path):
+            yield path, _need(_kind(builtin, path, of_line), path, line, of_line)
+    messages = [(match[1] or "", match[2]) for match in _OF_TASKS.finditer(err)]
+    messages += [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
+    messages += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
+    for program, path in sorted(messages)[:_MOST]:
+        if program != "script" and is_path(path):
+            of_path = [entry for entry in trace if path in entry.command]
+            kind = "output" if program in ("tee", "touch") else "file"
+            kind = "folder" if program in _FOLDERS and "*" not in path else kind
+            lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
+            yield path, _need(kind, lacked, of_path[0].line if of_path else 0, of_path)
+    programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
+    for need in absent(programs):  # of which the message went elsewhere
+        yield need.name, need
+
+
+def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
+    """Yield the programs that are started by a path where nothing is: path, folder and line of each."""
+    for name, folder, line in programs:
+        if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
+            need = _need("program", name, line, [Traced(line, name, folder)])
+            if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
+                yield need
+
+
+def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
+    """Yield the programs and the files of `source` that a script names once, by a path, before any cd.
+
+    Most are missing at first: a run that begins with them is one run less.
+    """
+    for command in body.commands:
+        if command.name in ("cd", "pushd"):
+            return
+        if command.name in ("source", "."):
+            kind, words = "file", command.words[1:2]
+        else:
+            tools = chain(command, body)  # none of words that expand to nothing
+            kind, words = "program", tuple(tool.words[0] for tool in tools[-1:])
+            if not {tool.name for tool in tools[:-1]} <= _STARTERS:
+                continue
+        path = words[0].value if words and not command.test else None
+        if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
+            yield _need(kind, path, command.line, [Traced(command.line, path, folder)])
+
+
+def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
+    folder = entries[-1].folder if entries else ""
+    return Need(kind, os.path.normpath(os.path.join(folder, path)) if folder else path, line)  # noqa: PTH118
+
+
+def is_path(path: str) -> bool:
+    """Whether a text may be the path of a file that can be made."""
+    is_of_system = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
+    return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
+
+
+def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
+    if builtin in ("cd", "pushd"):
+        return "folder"
+    if builtin in ("source", "."):
+        return "file"
+    for entry in entries:
+        words = entry.command.split()
+        if words and words[0].strip("'") == path:
+            return "program"
+        if words and words[0] in ("source", ".") and path in entry.command:
+            return "file"
+    return "output"  # of a redirection: its folder is missing, or it is read
+
+
+def option_of(variable: str) -> str:
+    """Return the option of sbatch without which Slurm does not set a variable; "" for another variable."""
+    if variable.startswith("SLURM_ARRAY_"):
+        return "array"
+    name = variable.removeprefix("SLURM_").lower().replace("_", "-")
+    return name if variable.startswith("SLURM_") and name in specs(DEFAULT_SLURM) else ""
+
+
+def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
+    """Return the file or folder whose test was the last before the script gave up."""
+    for entry in _last_tests(trace, functions):
+        words = entry.command.split()[1:] if _LOOKS.match(entry.command) else ()
+        looked = [("f", word) for word in words if word[0] != "-"]
+        for letter, quoted in reversed(_TEST.findall(entry.command) or looked):
+            try:
+                path = shlex.split(quoted)[0]
+            except (ValueError, IndexError):
+                continue
+            if is_path(path):
+                return _need({"d": "folder", "x": "program"}.get(letter, "file"), path, entry.line, [entry])
+    return None
+
+
+def false_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Need]:
+    """Yield the files whose tests were the last before one of several programs gave up in its subshell."""
+    for number, entry in enumerate(trace, 1):
+        if re.match("exit [1-9]", entry.command) and (need := false_test(trace[:number], functions)):
+            yield need
+
+
+def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
+    """Return the line of the last test before the script gave up, if something in it was empty; else 0."""
+    tests = [*_last_tests(trace, functions)]
+    line = tests[0].line if tests else 0
+    return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
+
+
+def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
+    """Return the variable that the last test before the script gave up asked for with -v, and its line."""
+    for test in _last_tests(trace, functions):
+        if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):
+            return match[1] or match[2], test.line
+        break
+    return "", 0
+
+
+class Functions(NamedTuple):
+    """The functions of a script: their names, and which of them the lines of its commands are in."""
+
+    names: frozenset[str]
+    lines: Mapping[int, str]
+
+    def has(self, entry: Traced) -> bool:
+        """Whether a command calls a function, or is in one."""
+        return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
+
+
+def functions_of(body: Body) -> Functions:
+    """Return the functions that a script defines."""
+    return Functions(frozenset(body.functions.values()), body.functions)
+
+
+def last_line(trace: Sequence[Traced], functions: Functions) -> int:
+    """Return the line of the last command, or of the call of the function that ends the script."""
+    for entry in reversed(trace):
+        if entry.line not in functions.lines or _is_test(entry) or not _EXIT.match(entry.command):
+            return entry.line
+    return trace[-1].line if trace else 0
+
+
+def _is_test(entry: Traced) -> bool:
+    return entry.command.startswith(("[[ ", "'['", "[ ", "test "))
+
+
+def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
+    """Yield the tests before the script gave up, the last first, also before functions that end it.
+
+    Those of a function that was called before are of something else.
+    """
+    ending: set[str] = set()  # functions that were left by the end; "" for none
+    reason = False  # whether what may have failed was seen
+    for entry in reversed(trace[-_MOST:]):
+        function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
+        is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))
+        gives_up = bool(_EXIT.match(entry.command))
+        known = function in ending or called in ending
+        if not known and (reason or (function and not (is_test or gives_up))):
+            return
+        if is_test:
+            yield entry
+        elif not (gives_up or functions.has(entry)):
+            return
+        reason = reason or is_test or not (gives_up or called in functions.names)
+        ending.add(function)

@@ -1,0 +1,50 @@
+"""What `plan` prints for programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+from sbatchgen.base.finding import Finding
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.missing import Need
+from sbatchgen.lab.plan.started import Step
+
+
+class PlanOutput(TypedDict):
+    """What `plan` prints."""
+
+    script: str
+    refusal: str
+    nodes: Sequence[str]
+    gpus_per_node: int
+    gpus_on_nodes: Sequence[int]
+    cpus_per_node: Sequence[int]
+    steps: Sequence[Step]
+    needed: Sequence[Need]
+    not_shown: Mapping[str, str]
+    steps_not_shown: int
+    findings: Sequence[Finding]
+    exit: int
+    limit: str
+
+
+def plan_output(
+    done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None, *, brief: bool = False
+) -> PlanOutput:
+    """Return a plan; in `brief` of each step its first process. `refusal`: why sbatch refuses the script."""
+    steps = [replace(step, processes=step.processes[:1]) if brief else step for step in done.steps]
+    return {
+        "script": done.script.file,
+        "refusal": refusal.problem.what if refusal else "",
+        "nodes": done.grant.nodes,
+        "gpus_per_node": max(done.grant.gpus),
+        "gpus_on_nodes": done.grant.gpus,
+        "cpus_per_node": done.grant.cpus,
+        "steps": steps,
+        "needed": done.needed,
+        "not_shown": done.not_shown,
+        "steps_not_shown": done.steps_not_shown,
+        "findings": findings,
+        "exit": done.ended.status,
+        "limit": done.ended.limit,
+    }

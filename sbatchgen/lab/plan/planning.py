@@ -1,0 +1,116 @@
+"""`sbatchgen plan`: from a script to what it would start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from sbatchgen.base.errors import CommandLineError, DocumentError, NoSandboxError, near_file
+from sbatchgen.base.files import read_file
+from sbatchgen.base.machine.trust import user_name
+from sbatchgen.check.cluster_facts import KnownCluster
+from sbatchgen.check.executables.program import programs
+from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan.batch_job import grant
+from sbatchgen.lab.plan.dry_run import MANY, DryRun, Given, dry_run
+from sbatchgen.lab.plan.rounds import least_steps
+
+SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
+MOST_BYTES = 8 << 20  # of a file that is given
+
+
+def plan_of(
+    script: JobScript,
+    environment: Mapping[str, str],
+    folder: Path,
+    given: Given | None = None,
+    *,
+    nodes: int | None = None,
+    see: Sequence[str] = (),
+) -> DryRun:
+    """Return what a script would start, submitted in `folder` by the user of an environment.
+
+    The script sees nothing of that environment but HOME and USER. `nodes` is in place of its own --nodes;
+    `see` has folders that it may see beside its own.
+
+    Raises:
+        DocumentError: It is not a script of a shell.
+        NoSandboxError: This machine allows no sandbox.
+    """
+    if not is_planned(script):
+        language = script.body.language or "no shell"
+        what = f"{script.file} is a script of {language}: plan reads bash scripts only"
+        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+    if "\r\n" in script.text:  # which sbatch refuses
+        script = replace(script, text=script.text.replace("\r\n", "\n"))
+    try:
+        user = user_name(os.getuid())
+    except ModuleNotFoundError:  # of a machine without users, as the page in a browser
+        raise NoSandboxError.of("it is not Linux") from None
+    held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
+    home = environment.get("HOME") or f"/home/{user}"
+    run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
+    done = run(given or Given())
+    if done.ended.limit in ("time", "machine", "records"):
+        shown = done.steps[:MANY]
+        last = shown[-1].line if shown else 0
+        later = (each.command.line for each in script.launches if each.command.context.top)
+        lines = [*(step.line for step in shown), *(line for line in later if line > last)]
+        more = least_steps(script.body, lines) - len(shown)
+        done = replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
+    if may_be_lost(done) and not done.left.is_used_up:
+        failing = run(done.given._replace(status=1), rounds=1, left=done.left)
+        done = replace(done, failing=failing)
+    return done
+
+
+def may_be_lost(done: DryRun) -> bool:
+    """Whether a job that ends with 0 may do so although its programs fail: not if one of them comes last."""
+    if not done.steps or done.ended.status or done.ended.limit:
+        return False
+    end, commands = done.script.body.last, done.script.body.commands
+    if end is None or end.pipe or any(command.name in ("exit", "trap") for command in commands):
+        return True
+    lines = range(end.line, end.end_line + 1)
+    return not any(step.line in lines and not step.background for step in done.steps)
+
+
+def is_planned(script: JobScript) -> bool:
+    """Whether a script is for a shell that a dry run can stand for."""
+    return script.body.language in programs("posix")
+
+
+def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str = "") -> JobScript:
+    """Return a script for `plan_of`, on a cluster."""
+    known = slurm or (profile.slurm if profile else "")
+    cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM
+    return JobScript(file=file, text=text, profile=cluster, slurm=release, assumed=not known)
+
+
+def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
+    """Return what flags give a script; raises CommandLineError for a nameless value or an unreadable file."""
+    given: dict[str, str] = {}
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
+        given[name] = value
+    named: dict[str, bytes] = {}
+    for text in files:
+        path, equals, source = text.partition("=")
+        try:
+            named[path] = read_file(Path(source), MOST_BYTES) if equals else b""
+        except OSError as error:
+            fix = "give a smaller file" if error.errno == errno.EFBIG else near_file(source)
+            what = f"can't read {source}: {error.strerror}"
+            raise CommandLineError.of(what, at="--file", fix=fix) from error
+        if not path.strip("/"):
+            fix = "write --file PATH or PATH=FILE"
+            raise CommandLineError.of(f"'{text}' names no file", at="--file", fix=fix)
+    return Given(arguments=tuple(arguments), variables=given, files=named)

@@ -1,0 +1,40 @@
+"""How many steps a script starts at least, by the loops of its text: a plan at its limit shows some."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sbatchgen.check.bash import Body
+
+_FOR = re.compile(r"for\s+\w+\s+in\s+([^;\n]*)")
+_COUNTED = re.compile(
+    r"for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1)\s*\)\)"
+)
+_SEQ = re.compile(r"\$\(\s*seq(?:\s+(\d+))?\s+(\d+)\s*\)")
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_PLAIN = re.compile(r"[\w./:,=@%+\s-]*")
+
+
+def most_rounds(text: str) -> int:
+    """Return how often a loop that starts here goes round, if its first line says so; else 1."""
+    if match := _COUNTED.match(text):
+        return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
+    match = _FOR.match(text)
+    words = match[1].strip() if match else ""
+    if match := _SEQ.fullmatch(words) or _RANGE.fullmatch(words):
+        return max(int(match[2]) - int(match[1] or 1) + 1, 1)
+    return max(len(words.split()), 1) if _PLAIN.fullmatch(words) else 1
+
+
+def least_steps(body: Body, lines: Iterable[int]) -> int:
+    """Return how many steps commands in these lines start, each as often as the loops around it go round."""
+    text, total = body.source.text, 0
+    for line in {*lines}:
+        at = next((each.at for each in body.commands if each.line <= line <= each.end_line), None)
+        count = 1
+        for start, end in body.loops if at is not None else ():
+            if at is not None and start <= at < end:
+                count *= most_rounds(text[start:end])
+        total += count
+    return total

@@ -1,0 +1,245 @@
+"""What was started: the records of the stand-ins, as steps with their processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import NamedTuple
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.executables.command_options import Given, read_options
+from sbatchgen.check.executables.launcher import LauncherCall
+from sbatchgen.check.executables.program import PROGRAMS, programs
+from sbatchgen.check.script.launches import WATCH
+from sbatchgen.lab.plan.batch_job import Grant
+from sbatchgen.lab.plan.mpi import processes_on_nodes
+from sbatchgen.lab.plan.step import GPU_VARIABLES, number_of
+from sbatchgen.lab.sandbox.box import PLACE
+
+BIN = f"{PLACE}/bin/"
+# Programs that prepare, ask and clean up; their starts are not shown.
+_HELPERS = programs("unshown")
+_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
+_NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
+_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
+
+
+class Taken(NamedTuple):
+    """What a step takes of a node."""
+
+    cpus: int
+    gpus: int
+
+
+@frozen(kw_only=True)
+class StartRecord:
+    """The start of a program, as its stand-in saw it."""
+
+    name: str  # the name or path by which it was called
+    line: int  # of the script
+    waits: int  # how many waits of the script came before
+    background: bool  # whether it runs while the script does
+    folder: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]  # all of it
+
+    @property
+    def step(self) -> str:
+        """The number of the step that it is in, or is; "" of what the batch script started."""
+        return self.environment.get("__plan_step", "")
+
+    @property
+    def place(self) -> str:
+        """What names a step in each run of the script."""
+        return self.environment.get("__plan_place", "")
+
+    @property
+    def sharing(self) -> str:
+        """How a step shares its nodes with others: "overlap", "exact" or "whole"; "" of other programs."""
+        return self._needs[0]
+
+    @property
+    def takes_turn(self) -> bool:
+        """Whether later releases look for the nodes of the next step after those of this one."""
+        return self._needs[1] == "takes"
+
+    @cached_property
+    def not_on(self) -> frozenset[str]:
+        """The nodes of the job that a step may not get."""
+        return frozenset(self._needs[2].split(","))
+
+    @cached_property
+    def takes(self) -> dict[str, Taken]:
+        """What a step takes of each of its nodes."""
+        parts = (_TAKEN.fullmatch(text) for text in self._needs[3:])
+        return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
+
+    @cached_property
+    def _needs(self) -> tuple[str, ...]:
+        """The words of `_needs` in step.py."""
+        return (*self.environment.get("__plan_needs", "").split(), "", "", "")
+
+
+@frozen(kw_only=True)
+class StartedProcess:
+    """A process that a job would start."""
+
+    node: str  # the name of its node
+    rank: int  # its number in the step
+    argv: tuple[str, ...]  # its words
+    cwd: str  # its working folder
+    # The variables that differ from those of the batch script; null for one that it lacks
+    env: Mapping[str, str | None]
+    gpus: tuple[int, ...]  # the numbers of its GPUs on the node
+    cpus: int  # how many CPUs it has
+    container: str  # the image that it runs in; "" for no container
+
+
+@frozen(kw_only=True)
+class Step:
+    """A step of srun, or a program that the batch script starts itself."""
+
+    line: int  # the line of the script
+    command: tuple[str, ...]  # the words as the script gives them
+    background: bool  # whether the script continues while it runs
+    tasks: int  # how many tasks it has
+    refusal: str  # why Slurm would refuse it; "" if it would not
+    waits: int  # how many waits of the script came before
+    processes: tuple[StartedProcess, ...] = field(default=())  # what it starts
+    sharing: str = ""  # how it shares its nodes with other steps: "overlap", "exact" or "whole"
+    takes: Mapping[str, Taken] = field(default_factory=dict)  # what it takes of each of its nodes
+    # Of a launcher of MPI: how many processes it starts on each node.
+    by_mpi: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_srun(self) -> bool:
+        """Whether Slurm starts it."""
+        return self.command[0] == "srun"
+
+
+@frozen(kw_only=True)
+class StartedLauncher(LauncherCall):
+    """A process that is a launcher of PyTorch."""
+
+    process: StartedProcess
+
+
+def launchers_of(step: Step, nodes: int) -> Iterator[StartedLauncher]:
+    """Yield the launchers among the processes of a step, in a job with so many nodes."""
+    for process in step.processes:
+        if call := StartedLauncher.from_argv(process.argv, process=process, job_nodes=nodes):
+            yield call
+
+
+def options_of_srun(command: Sequence[str]) -> list[Given]:
+    """Return the options of a command of srun, in their order."""
+    return read_options(command, 1, PROGRAMS["srun"])[0]
+
+
+def read(text: str) -> StartRecord | None:
+    """Return the start that a record describes; None for what is not a record."""
+    name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
+    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
+        return None
+    words, pairs = rest[: number_of(count)], rest[number_of(count) :]
+    if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
+        name, *words = words  # a program of an environment, whose first line names its Python
+    environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return StartRecord(
+        name=name.removeprefix(BIN),
+        line=number_of(line),
+        waits=number_of(waits),
+        background=background == "1",
+        folder=folder,
+        words=tuple(plain(word) for word in words),
+        environment=environment,
+    )
+
+
+def plain(text: str) -> str:
+    """Return text without the folder of the stand-ins."""
+    return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
+
+
+def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+    """Yield what a script starts, in its order, without programs that only help.
+
+    `batch` is the environment in which the batch script starts.
+    """
+    holding = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
+    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in holding])]
+    launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
+    for start in starts:
+        launch = launching.get(start.step)
+        if launch is start:
+            inside = [other for other in starts if other.step == start.step and other is not start]
+            processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
+            yield _step(start, held, processes)
+        elif launch is None and _matters(start):
+            yield _step(start, held, [_process(start, held, batch, None)])
+
+
+def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
+    """Give steps their numbers in the order of the script; those in the background took theirs by chance."""
+    steps_of_srun = (start for start in starts if start.takes)
+    numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
+    for start in starts:
+        numbered = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
+        is_task = "__plan_rank" in start.environment and start.step in numbers
+        yield replace(start, environment={**start.environment, **numbered}) if is_task else start
+
+
+def _matters(start: StartRecord) -> bool:
+    is_watch = any(word.endswith(WATCH) for word in start.words[:1])
+    return not is_watch and start.name.rpartition("/")[2] not in _HELPERS
+
+
+def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:
+    return Step(
+        line=start.line,
+        command=(start.name, *start.words),
+        background=start.background,
+        tasks=number_of(start.environment.get("__plan_tasks", "1")),
+        refusal=start.environment.get("__plan_refusal", ""),
+        waits=start.waits,
+        processes=tuple(sorted(processes, key=lambda process: process.rank)),
+        sharing=start.sharing,
+        takes={node: part for node, part in start.takes.items() if node in held.nodes},
+        by_mpi={} if start.takes else processes_on_nodes((start.name, *start.words), held),
+    )
+
+
+def _process(
+    start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
+) -> StartedProcess:
+    environment = start.environment
+    mask = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
+    gpus = [part for part in mask.split(",") if part.isdecimal()]
+    given = options_of_srun((step.name, *step.words)) if step else ()
+    images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
+    cpus = held.cpus[0]
+    if step:  # what a task asks for, or its part of the node's
+        tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
+        on_node = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
+        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
+    return StartedProcess(
+        node=environment.get("SLURMD_NODENAME", held.nodes[0]),
+        rank=number_of(environment.get("__plan_rank")) if step else 0,
+        argv=(start.name, *start.words),
+        cwd=start.folder,
+        env=dict(_differences(environment, batch)),
+        gpus=tuple(map(number_of, gpus)),
+        cpus=cpus,
+        container=environment.get("__plan_container") or next(images, ""),
+    )
+
+
+def _differences(
+    environment: Mapping[str, str], batch: Mapping[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    for name in sorted({*environment, *batch}):
+        value = plain(environment[name]) if name in environment else None
+        before = plain(batch[name]) if name in batch else None
+        if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
+            yield name, value

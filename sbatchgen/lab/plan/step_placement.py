@@ -1,0 +1,110 @@
+"""Which nodes and GPUs Slurm gives a step, beside the steps that still run.
+
+Source: steps on Slurm 22.05 and 26.05 (tests/plan/test_truth.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.lab.plan.batch_job import Grant
+from sbatchgen.lab.plan.started import StartRecord, Taken
+from sbatchgen.lab.plan.step import LATER
+
+_MOST = 400  # steps; a plan of more has reached its limit, unless the script writes records itself
+Places = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
+
+
+def placements(
+    starts: Sequence[StartRecord], held: Grant, release: str, *, cpus_known: bool
+) -> dict[str, Places]:
+    """Return where steps run that are not on their first nodes, or not on the first GPUs.
+
+    By the name of the step (`StartRecord.place`): its nodes and their GPUs. `cpus_known`: whether the job
+    says how many CPUs it has on each node.
+    """
+    return {
+        step.start.place: step.places
+        for step in _steps(starts, held, later=release >= LATER, cpus_known=cpus_known)
+        if step.takes.keys() != step.start.takes.keys()
+        or any(gpus != [*range(len(gpus))] for gpus in step.places.values())
+    }
+
+
+@frozen()
+class _Placed:
+    """A step where it runs: what it takes of each node, and its GPUs there."""
+
+    start: StartRecord
+    takes: Mapping[str, Taken]
+    places: Places
+
+
+def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
+    running: list[_Placed] = []
+    starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
+    following = 0  # where later releases look first: after the nodes of the last step
+    for start in starts[:_MOST]:
+        parts = [*start.takes.values()]
+        beside = [step for step in running if step.start.waits == start.waits]
+        nodes = _Nodes(held, beside, cpus_known=cpus_known)
+        order = tuple(name for name in held.nodes if name not in start.not_on)
+        if later and len(order) == len(held.nodes):
+            order = held.nodes[following:] + held.nodes[:following]
+        names: Sequence[str] = [*start.takes]
+        if len(order) > len(names):  # it names none
+            names = nodes.chosen(order, start.sharing, parts, later=later)
+            if start.takes_turn:
+                following = (held.nodes.index(max(names, key=order.index)) + 1) % len(held.nodes)
+        takes = dict(zip(sorted(names, key=held.nodes.index), parts, strict=True))
+        starts_now = all(nodes.fits(name, start.sharing, part) for name, part in takes.items())
+        free = nodes.free if starts_now and start.sharing != "overlap" else nodes.all_gpus
+        step = _Placed(start, takes, {name: free(name)[: part.gpus] for name, part in takes.items()})
+        yield step
+        if start.background and starts_now:
+            running.append(step)
+
+
+class _Nodes:
+    """The nodes of a job, with what the steps that run have left of them."""
+
+    def __init__(self, held: Grant, running: Sequence[_Placed], *, cpus_known: bool) -> None:
+        self._held, self._cpus_known = held, cpus_known
+        self._on: dict[str, list[_Placed]] = defaultdict(list)
+        for step in running:
+            for name in step.takes:
+                self._on[name].append(step)
+
+    def chosen(
+        self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, later: bool
+    ) -> Sequence[str]:
+        """Return the nodes of a step: idle ones first; the first ones if it has to wait."""
+        idle = [name for name in order if not self._on[name]]
+        if len(idle) < len(parts):
+            room = [name for name in order if self.fits(name, sharing, max(parts))]
+            if len(room) < len(parts):
+                return order[: len(parts)]
+            idle = [*idle, *(name for name in room if name not in idle)] if later else room
+        return idle[: len(parts)]
+
+    def all_gpus(self, name: str) -> list[int]:
+        return [*range(self._held.gpus[self._held.nodes.index(name)])]
+
+    def free(self, name: str) -> list[int]:
+        taken = {gpu for step in self._holding(name) for gpu in step.places[name]}
+        asked = self._held.asked_gpus[self._held.nodes.index(name)]
+        return [gpu for gpu in range(asked) if gpu not in taken]
+
+    def fits(self, name: str, sharing: str, part: Taken) -> bool:
+        others = self._holding(name)
+        if sharing == "overlap" or not others:
+            return True
+        if sharing == "whole" or any(step.start.sharing == "whole" for step in others):
+            return False
+        cpus = self._held.cpus[self._held.nodes.index(name)] - sum(step.takes[name].cpus for step in others)
+        return part.gpus <= len(self.free(name)) and (part.cpus <= cpus or not self._cpus_known)
+
+    def _holding(self, name: str) -> list[_Placed]:
+        return [step for step in self._on[name] if step.start.sharing != "overlap"]

@@ -1,0 +1,120 @@
+"""An image for Apptainer or Enroot, prepared by their own commands before a job holds GPUs."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.machine import child, search_path
+from sbatchgen.base.machine.temporary import lock_of, temporary_folder
+from sbatchgen.base.quoting import word, words
+from sbatchgen.jobs.runtimes.base import ImageTool
+
+ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no room
+
+
+def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
+    """Have a program make an image, which gets its name when it is whole.
+
+    Raises CommandLineError: there is no such source; DocumentError: the program is absent or failed, or the
+    file is there already.
+    """
+    uri, (program, *verb) = tool.uri(source), tool.words
+    if not search_path.find(program, os.environ) and tool.older and search_path.find(tool.older, os.environ):
+        program = tool.older
+    again = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
+    if not search_path.find(program, os.environ):
+        fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
+        raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
+    if os.path.lexists(target) and not force:
+        raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
+    with _handled_by(lambda number, _: sys.exit(128 + number)), _beside(target) as new:
+        _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), again=again)
+        if not new.exists():
+            raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
+        with new.open("rb") as made:
+            os.fsync(made.fileno())
+        if os.path.lexists(target) and not force:
+            raise DocumentError.of(f"another process has made {target} meanwhile: it was not replaced")
+        new.replace(target)
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """Yield a name for a new file on the same file system; what has it at the end is removed."""
+    opened = contextlib.ExitStack()
+    try:
+        folder = opened.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
+    except OSError as error:
+        what = f"can't write into {target.parent}: {error.strerror}"
+        raise DocumentError.of(what, fix="name another file: --to FILE") from error
+    with opened:
+        yield folder / target.name
+
+
+def _run(
+    tool: ImageTool,
+    command: Sequence[str],
+    target: Path,
+    note: Callable[[str], None],
+    lock: int,
+    *,
+    again: tuple[str, ...],
+) -> None:
+    program = command[0]
+    note(f"$ {words(tuple(command))}")
+    process: child.Child | None = None
+    came: list[int] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        if process:  # Ctrl-C reaches the program too, a signal to this process alone does not
+            process.kill() if len(came) > 1 else process.terminate()
+
+    with _handled_by(pass_on):
+        process = child.begin(command, os.environ, stdout=2, keep_open=[lock])
+        if came:  # while it was being started
+            process.terminate()
+        status = process.wait()
+    if came:
+        sys.exit(128 + came[0])
+    if status == -signal.SIGKILL:
+        fix = f"most likely it ran out of memory: run it where jobs run: srun --mem=16G {words(again)}"
+        raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
+    if status:
+        fix = _full(tool, target) or f"see {program}'s output above"
+        raise DocumentError.of(f"{program} ended with status {status}", at=str(target), fix=fix)
+
+
+def _full(tool: ImageTool, target: Path) -> str:
+    """Return a fix that names a folder without room that the program writes into."""
+    scratch, cache = tool.scratch
+    for folder, name in (
+        (str(target.parent), "--to"),
+        (os.environ.get(scratch) or os.environ.get("TMPDIR") or "/tmp", scratch),  # noqa: S108 - the default of these programs
+        (os.environ.get(cache) or os.environ.get("HOME", "/"), cache),
+    ):
+        with contextlib.suppress(OSError):
+            if (free := shutil.disk_usage(folder).free) < ENOUGH:
+                left = f"{free >> 20} MiB are left in {word(folder)}"
+                return f"most likely there is no room: {left}; {name} names another folder"
+    return ""
+
+
+@contextlib.contextmanager
+def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have this function called for the signals that would end this process."""
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, function)
+    try:
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, known)

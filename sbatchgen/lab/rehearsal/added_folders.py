@@ -1,0 +1,31 @@
+"""The folders that .pth files add to the modules of a Python, also those of editable packages."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen.base import files
+
+_MOST = 1 << 16  # bytes of a file
+_IMPORT = re.compile(r"import\s+(\w+)\s*(?:$|;)")
+_QUOTED = re.compile(r"['\"](/[^'\"\n]+)['\"]")
+
+
+def added_folders(python: Path) -> Iterator[str]:
+    """Yield what the .pth files in the folder of an environment, or of packages, add.
+
+    A line is a path, or imports a module beside the file: that of an editable package has its paths as text.
+    """
+    for place in (python, *python.glob("lib/python3*/site-packages")):
+        for line in (line for file in sorted(place.glob("*.pth")) for line in _text(file).splitlines()):
+            if match := _IMPORT.match(line):
+                yield from _QUOTED.findall(_text(place / f"{match[1]}.py"))
+            elif line.strip() and not line.startswith(("#", "import")):
+                yield str(place / line.strip())
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return files.read_start(file, _MOST).decode(errors="replace")
+    return ""

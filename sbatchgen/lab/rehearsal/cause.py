@@ -1,0 +1,79 @@
+"""Why a start of a rehearsed job failed: the first error of its log, in plain words, with its line."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sbatchgen.base.quoting import ALSO
+from sbatchgen.jobs.runs.failure import OWN, failures
+
+_OURS = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")  # not the trainer's
+_RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
+_FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
+_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
+_NOT_LOADED = re.compile(r"(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b")
+_NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
+_MOST = 300
+
+
+class Cause(NamedTuple):
+    """Why a start failed."""
+
+    what: str  # in words
+    fix: str = ""  # what to do, if that is known
+    lacks_gpu: bool = False  # whether the trainer looked for a GPU
+
+
+def cause_of(status: int, log: str) -> Cause:
+    """Return the first error in a log; of a log without one, its last line."""
+    printed = [line for line in log.splitlines() if line.strip()]
+    lines = [line for line in printed if not _OURS.match(line)]
+    place, error, rank = _first_error(lines)
+    rank = rank or next((match[1] for line in printed if (match := _OURS.match(line)) and match[1]), "")
+    seen = failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
+    seen = [each for each in seen if each.says and (each.rank == "cause" or each.cause == OWN)]
+    known = min(seen, key=lambda each: each.cause == OWN, default=None)
+    at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
+    if known and (not error or known.says.strip() == error.strip()):
+        fix = "" if "sbatchgen" in known.fix else known.fix
+        if known.cause == "package-missing":
+            fix += f"{ALSO}if it is in a folder that the job does not see here: --see FOLDER"
+        return Cause(f"{known.means}{at}"[:_MOST], fix, bool(_NEEDS_GPU.search(known.says)))
+    last = next((line for line in reversed(lines) if "rror" in line or "No such file" in line), None)
+    text = error or last or (lines[-1] if lines else "it printed nothing")
+    return Cause(f"{text.strip()[:_MOST]}{at}", lacks_gpu=bool(_NEEDS_GPU.search(text)))
+
+
+def has_error(log: str) -> bool:
+    """Whether a log has an exception of Python."""
+    return bool(_first_error(log.splitlines())[1])
+
+
+def never_began(log: str) -> bool:
+    """Whether the first exception of a log says that the program did not load: no signal ends it so."""
+    return bool(_NOT_LOADED.match(_first_error(log.splitlines())[1]))
+
+
+def ends_in_traceback(log: str) -> bool:
+    """Whether the last words of a log are an exception of Python, not one that its end ignored."""
+    lines = [line for line in log.splitlines() if line.strip()][-40:]
+    began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    ignored = any("ignored" in line for line in lines)
+    return bool(began and not ignored and _EXCEPTION.match(lines[-1]))
+
+
+def _first_error(lines: Sequence[str]) -> tuple[str, str, str]:
+    """Return the place in the user's source, the text and the rank of the first exception."""
+    place, source = "", ""
+    for line in lines:
+        rank = _RANK.match(line)
+        text = line[rank.end() :] if rank else line
+        if file := _FILE.match(text):
+            source = "" if _OF_LIBRARIES.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
+            place = source or place
+        elif text.startswith("Traceback (most recent call last)"):
+            place = ""
+        elif _EXCEPTION.match(text):
+            return place, text, rank[1] if rank else ""
+    return "", "", ""

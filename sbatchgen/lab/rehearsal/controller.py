@@ -1,0 +1,261 @@
+"""Slurm, played for a job: it starts, nears its limit, is requeued, is cancelled, and ends; in the sandbox.
+
+Source: docs/design/slurm.md, "Signals": TERM to the batch shell and all tasks, KILL after KillWait.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.runs.events import EVENTS, events
+from sbatchgen.jobs.runs.metrics import line_events
+from sbatchgen.jobs.runs.program_states import read_programs
+from sbatchgen.lab.plan.step import PLACE
+from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
+
+REQUEUED = Path(PLACE, "requeued")  # made by `scontrol requeue`
+LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
+_POLL_S = 0.1
+_EXIT_S = 1.0  # after `scontrol requeue` a script may end itself, before Slurm ends it
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
+_OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
+_MOST_FILES = 20_000
+_MOST_CROWDED = 4.0
+_MOST_OF_LOG = 40_000  # characters of a start's log that are reported
+
+
+@frozen(kw_only=True)
+class PlayedJob:
+    """The job that is played."""
+
+    script: str  # its file
+    folder: str  # where it starts
+    environment: Mapping[str, str]  # what its batch script gets
+    run_dir: str
+    checkpoint: str  # a pattern for the names of its checkpoints; "" for none
+    metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
+    signal: int  # the number of the signal of --signal; 0 for none
+    lead: int  # how many seconds before the limit it comes
+    to_batch: bool  # whether it goes to the batch shell alone
+    kill_wait: int  # seconds between TERM and KILL
+    limit_s: int  # its time limit in seconds
+    steps: int  # how many steps of the training each start does, at least
+    seconds: float  # how long a start may take until it has done them
+    patience: float  # how long a trainer runs that prints no steps
+    processes: int  # how many of them train on GPUs, if the memory that these need can be computed
+
+
+def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
+    """Yield what happened in each start of the job."""
+    restart = 0
+    for act in (LIMIT, REQUEUE, CANCEL, END):
+        start = _Start(job, restart)
+        yield start.played(act)
+        if start.refused:
+            return
+        restart = 0 if act == CANCEL or not (start.requeued or act == REQUEUE) else restart + 1
+    if job.processes:
+        yield _Start(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).computed()
+
+
+class _Start:
+    """A start of the job."""
+
+    def __init__(self, job: PlayedJob, restart: int, variables: Mapping[str, str] | None = None) -> None:
+        self.job, self.restart = job, restart
+        REQUEUED.unlink(missing_ok=True)
+        self.log = Path(PLACE, "log")
+        self.log.touch()
+        self.from_byte = self.log.stat().st_size
+        self.seen = len(_written(job))
+        self.began = self.heard = time.time()  # heard: when the log last grew
+        counts = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+        counts |= variables or {}
+        if "SLURM_JOB_END_TIME" in job.environment:
+            times = {"START": int(self.began), "END": int(self.began) + job.limit_s}
+            counts |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
+        with self.log.open("ab") as log:
+            self.batch = subprocess.Popen(
+                [job.script], cwd=job.folder, env={**job.environment, **counts}, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def requeued(self) -> bool:
+        return REQUEUED.exists()
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended itself, without a step and not with success."""
+        return self.batch.returncode not in (0, None) and not self.events()
+
+    def played(self, act: str) -> dict[str, Any]:
+        job = self.job
+        ready = self._wait(job.seconds, until_ready=act != END)
+        trained, before = time.time() - self.began, self.events()
+        silent = time.time() - self.heard
+        acted = time.time() if act != END and self.batch.poll() is None else None
+        if acted:
+            patience = float(job.kill_wait)
+            if act == LIMIT and job.signal and job.lead:
+                self._send(job.signal, to_tasks=not job.to_batch, to_batch=job.to_batch)
+                patience = min(job.lead, job.seconds)
+            else:
+                self._send(signal.SIGTERM)
+            self._wait(patience)
+        running = self.batch.poll() is None
+        self._end()  # also what a script that has ended has left
+        status = self.batch.wait()
+        return {
+            "act": act,
+            "lead": job.lead,
+            "ready": ready,
+            "trained_s": trained,
+            "silent_s": silent,
+            "before": len(before),
+            "acted": acted,
+            "took_s": time.time() - acted if acted else None,
+            "killed": running and not self.requeued,
+            "requeued": self.requeued,
+            "status": status if status >= 0 else 128 - status,
+            "events": self.events(),
+            "log": self._text()[-_MOST_OF_LOG:],
+            "quiet_s": time.time() - self.heard,
+            "programs": [asdict(each) for each in read_programs(Path(job.run_dir), int(self.began))],
+            **self._newest(),
+        }
+
+    def computed(self) -> dict[str, Any]:
+        """Wait for what the trainer's package computes in its place, and report."""
+        self._wait(self.job.seconds)
+        if self.batch.poll() is None:
+            self._end()
+        self.batch.wait()
+        answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
+        answer = json.loads(answers[-1]) if answers else None
+        return {
+            "act": "memory",
+            "memory": answer,
+            "status": self.batch.returncode,
+            "log": self._text()[-_MOST_OF_LOG:],
+        }
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the trainer has written of this start: in its file of events, or else in the log."""
+        if Path(self.job.run_dir, EVENTS).exists():
+            return _written(self.job)[self.seen :]
+        pattern = re.compile(self.job.metrics) if self.job.metrics else None
+        lines = self._text().splitlines()
+        return [event for line in lines for event in line_events(line[:4000], pattern)]
+
+    def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
+        """Wait for the end, or until enough steps are done; return whether they are."""
+        deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
+        size, ending = 0, False
+        while self.batch.poll() is None and time.time() < deadline:
+            if (now := self.log.stat().st_size) != size:
+                size, self.heard = now, time.time()
+            if until_ready:
+                done = sum(event.get("event") == "train" for event in self.events())
+                if done >= self.job.steps or (not done and time.time() > quiet):
+                    return True
+            if not ending and self.requeued and time.time() - REQUEUED.stat().st_mtime > _EXIT_S:
+                ending, deadline = True, time.time() + self.job.kill_wait
+                self._send(signal.SIGTERM)
+            time.sleep(_POLL_S)
+        return False
+
+    def _send(self, number: int, *, to_tasks: bool = True, to_batch: bool = True) -> None:
+        """Send a signal as Slurm does: to the batch shell, and to each process of the steps."""
+        numbers = [self.batch.pid] * to_batch + (list(_processes_of_steps()) if to_tasks else [])
+        for process in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    def _end(self) -> None:
+        """End all that is left, as Slurm does after KillWait."""
+        self._send(signal.SIGKILL)
+        for number in _processes():
+            if number not in (1, os.getpid()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(number, signal.SIGKILL)
+
+    def _newest(self) -> dict[str, Any]:
+        """Return the newest file of this start that looks like a checkpoint, and when it was written."""
+        newest, name = self.began, ""
+        for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
+            for path in _files(root):
+                below, inside = path[len(root) + 1 :], root == self.job.run_dir
+                if (
+                    (inside and below not in _OF_SCRIPT)
+                    or below.endswith(_CHECKPOINTS)
+                    or "checkpoint" in below
+                    or fnmatch(below.rpartition("/")[2], self.job.checkpoint)
+                ):
+                    with contextlib.suppress(OSError):
+                        newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
+        return {"checkpoint": name, "saved": newest if name else None}
+
+    def _text(self) -> str:
+        with self.log.open("rb") as stream:
+            stream.seek(self.from_byte)
+            return stream.read(1 << 20).decode("utf-8", "replace")
+
+
+def _crowding() -> float:
+    """How many times as long a program may take to load, with what else runs on this machine."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MOST_CROWDED)
+
+
+def _written(job: PlayedJob) -> list[dict[str, Any]]:
+    with contextlib.suppress(DocumentError):
+        return list(events(Path(job.run_dir)))
+    return []
+
+
+def _files(folder: str) -> Iterator[str]:
+    count = 0
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
+        for name in names:
+            count += 1
+            if count > _MOST_FILES:
+                return
+            yield os.path.join(root, name)  # noqa: PTH118 - many
+
+
+def _processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+
+
+def _processes_of_steps() -> Iterator[int]:
+    """Yield the processes below each srun that runs, without srun itself."""
+    parents: dict[int, list[int]] = {}
+    for number in _processes():
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
+            parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(number)
+    waiting = [int(file.name) for file in STEPS.iterdir()]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        yield from children
+        waiting += children
+
+
+def main() -> None:
+    """Play the job in the file that is named; print what happened, an object on each line."""
+    STEPS.mkdir(exist_ok=True)
+    for start in play(PlayedJob(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))):
+        print(json.dumps(start), flush=True)

@@ -1,0 +1,324 @@
+"""What a rehearsal proved: a row for each thing that was tried."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
+
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.quoting import OR, counted
+from sbatchgen.base.units import in_bytes, in_seconds
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
+from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
+
+Start = Mapping[str, Any]
+_ASKS = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
+NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
+# Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator holds unused.
+_CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
+
+
+@frozen()
+class Row:
+    """A thing that was tried."""
+
+    what: str  # what was tried
+    # Its result; "lost" if the work since the last checkpoint was lost
+    outcome: Literal["ok", "lost", "failed", "unknown"]
+    detail: str  # what was seen; of a failure, why
+    fix: str = ""  # how to mend a failure, if that is known
+
+
+class _RowsOutput(TypedDict):
+    rows: Sequence[Row]
+
+
+class RehearseOutput(_RowsOutput, total=False):
+    """What `rehearse` prints; keys beside `rows` only of a rehearsal on this machine."""
+
+    unproven: Mapping[str, str]
+    seconds: float
+    memory_bytes: int
+
+
+def rows(rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield what a rehearsal tried, in its order, with the cause of a failure in a hidden folder."""
+    for row in _rows(rehearsed):
+        if rehearsed.hidden and row.outcome == "failed":
+            hidden = f"the job does not see your home folder {rehearsed.hidden}, where it starts"
+            yield replace(row, detail=f"{hidden}: {row.detail}", fix="show the folder to the job: --see .")
+        else:
+            yield row
+
+
+def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
+    if not rehearsed.starts:
+        if rehearsed.limit:
+            yield _at_limit("start", rehearsed)
+        else:
+            yield Row("start", "failed", rehearsed.failure or "the job did not start")
+        return
+    first, *others = rehearsed.starts
+    yield from _start(first, rehearsed)
+    yield from _programs(first)
+    judges = {"limit": _limit, "requeue": _sigterm, "cancel": _sigterm, "end": _end, "memory": _memory}
+    for start, following in zip(rehearsed.starts, [*others, None], strict=True):
+        if _train_events(first) or not first["status"] or start["act"] == "memory":
+            yield from judges[start["act"]](start, following, rehearsed)
+    if rehearsed.limit:
+        yield _at_limit("sandbox", rehearsed)
+
+
+def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
+    if rehearsed.limit != "disk":
+        return Row(what, "failed", f"the job has reached its limit of {rehearsed.limit}")
+    most = in_bytes(rehearsed.disk)
+    detail = (
+        f"the run folder has reached its limit of {most}: half of the free disk, or four times the memory"
+    )
+    return Row(what, "failed", detail, "set TMPDIR to a folder on a larger disk")
+
+
+def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
+    """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    if not events and has_error(log):
+        cause = cause_of(1, log)
+        yield Row("start", "failed", cause.what, cause.fix)
+        return
+    if not events:
+        fix = "see the log of the job; for your own trainer, set metrics in the job"
+        yield Row("start", "failed", "the job reported no steps", fix)
+        return
+    begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
+    first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
+    wanted = processes_of(resolved)
+    started, device = first[0].get("processes", wanted), first[0].get("device_type")
+    what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
+    yield Row("start", "ok" if started == wanted else "failed", what)
+    steps = [event for event in first if event.get("event") in ("train", "epoch")]
+    what = _progress(steps[0]) if steps else "no step was reported before the stop"
+    yield Row("first steps", "ok" if steps else "failed", what)
+    stop = next((event for event in first if event.get("event") == "preempted"), None)
+    if stop:
+        yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
+    if not others:
+        yield Row("restart", "failed", "the job did not start again", _ASKS)
+        return
+    begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
+    last = _step({"events": first})
+    if begin is None or last is None:
+        yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
+        return
+    what = f"it begins at step {begin}, after step {last}"
+    yield Row("restart", "failed" if begin < last / 2 else "ok", what)
+
+
+def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield whether the training starts, with all of its processes, and makes steps."""
+    resolved, trained = rehearsed.resolved, _train_events(start)
+    if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
+        yield _failed("start", f"exit status {start['status']}", start, rehearsed)
+        return
+    if not trained and not start["acted"] and ends_in_traceback(start["log"]):
+        fix = "let the program end with another status, or Slurm takes it for a success"
+        yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
+        return
+    wanted = rehearsed.processes
+    begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
+    started = begins[0] if begins else None
+    placed = f"{counted(wanted, 'process')} on {counted(resolved.nodes, 'node')}"
+    if started is not None and started != wanted:
+        yield Row("start", "failed", f"{started} of {placed} train together", "name another --launcher")
+    elif resolved.is_bundled:
+        yield Row("start", "ok", placed)
+    elif not trained and start["silent_s"] > start["trained_s"] / 2:
+        quiet = f"{_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        what = f"{placed}; {quiet}"
+        yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
+    else:
+        yield Row("start", "ok", f"{placed}; {_name(resolved)} ran for {in_seconds(start['trained_s'])}")
+    if trained:
+        early = _train_events({**start, "events": start["events"][: start["before"]]})
+        shown = (early or trained)[-1]
+        loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
+        yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
+    elif resolved.is_bundled:
+        yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
+    else:
+        yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
+
+
+def _name(resolved: ResolvedJob) -> str:
+    main = resolved.main
+    return main.trainer or main.args[0]
+
+
+def _programs(start: Start) -> Iterator[Row]:
+    """Yield whether each of several programs has started, was ready, and ended no later than the job."""
+    for program in start.get("programs", ()):
+        detail = {
+            "starts": "it ran until the job ended it",
+            "ready": "it was ready, and ran until the job ended it",
+        }.get(program["state"], f"it {program['state']} {program['why']}")
+        if program["state"] == "late":
+            yield Row(program["name"], "unknown", f"it was not ready {program['why']}", "see its log")
+        elif program["state"] == "failed":
+            yield Row(program["name"], "failed", f"it {program['why']}", "see its log: run the program alone")
+        else:
+            yield Row(program["name"], "ok", detail)
+
+
+def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield whether the job stops and saves before the time limit, and starts again."""
+    resolved = rehearsed.resolved
+    if not start["acted"]:
+        yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
+        return
+    asked = resolved.options.signal
+    how = f"stopped {start['lead']} s before it"
+    if not asked:
+        how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
+    yield _saved("time limit", how, start, rehearsed)
+    if start["status"] == NEXT_JOB and resolved.consecutive and following:
+        how = "exit status 75, so the next job starts"
+        yield _resumed("restart", how, start, following, rehearsed)
+    elif start["requeued"] and following:
+        yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
+    elif resolved.resume == "off" or not resolved.max_restarts:
+        return
+    elif not following and (start["requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
+        return  # the sandbox reached its limit in the next start: a row of its own says so
+    elif start["status"]:
+        what = f"exit status {start['status']}: a job that fails is not requeued"
+        yield Row("restart", "failed", what)
+    else:
+        fix = f"{_ASKS}; or --resume off, for no restarts"
+        furthest = max(_step(each) or 0 for each in rehearsed.starts)
+        has_more = furthest > (_step(start) or 0)  # else it may have come to its end
+        why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
+        yield Row(
+            "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
+        )
+
+
+def _sigterm(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    what = "requeue" if start["act"] == "requeue" else "scancel"
+    if not start["acted"]:
+        yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
+        return
+    yield _saved(what, "SIGTERM", start, rehearsed)
+    if following and rehearsed.resolved.resume != "off":
+        again = "restart after it" if what == "requeue" else "submitted again"
+        yield _resumed(again, "", start, following, rehearsed)
+
+
+def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    took = in_seconds(start["trained_s"])
+    if start["killed"]:
+        step = f", at step {_step(start)}" if _step(start) is not None else ""
+        quiet = f"; nothing printed for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
+        yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it more time: --seconds N")
+    elif start["status"]:
+        yield _failed("end", f"exit status {start['status']}", start, rehearsed)
+    elif ends_in_traceback(start["log"]):
+        yield Row("end", "unknown", f"exit status 0, but {cause_of(1, start['log']).what}")
+    else:
+        yield Row("end", "ok", f"exit status 0 after {took}")
+
+
+def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    needs = start["memory"]
+    if needs is None:
+        yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
+        return
+    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
+    shape = "x".join(map(str, needs["shape"]))
+    tensors, workspace, card = figures(needs)
+    room = f" of {in_bytes(max(limits))}" if limits else ""
+    tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
+    batch = f"{needs['images']} images ({shape}, {needs['precision']})"
+    what = f"{batch} take about {in_bytes(tensors)} of tensors{tried}, and {in_bytes(card)}{room} on the card"
+    if limits and needs["peak_bytes"] > max(limits):
+        yield Row("GPU memory", "failed", what, "-- --accumulate 2 or more, --activation-checkpointing")
+    elif limits and card > min(limits):
+        yield Row("GPU memory", "unknown", f"{what}, so the model may not fit")
+    else:
+        yield Row("GPU memory", "ok", what)
+
+
+def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
+    """Return bytes of tensors, of these with the workspaces that cuDNN tries, and of all on the card.
+
+    From 15 trainings on one H200 (torch 2.11, cuDNN 9.19): three workspaces of cuBLAS, of 32 MiB on that GPU,
+    are the difference of computed and measured tensors; cuDNN took up to twice as much in its first steps, if
+    there was room; the allocator kept 8 to 16 % of what it had reserved in most, and CUDA's context took
+    750 MiB.
+    """
+    tensors = int(needs["peak_bytes"]) + _CUBLAS
+    workspace = 2 * tensors if needs.get("tries_kernels") else tensors
+    return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT
+
+
+def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+    took, acted = in_seconds(start["took_s"]), start["acted"]
+    late = [event for event in start["events"] if event.get("time", 0) >= acted]
+    saves = [event for event in late if event.get("event") == "save"]
+    if start["killed"]:
+        detail = f"{how}; still running {took} later"
+        if what == "time limit" and start["took_s"] < start["lead"]:
+            return Row(what, "unknown", detail, f"wait longer: --seconds {start['lead']}")
+        return Row(what, "failed", f"{detail}, and killed", "let the trainer stop at the signal")
+    if saves:
+        return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
+    if (start["saved"] or 0) >= acted:
+        return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
+    if start["status"] and has_error(start["log"]):
+        return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
+    why = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
+    fix = "ignore SIGTERM, and save when the stop file is there: $SBATCHGEN_STOP_FILE"
+    return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
+
+
+def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+    """Return the row of a start that ended by itself, with the cause; "unknown" if only a GPU was missing."""
+    cause = cause_of(start["status"], start["log"])
+    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
+        elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
+        fix = f"{elsewhere}{OR}let the trainer use CPUs if it finds no GPU"
+        return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
+    return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
+
+
+def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
+    how = f"{how}; " if how else ""
+    unit = "step" if _step(start) is not None else "epoch"
+    shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
+    begins = [event[unit] for event in shown if unit in event]
+    last = _step(start, unit)
+    if not begins or last is None:
+        if following["status"] and not following["acted"]:
+            return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
+        if last is not None and not following["acted"]:
+            return Row(what, "unknown", f"{how}it ended with status 0, and printed no {unit}")
+        return Row(what, "unknown", f"{how}the trainer prints no steps", "set metrics in the job")
+    if begins[0] < last / 2 and what != "restart" and not start["saved"]:
+        return Row(what, "lost", f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
+    if begins[0] < last / 2:
+        fix = "resume from the newest checkpoint in $RUN_DIR"
+        return Row(what, "failed", f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
+    return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
+
+
+def _train_events(start: Start) -> list[dict[str, Any]]:
+    return [event for event in start["events"] if event.get("event") == "train"]
+
+
+def _progress(event: Mapping[str, Any]) -> str:
+    """How far a training got: its step, or else its epoch, if the trainer prints one."""
+    units = (unit for unit in ("step", "epoch") if event.get(unit) is not None)
+    return next((f"{unit} {event[unit]}" for unit in units), "a step")
+
+
+def _step(start: Start, unit: str = "step") -> int | None:
+    steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
+    return max(steps, default=None)

@@ -1,0 +1,341 @@
+"""The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
+
+import contextlib
+import json
+import marshal
+import math
+import os
+import site
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.errors import FitError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine import child, search_path
+from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.base.quoting import words
+from sbatchgen.check.executables.program import programs
+from sbatchgen.check.sbatch.values import read_signal
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.render.render import render_request
+from sbatchgen.jobs.resolved.request import Request
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runs.folder_check import here
+from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.slurm.client import submit_environment
+from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant
+from sbatchgen.lab.plan.dry_run import facts_of_steps
+from sbatchgen.lab.plan.sight import Shown, sight_of
+from sbatchgen.lab.rehearsal.added_folders import added_folders
+from sbatchgen.lab.rehearsal.controller import PlayedJob
+from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
+
+MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start
+KILL_WAIT = 30
+_OWN = Path(__file__).parents[3]  # this package's folder
+_BIN = f"{PLACE}/bin"
+_GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
+_SCONTROL = """#!/bin/bash
+case "$1 $2" in
+    "requeue "*) touch {place}/requeued ;;
+    "show hostname"*) printf '%s\\n' {nodes} ;;
+esac
+"""
+_SQUEUE = """#!/bin/bash
+[[ " $* " != *" --steps "* ]] || for step in {place}/steps/*; do echo "{job}.${{step##*/}} $(<"$step")"; done
+"""
+# The children of a step's srun are its tasks, each in a session of its own.
+_SCANCEL = """#!/bin/bash
+[[ $1 == --signal=* ]] || exit 0
+for step in "${@:2}"; do
+    for task in $(<"/proc/${step##*.}/task/${step##*.}/children"); do kill -s "${1#*=}" -- "-$task"; done
+done
+"""
+
+
+@frozen(kw_only=True)
+class Rehearsal:
+    """What a rehearsal showed."""
+
+    resolved: ResolvedJob  # the job as it was rehearsed
+    starts: tuple[Mapping[str, Any], ...]  # what happened in each start, as controller.py reports it
+    processes: int  # how many processes the training has
+    unproven: tuple[tuple[str, str], ...]  # what it can't show, and why
+    seconds: float  # how long it took
+    memory: int  # the most bytes that all processes together had in memory
+    limit: str  # the limit at which the sandbox ended it: "time", "memory" or "disk"; "" if it ended itself
+    disk: int  # how many bytes its run folder may have
+    failure: str  # what the controller printed if it failed
+    hidden: str = ""  # the folder where it starts, if the sandbox hides it as the user's home
+
+
+def rehearse(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    seconds: float,
+    patience: float,
+    network: bool,
+    see: Sequence[str] = (),
+    tell: Callable[[str], None],
+) -> Rehearsal:
+    """Run a job through its time limit, a requeue, scancel and its end, submitted from `folder`.
+
+    Each start may take so many seconds until it has done its first steps, and the last one until the end; a
+    trainer that prints no steps runs for `patience`. The job may read the folders in `see` beside those that
+    it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
+    Raises NoSandboxError where this machine allows no sandbox.
+    """
+    resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
+    script = render_request(request._replace(resolved=resolved))
+    job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
+    user = environment.get("USER", "user")
+    held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
+    held = replace(held, gpus=(resolved.gpus_per_node,) * len(held.nodes))
+    exported, _ = submit_environment(environment)
+    replaced = {
+        "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
+        "SLURM_SUBMIT_DIR": str(folder),
+        "USER": user,
+        "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
+    }
+    number = str(JOB_ID + os.getpid() % 9000)  # scripts make their port of it; the machine has other users
+    of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    batch = {**exported, **of_job, **replaced}
+    run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
+    home = exported.get("HOME", "")
+    kept_copies = ExitStack()
+    pythons = [*_of_python(resolved)]
+    seen = (*pythons, *see, "/sys")
+    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user, given=seen)
+    added = [path for place in pythons for path in added_folders(Path(place))]
+    sight = sight.wider(path for path in added if not Path(path).is_relative_to(_OWN))
+    tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
+    data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
+    with kept_copies, _run_folder() as (writes, room):
+        played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
+        hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+        limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
+        box = Box(
+            hostname=held.nodes[0],
+            home=home,
+            folder=str(folder),
+            files={**data, **_files(script, held, job, played)},
+            over={"/etc/hosts": (hosts.encode(), 0o644)},
+            writable={run_dir: writes},
+            devices=_gpus(),
+            network="machine" if network else "loopback",
+            trusts=True,
+            limits=limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0),
+        )
+        argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
+
+        def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
+            return run(argv, batch, shown.in_box(box)), shown.left_out
+
+        ended, left_out = sight.run(start)
+    is_hidden = os.path.realpath(folder) in sight.homes and not any(
+        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
+    )
+    unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
+    unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
+    starts = []
+    for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
+        with contextlib.suppress(ValueError):
+            starts += [json.loads(line)] if line.startswith("{") else []
+    return Rehearsal(
+        resolved=resolved,
+        starts=tuple(starts),
+        processes=processes_of(resolved),
+        unproven=(*unproven, *_of_machine(resolved, network=network)),
+        seconds=ended.seconds,
+        memory=ended.memory,
+        limit="time" if ended.limit == "machine" else ended.limit,  # its seconds are its own
+        disk=room,
+        failure=ended.files.get("err", "").strip(),
+        hidden=str(folder) * is_hidden,
+    )
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[tuple[int, int]]:
+    """Make the folder that the job writes; give its descriptor, and how many bytes it may get.
+
+    It lies in a folder that no one else can enter, and of which the job sees nothing: whatever mode the job
+    gives it, no other user reaches what is in it. A checkpoint has what a training has in memory, and some
+    are kept: hence its room.
+    """
+    with temporary_folder("sbatchgen-rehearsal-") as outside:
+        inside = outside / "run"
+        inside.mkdir(mode=0o700)
+        number = os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        about, memory = os.statvfs(inside), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        try:
+            yield number, min(about.f_bavail * about.f_frsize // 2, 4 * memory)
+        finally:
+            os.close(number)
+
+
+def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+    reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
+    reach = "has this machine's network" if network else "has no network (--network gives it one)"
+    return (
+        f"the job runs in a sandbox on this machine. It {reads} and programs, not the rest of your home"
+        f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {reach}"
+    )
+
+
+def _of_python(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the folders of the Python that runs the job, and of this package."""
+    yield from (sys.prefix, str(_OWN))
+    if site.ENABLE_USER_SITE:
+        yield site.getusersitepackages()
+    for path in resolved.software.values():
+        folder = Path(str(path))
+        if folder.is_absolute() and any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
+            yield str(folder)
+
+
+def processes_of(resolved: ResolvedJob) -> int:
+    """Return how many processes train together."""
+    main = resolved.main
+    return main.nodes * main.nproc_per_node if main.mode.several_processes else 1
+
+
+def computes_memory(resolved: ResolvedJob) -> bool:
+    """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
+
+
+def refuse_unfit(resolved: ResolvedJob) -> None:
+    """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
+    if not resolved.slurm:
+        what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
+        raise FitError.of(what, fix="submit the job itself")
+    processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
+    if processes > limit:
+        has = f"this machine has {os.cpu_count()} CPUs"
+        what = f"the job has {processes} processes, and {has}: at most {limit}"
+        raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
+
+
+def _all_on_this_machine(
+    resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
+) -> tuple[ResolvedJob, list[tuple[str, str]]]:
+    """Return the job and each of its programs as `_on_this_machine` does."""
+    played, unproven = _on_this_machine(resolved, folder, environment)
+    programs = []
+    for program in resolved.programs:
+        job, more = _on_this_machine(program.job, folder, environment)
+        programs.append(replace(program, job=job))
+        unproven += [row for row in more if row not in unproven]
+    return replace(played, programs=tuple(programs)), unproven
+
+
+def _on_this_machine(
+    resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
+) -> tuple[ResolvedJob, list[tuple[str, str]]]:
+    """Return the job with what this machine lacks replaced, and what that leaves unproven."""
+    unproven, args = [], list(resolved.args)
+    is_login_node = bool(search_path.find("sbatch", environment))
+    missing = resolved.runtime.missing(resolved, partial(here, folder=folder, environment=environment))
+    if resolved.runtime.is_container or any(missing):
+        unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
+        resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
+    if resolved.is_bundled:
+        args += ["--log-every", "1"]
+        if not _gpus():
+            args += ["--device", "cpu"]
+        data = here(resolved.data, folder, environment)
+        if not is_login_node and not (data and data.is_dir()):
+            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(resolved)), "--epochs", "2"]
+            unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
+    return replace(resolved, args=tuple(args)), unproven
+
+
+def _gpus() -> list[str]:
+    return [name for name in _GPUS if Path("/dev", name).exists()]
+
+
+def _batch(resolved: ResolvedJob) -> int:
+    words = [word for arg in resolved.args for word in arg.split("=", 1)]
+    processes = processes_of(resolved)
+    for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
+        if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
+            return int(value) * times
+    return 64
+
+
+def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+    """Return what no machine but the cluster shows."""
+    rows = []
+    if resolved.gpus_per_node and not _gpus():
+        rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
+    if computes_memory(resolved):
+        rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
+    if resolved.nodes > 1:
+        rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
+    if resolved.settings.modules:
+        rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
+    if not network:
+        rows.append(("network", "the job has none here: --network gives it this machine's"))
+    return rows
+
+
+def _job(
+    resolved: ResolvedJob,
+    job: JobScript,
+    batch: Mapping[str, str],
+    folder: Path,
+    run_dir: str,
+    *,
+    seconds: float,
+    patience: float,
+) -> PlayedJob:
+    asked = read_signal(job.option("signal") or "")
+    return PlayedJob(
+        script=f"{PLACE}/job.slurm",
+        folder=str(folder / (job.option("chdir") or "")),
+        environment=dict(batch),
+        run_dir=run_dir,
+        checkpoint=(resolved.checkpoint or "").rpartition("/")[2],
+        metrics=resolved.metrics or "",
+        signal=asked.number if asked else 0,
+        lead=asked.seconds if asked else 0,
+        to_batch=bool(asked and "B" in asked.flags),
+        kill_wait=KILL_WAIT,
+        steps=3,
+        limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
+        seconds=seconds,
+        patience=seconds if resolved.is_bundled else patience,
+        processes=processes_of(resolved) if computes_memory(resolved) else 0,
+    )
+
+
+def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
+    srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
+    of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
+    files = {
+        "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
+        "scontrol": scontrol.encode(),
+        "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
+        **dict.fromkeys(("python3", "python"), python),
+        **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
+        "squeue": _SQUEUE.format(place=PLACE, job=JOB_ID).encode(),
+        "scancel": _SCANCEL.encode(),
+    }
+    return {
+        **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
+        f"{PLACE}/job.slurm": (script.encode(), 0o755),
+        f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
+        f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+    }

@@ -1,0 +1,110 @@
+"""The stand-in of srun that really starts the tasks of a step, all on this machine; it is in the sandbox."""
+
+import contextlib
+import marshal
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sbatchgen.lab.plan import step
+
+STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number; in it the step's name
+MEMORY = "REHEARSED_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_POLL_S = 0.1
+
+
+class AbortedError(Exception):
+    """The tasks of the step are to be killed."""
+
+
+def main() -> int:
+    """Run a step; return the worst exit status of its tasks."""
+    job: dict[str, Any] = marshal.loads(Path(step.PLACE, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
+    options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
+    if "help" in options:
+        print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
+        return 0
+    environment = dict(os.environ)
+    tasks, refusal = step.spread(options, job, environment)
+    if refusal or not command:
+        print(f"srun: error: {refusal or 'No command given to execute.'}", file=sys.stderr)
+        return 1
+    if folder := options.get("chdir"):
+        os.chdir(folder)
+    if os.environ.get(MEMORY):
+        tasks, command = tasks[:1], _of_memory(command)
+    exported = step.exported(options.get("export", "ALL"), environment)
+    mine = STEPS / str(os.getpid())
+    mine.write_text(options.get("job-name", "step"), encoding="utf-8")
+    try:
+        signal.signal(signal.SIGTERM, _abort)
+        environments = [exported | step.variables(task, tasks, options, job, exported) for task in tasks]
+        return _run(environments, command, options)
+    finally:
+        mine.unlink()
+
+
+def _of_memory(command: list[str]) -> list[str]:
+    package = next((word for word in command if word.endswith("/training")), None)
+    if package is None:
+        return command
+    launcher = next(at for at, word in enumerate(command) if word.startswith(package))
+    arguments = command[command.index(package) + 1 :]
+    return [*command[:launcher], f"{package}/memory.py", *arguments]
+
+
+def _abort(number: int, _: FrameType | None) -> None:
+    raise AbortedError(number)
+
+
+def _run(environments: list[dict[str, str]], command: list[str], options: dict[str, str]) -> int:
+    output = options.get("output", "")
+    running = {_start(command, _on_this_machine(environment), output) for environment in environments}
+    kills = options.get("kill-on-bad-exit", "0") != "0"
+    patience = step.number_of(options.get("wait")) or float("inf")
+    worst, deadline = 0, float("inf")
+    with contextlib.suppress(AbortedError):
+        while running and time.monotonic() < deadline:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                time.sleep(_POLL_S)
+                continue
+            running.discard(child)
+            code = os.waitstatus_to_exitcode(status)
+            worst = max(worst, code if code >= 0 else 128 - code)
+            deadline = min(deadline, time.monotonic() + (1 if code and kills else patience))
+    for child in running:
+        os.killpg(child, signal.SIGKILL)
+    return max(worst, 128 + signal.SIGKILL) if running else worst
+
+
+def _start(command: list[str], environment: dict[str, str], output: str) -> int:
+    """Start a task in a session of its own; return the number of its process. `output` is its file, or ""."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if output:
+            name = output.replace("%t", environment["SLURM_PROCID"]).replace("%%", "%")
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+            os.dup2(1, 2)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            os.execvpe(command[0], command, environment)  # noqa: S606 - no shell
+        except OSError as error:
+            print(f"srun: error: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+    return child
+
+
+def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
+    """Name the loopback where a variable names an interface that this machine lacks."""
+    here = [name for _, name in socket.if_nameindex()]
+    named = {name: environment[name] for name in _INTERFACES if name in environment}
+    missing = [name for name, text in named.items() if text not in here and text.replace("_", "").isalnum()]
+    return environment | dict.fromkeys(missing, "lo")

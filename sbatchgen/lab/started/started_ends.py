@@ -1,0 +1,242 @@
+"""How a script ends that runs with stand-ins, and what it looks for: a dry run shows it.
+
+Sources: bash(1), EXIT STATUS; sbatch(1).
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.executables.program import SHELLS, programs
+from sbatchgen.check.rules import directives, environment, safety, steps, syntax
+from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
+from sbatchgen.check.sbatch.header import Kind
+from sbatchgen.lab.plan.dry_run import EACH, MANY, SCRIPT, WAITING, DryRun
+from sbatchgen.lab.plan.meetings import may_follow
+from sbatchgen.lab.plan.missing import functions_of, last_line
+from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.sandbox.box import BoxLimits
+
+RULES: Rules[DryRun] = Rules()
+
+_LAST, _ROUNDS = 200, 5  # commands at the end of a script, and how often those of a loop are among them
+_SPOOL = SCRIPT.rpartition("/")[0] + "/"
+_READERS = SHELLS | {".", "perl", "source"}  # of files that hold commands
+_SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
+_UNREAD = re.compile(
+    rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$", re.MULTILINE
+)
+_UNREAD_BY_TASKS = re.compile(
+    r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
+    re.MULTILINE,
+)
+_NOT_COMPUTED = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
+_SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
+_AT_LIMITS = {
+    "records": "runs more commands, or starts more programs, than a plan reads",
+    "memory": "needs more than 1 GiB of memory here",
+    "processes": f"needs more than {BoxLimits().processes} processes here",
+}
+_AT_DAMAGE = "damages the sandbox, so that what it started is not known"
+# What reaches for the internet, as its first words; of others, only with an address.
+_VERBS = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
+_DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_VERBS})\b")
+_ADDRESS = re.compile(
+    r"(?:https?|ftp|ssh|git|docker|oras|library)://(?!localhost|127\.|\[::1\])|^[\w.-]+@[\w.-]+:"
+)
+_BY_ADDRESS = tuple(programs("fetches"))
+_HERE = re.compile(r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)")
+_PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
+
+
+def _line(done: DryRun) -> int:
+    return last_line(done.trace, functions_of(done.script.body))
+
+
+def _stderr(done: DryRun) -> str:
+    return done.ended.files.get("err", "")
+
+
+@RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
+def _limited(done: DryRun) -> Iterator[Hit]:
+    limit, count = done.ended.limit, len(done.steps)
+    if limit == "time" and count >= MANY:
+        others = f"at least {done.steps_not_shown} others" if done.steps_not_shown else "the others"
+        what = f"the plan shows the first {MANY} steps and ends at its limit: {others} were not checked"
+        yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
+    elif limit == "time":
+        what = "the script did not end in a dry run: what follows is not shown"
+        loop = _loop_line(done)
+        fix = "see the loop there: it waits for something that did not happen"
+        fix = fix if loop else f"start fewer than {EACH} programs up to there, or see what it waits for"
+        yield Hit(done.at(loop or _line(done)), what, fix)
+    elif limit == "machine":
+        what = (
+            f"this machine was too slow for a plan: it ended after {WAITING:g} s: what follows is not shown"
+        )
+        yield Hit(done.at(_line(done)), what, "plan on a machine that is less busy", "warning")
+    elif limit:
+        after = f"after {counted(count, 'step')}" if count else "before any program"
+        what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(limit, _AT_DAMAGE)}"
+        yield Hit(done.at(_line(done)), what, "see the loop there", None if count else "warning")
+
+
+@RULES.again(directives.RULES, "SB147")
+def _heterogeneous(done: DryRun) -> Iterator[Hit]:
+    """A job of several components, or a step of several programs, of which the first is shown."""
+    separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
+    if separators:
+        what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
+        yield Hit(done.at(separators[0]), what, "plan each component as a script of its own")
+
+
+def _loop_line(done: DryRun) -> int:
+    """The first line of those that were run again and again at the end; 0 without such lines."""
+    times = Counter(entry.line for entry in done.trace[-_LAST:])
+    return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
+
+
+@RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
+def _nothing_started(done: DryRun) -> Iterator[Hit]:
+    if done.steps or done.needed or done.ended.limit or _UNREAD.search(_stderr(done)):
+        return
+    if done.ended.status:
+        what = f"the script ends with {done.ended.status} before it starts a program"
+        yield Hit(done.at(_line(done)), f"{what}: {done.said}" if done.said else what, "see this line")
+    elif done.script.launches:
+        launch = done.script.launches[-1]
+        what = f"{launch.program.name} is never reached: the script ends with 0 at line {_line(done)}"
+        yield Hit(done.at(launch.command.line), what, "see the conditions around it")
+
+
+@RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
+def _not_computed(done: DryRun) -> Iterator[Hit]:
+    match = _NOT_COMPUTED.search(_stderr(done))
+    if match and not may_follow(done):
+        fix = "print its variables before this line: one of them is empty"
+        yield Hit(done.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
+
+
+@RULES.again(syntax.RULES, "SB814", "warning")
+def _unread(done: DryRun) -> Iterator[Hit]:
+    match = _UNREAD.search(_stderr(done))
+    if match and not done.ended.limit:
+        before = "before its end" if done.steps else "before it starts a program"
+        what = f"the script ends with {done.ended.status} {before}: {match[1]}"
+        yield Hit(done.at(number_of(match[2])), what, "close what is open, or fill in what is missing")
+    by_tasks = _UNREAD_BY_TASKS.search(_stderr(done))
+    for step in done.steps if by_tasks else ():
+        is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))
+        if by_tasks and step.is_srun and is_shell and not step.processes:
+            fix = "the text in quotes is a script: close or fill in what is missing"
+            yield Hit(done.at(step.line), f"no task of this step starts a program: {by_tasks[1]}", fix)
+
+
+@RULES.again(steps.RULES, "SB311", "info")
+def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
+    name, _, hides = _hidden_by(done)
+    if name and hides:
+        what = f"the job ends with 0 even if every program in it fails: the pipe to {hides[0]} hides it"
+        yield Hit(done.at(hides[1]), what, "set -o pipefail")
+
+
+@RULES.again(steps.RULES, "SB312", "info")
+def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
+    name, line, hides = _hidden_by(done)
+    if name and not hides:
+        what = f"the job ends with 0 even if every program in it fails: {name} comes last"
+        fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
+        if name == "wait":
+            fix = "wait for each process by its id: wait $id || exit"
+        yield Hit(done.at(line), what, fix)
+
+
+def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
+    """Return the last command of a job that ends with 0 although all that it started failed, and its line.
+
+    The name is "" for other jobs. The third is the program at the end of a pipe that hides it, and its
+    line; None if the last command hides it.
+    """
+    failing = done.failing
+    if not failing or failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
+        return "", 0, None
+    line, command, folder = failing.trace[-1]
+    name = command.partition(" ")[0].strip("'").rpartition("/")[2]
+    end = failing.script.body.last
+    if end and any(step.background and step.line == line for step in failing.steps):
+        line, name = end.line, end.name  # its trace may come before that of a process in the background
+    if name in ("true", ":"):  # of || true: who writes it wants it
+        return "", 0, None
+    around = (command for command in failing.script.body.commands if command.line <= line <= command.end_line)
+    pipe = next((command.pipe for command in around if command.pipe), None)
+    if pipe:
+        return name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line)
+    paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
+    if name in _READERS and any(failing.given.files.get(path) == b"" for path in paths):
+        return "", 0, None  # the plan made an empty file of it: what it would do is not known
+    return name, line, None
+
+
+@RULES.again(safety.RULES, "SB813", "warning")
+def _option_as_program(done: DryRun) -> Iterator[Hit]:
+    for step in done.steps:
+        line = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
+        if step.command and line and step.command[0].startswith("-") and step.command[0] == line[0]:
+            what = f"the script starts '{step.command[0]}' as a program: the line before does not continue"
+            yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
+
+
+@RULES.again(environment.RULES, "SB401")
+def _beside_the_copy(done: DryRun) -> Iterator[Hit]:
+    need = next((need for need in done.needed if need.name.startswith(_SPOOL)), None)
+    if need:
+        what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"
+        fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
+        yield Hit(done.at(need.line), what, fix)
+
+
+@RULES.add("SB339", "info", "a connection to a node that the script names", source="sbatch(1)")
+def _named_node(done: DryRun) -> Iterator[Hit]:
+    for line, command, _ in done.trace:
+        match = _SSH.match(command)
+        if match and match[1] in done.script.text and match[1] not in done.script.option("nodelist"):
+            what = f"ssh goes to {match[1]}, which the script names: the job may run on other nodes"
+            yield Hit(done.at(line), what, "head=$(scontrol show hostnames | head -n 1)")
+            return
+
+
+@RULES.add("SB429", "warning", "a download on nodes without the internet", source="docs/reference/profile.md")
+def _downloads(done: DryRun) -> Iterator[Hit]:
+    names = list(done.script.resources.partitions) or [str(done.profile.default_partition)]
+    partitions = [partition for name, partition in done.profile.partitions.items() if str(name) in names]
+    if not partitions or any(partition.internet is not False for partition in partitions):
+        return
+    if _PROXY.search(done.script.text):
+        return
+    lines = set()
+    for entry in done.trace:
+        if entry.line not in lines and (words := _download(entry.command)):
+            lines.add(entry.line)
+            what = f"{words} needs the internet, and nodes of {names[0]} have none"
+            why = "internet: false in the profile says that nodes can't"
+            yield Hit(done.at(entry.line), what, f"do it on the login node, before the job ({why})")
+
+
+def _download(command: str) -> str:
+    """Return the first words of a command that needs the internet, or ""."""
+    match = _DOWNLOADS.match(command)
+    if not match:
+        return ""
+    try:
+        words = shlex.split(command[match.end() :])
+    except ValueError:
+        return ""
+    has_address = any(map(_ADDRESS.search, words))
+    if match[0].startswith(_BY_ADDRESS):
+        return match[0] if has_address else ""
+    return "" if any(map(_HERE.match, words)) else match[0]

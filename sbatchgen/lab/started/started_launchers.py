@@ -1,0 +1,319 @@
+"""Launchers of PyTorch that a script starts: whether they meet, and have the GPUs that they want.
+
+A dry run shows it. Source: torch/distributed/run.py of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.executables.launcher import LauncherCall
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.rules import names, processes, rendezvous, steps
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.meetings import at_once, may_follow, meetings
+from sbatchgen.lab.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
+from sbatchgen.lab.plan.step import number_of
+
+RULES: Rules[DryRun] = Rules()
+
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html"
+SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want the same GPU at once")
+
+
+def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
+    return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
+
+
+def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+    """Yield the launchers of a step that wait for each other on several nodes."""
+    for step, launchers in _launchers(done):
+        members = [launcher for launcher in launchers if launcher.nodes > 1]
+        if len(_nodes(members)) > 1 and len({launcher.name for launcher in members}) == 1:
+            yield step, members
+
+
+def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
+    """Yield the processes of a step that have no launcher, and are to meet by variables."""
+    for step in done.steps:
+        ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
+        if step.is_srun and len(ranks) > 1 and all(process.env.get("WORLD_SIZE") for process in ranks):
+            yield step, ranks
+
+
+def _nodes(launchers: Sequence[StartedLauncher]) -> set[str]:
+    """Return the nodes on which launchers run."""
+    return {launcher.process.node for launcher in launchers}
+
+
+def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
+    """Return the first launcher that starts more processes than it has GPUs."""
+    return next((each for each in launchers if 0 < len(each.process.gpus) < each.workers), None)
+
+
+def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
+    """Return what is wrong with a step that starts more launchers than one waits for, and the option."""
+    first = launchers[0] if step.is_srun and launchers else None
+    if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
+        return "", ""
+    alike = {(launcher.nodes, launcher.of_role("HOST")[1]) for launcher in launchers}
+    if len(alike) > 1 or len(_nodes(launchers)) < 2:
+        return "", ""
+    option = PROGRAMS[first.name].role("NODES")
+    return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
+
+
+@RULES.again(processes.RULES, "SB302")
+def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        what, _ = _surplus(step, launchers)
+        if what and len(launchers) > len(_nodes(launchers)):
+            yield Hit(done.at(step.line), what, "srun --ntasks-per-node=1")
+        nodes = [launcher.process.node for launcher in launchers if launcher.port]
+        if step.is_srun and len(nodes) > len({*nodes}):
+            name, port = launchers[0].name, launchers[0].port
+            what = f"srun starts {nodes.count(nodes[0])} {name} on {nodes[0]}, "
+            what += f"and each listens on port {port}"
+            fix = f"srun --ntasks-per-node=1 {name} ...: it starts the processes of a node itself"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.again(processes.RULES, "SB303", "warning")
+def _absent(done: DryRun) -> Iterator[Hit]:
+    """Launchers that wait for more nodes than start one."""
+    for started in () if done.ended.limit else _together(done):
+        groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
+        for step, launcher in started:
+            if launcher.nodes > 1 and launcher.name != "deepspeed":
+                key = (launcher.name, launcher.nodes, launcher.of_role("HOST")[1])
+                groups.setdefault(key, []).append((step.line, launcher))
+        count = sum(map(len, groups.values()))
+        for (name, nodes, _), members in groups.items():
+            if len(members) < nodes and count < nodes:
+                option = PROGRAMS[name].role("NODES")
+                what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
+                fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
+                if nodes > len(done.grant.nodes):
+                    what += f": the job has {counted(len(done.grant.nodes), 'node')}"
+                    fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={nodes}"
+                yield Hit(done.at(members[0][0]), what, fix)
+
+
+def _together(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
+    """Yield the launchers that run at the same time: of a step, and of steps in the background beside it."""
+    left = [(step, launchers) for step, launchers in _launchers(done) if launchers]
+    while left:
+        first = left[0][0]
+        beside = [item for item in left if item[0] is first or at_once(first, item[0])]
+        left = [item for item in left if item not in beside]
+        yield [(step, launcher) for step, launchers in beside for launcher in launchers]
+
+
+@RULES.again(processes.RULES, "SB304")
+def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        if greedy := _greedy(launchers):
+            option, has = PROGRAMS[greedy.name].role("PROCESSES"), len(greedy.process.gpus)
+            total = has * greedy.nodes if greedy.name.startswith("accelerate") else has
+            what = f"--{option} {greedy.options[option]}, but a process has {counted(has, 'GPU')}"
+            fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
+            yield Hit(done.at(step.line), what, fix)
+        what, option = _surplus(step, launchers)
+        if what and len(launchers) <= len(_nodes(launchers)):
+            yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
+
+
+@RULES.again(processes.RULES, "SB304")
+def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
+    started = _launchers(done) if len({step.line for step in done.steps}) == 1 else []  # others have the rest
+    for step, launchers in started:
+        alone = [each for each in launchers if each.is_one_by_default and each.has_program]
+        gpus = max((len(each.process.gpus) for each in alone), default=0)
+        is_told = any("PET_NPROC_PER_NODE" in each.process.env for each in launchers)
+        if gpus > 1 and not is_told and len(launchers) == len(_nodes(launchers)):
+            what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
+            yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
+
+
+@RULES.again(rendezvous.RULES, "SB307")
+def _apart(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _groups(done):
+        for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
+            option = launchers[0].of_role(role)[0]
+            nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
+            if option:
+                yield from _differs(done, step, f"--{option}", nodes, variable)
+        yield from _alone(done, step, launchers[0])
+        yield from _elsewhere(done, step, {launcher.of_role("HOST")[1] for launcher in launchers})
+    for step, ranks in _ranks(done):
+        for variable in ("MASTER_ADDR", "MASTER_PORT"):
+            numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
+            yield from _differs(done, step, variable, numbers, variable)
+        yield from _elsewhere(done, step, {process.env.get("MASTER_ADDR") or "" for process in ranks})
+
+
+def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
+    """Yield a hit if the only place to meet is a node that the script names, and not one of the job's."""
+    name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
+    is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
+    if name and name in done.script.text and not is_of_job:
+        what = f"the nodes meet at {name}, which the script names: the job may run on other nodes"
+        yield Hit(done.at(step.line), what, 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1')
+
+
+def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
+    """Yield a hit if a torchrun does not know where the nodes meet; ours finds it itself."""
+    knows = any(name.startswith("PET_") for name in first.process.env)
+    knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
+    if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
+        what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
+        yield Hit(done.at(step.line), what, rendezvous.MEETING)
+
+
+def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
+    """Yield a hit if a place to meet, by its name, has several values: `places` has a node for each."""
+    if len(places) > 1:
+        (value, at), (other, there), *_ = places.items()
+        what = f"the nodes don't meet: {name} is {value} on {at}, and {other} on {there}"
+        yield Hit(done.at(step.line), what, f"set {variable} in the batch script, before srun")
+
+
+@RULES.again(steps.RULES, "SB308")
+def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _without_own_rank(done):
+        option, rank = launchers[0].of_role("RANK")
+        if option and _is_expanded(done, option):
+            what = f"all {len(launchers)} nodes get --{option} {rank}: "
+            what += "the batch script expands it, not the tasks"
+            fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
+            yield Hit(done.at(step.line), what, fix)
+    for step, ranks in _ranks(done):
+        numbers = {process.env.get("RANK") for process in ranks}
+        if len(numbers) == 1 and None not in numbers:
+            what = f"all {step.tasks} processes get RANK={numbers.pop()}: "
+            what += "the batch script expands it, not the tasks"
+            yield Hit(done.at(step.line), what, "srun bash -c 'RANK=$SLURM_PROCID ...', in single quotes")
+
+
+@RULES.again(rendezvous.RULES, "SB355", "warning")
+def _all_first(done: DryRun) -> Iterator[Hit]:
+    """Launchers of several nodes that are all the first, or know no other node."""
+    for step, launchers in _without_own_rank(done):
+        first = launchers[0]
+        option, rank = first.of_role("RANK")
+        has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # else SB307
+        if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
+            what, fix = rendezvous.of_first_node(first.name, len(_nodes(launchers)), option)
+            yield Hit(done.at(step.line), what, fix)
+    for step, launchers in _launchers(done):
+        alone = [launcher for launcher in launchers if not launcher.knows_others]
+        if step.is_srun and len(_nodes(alone)) > 1:
+            what = rendezvous.without_hosts(len(_nodes(alone)))
+            yield Hit(done.at(step.line), what, rendezvous.instead_of_deepspeed())
+
+
+def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+    """Yield launchers that number their nodes by an option, and all have the same number.
+
+    They are those of a step, or of steps that run at once, as of a loop over the nodes.
+    """
+    teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
+    for step, launchers in _launchers(done):
+        for launcher in launchers:
+            if launcher.nodes > 1 and launcher.is_static:
+                host = launcher.of_role("HOST")[1]
+                teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
+    for members in teams.values():
+        step = members[0][0]
+        team = [each for other, each in members if other is step or at_once(step, other)]
+        ranks = {each.of_role("RANK")[1] or each.process.env.get("PET_NODE_RANK") or "" for each in team}
+        if len(_nodes(team)) > 1 and len(ranks) == 1:
+            yield step, team
+
+
+def _is_expanded(done: DryRun, option: str) -> bool:
+    """Whether the script has a variable as the value of an option, and not a number."""
+    name = re.escape(option).replace("\\-", "[-_]")
+    return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
+
+
+@RULES.again(names.RULES, "SB425")
+def _world_size(done: DryRun) -> Iterator[Hit]:
+    for step, ranks in _ranks(done):
+        size = number_of(ranks[0].env["WORLD_SIZE"])
+        each_is_rank = all(process.env.get("LOCAL_RANK") for process in ranks)
+        if size not in (0, step.tasks) and (each_is_rank or size < step.tasks):
+            what = f"WORLD_SIZE is {ranks[0].env['WORLD_SIZE']}, "
+            what += f"and this step starts {counted(step.tasks, 'process')}"
+            is_of_job = done.batch.get("SLURM_NTASKS") == str(step.tasks)
+            fix = f"export WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else step.tasks}, before this step"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")
+def _bare(done: DryRun) -> Iterator[Hit]:
+    if may_follow(done, variables=False):
+        return
+    for step, launchers in _launchers(done):
+        bare = next((launcher for launcher in launchers if launcher.lacks_program), None)
+        if bare:
+            what = f"{bare.name} has no program: its command ends with its options"
+            fix = f"print the words before this line: {bare.name} needs the program that it starts"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add("SB342", "warning", "a variable that no shell expands", source="bash(1)")
+def _not_expanded(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _launchers(done):
+        for option, value in launchers[0].options.items() if launchers else ():
+            if match := re.search(r"\$\{?([A-Za-z_]\w*)", value or ""):
+                what = f"{launchers[0].name} gets --{option} {value} as it is: no shell expands the variable"
+                fix = f"leave out the backslash or the inner single quotes before ${match[1]}"
+                yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add(*SAME_GPU, source=NCCL)
+def _same_gpus(done: DryRun) -> Iterator[Hit]:
+    for first, second, launcher, gpus in _collisions(done):
+        if gpus:
+            numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
+            what = f"this {launcher.name} and that of line {first.line} want {numbers} of "
+            what += f"{launcher.process.node} at once"
+            yield Hit(done.at(second.line), what, "CUDA_VISIBLE_DEVICES=..., other GPUs for each of them")
+
+
+@RULES.add(
+    "SB344", "warning", "launchers that listen on the same port at once", source="torch/distributed/run.py"
+)
+def _same_port(done: DryRun) -> Iterator[Hit]:
+    for first, second, launcher, gpus in _collisions(done):
+        if not gpus:
+            what = f"this {launcher.name} and that of line {first.line} listen on port {launcher.port} "
+            what += "of a node at once"
+            yield Hit(done.at(second.line), what, "--standalone, or a --master-port of its own for each")
+
+
+def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, list[int]]]:
+    """Yield steps whose launchers collide on a node, one of the second, and the GPUs that both want.
+
+    Without such GPUs, they listen on the same port.
+    """
+    started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
+    for first, second, _ in meetings(done):
+        both = product(started[id(first)], started[id(second)])
+        pair = next(((a, b) for a, b in both if a.process.node == b.process.node), None)
+        if not pair or second.line in lines:
+            continue
+        a, b = pair
+        wanted = a.workers + b.workers if a.workers and b.workers else 0
+        gpus = sorted({*a.process.gpus} & {*b.process.gpus})
+        if wanted <= len({*a.process.gpus} | {*b.process.gpus}):
+            gpus = []
+        if gpus or (a.port and a.port == b.port):
+            lines.add(second.line)
+            yield first, second, b, gpus

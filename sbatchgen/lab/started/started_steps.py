@@ -1,0 +1,148 @@
+"""Steps that a script starts and that Slurm refuses, that wait for each other, or that want the same GPU.
+
+A dry run shows it. Source: srun(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.rules import steps
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.survival import SERVES
+from sbatchgen.lab.plan.dry_run import DryRun, knows_cpus
+from sbatchgen.lab.plan.meetings import at_once, meetings, srun_options
+from sbatchgen.lab.plan.started import Step
+from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.started.started_launchers import NCCL, SAME_GPU
+from sbatchgen.lab.started.started_values import nodes_of
+
+RULES: Rules[DryRun] = Rules()
+
+
+@RULES.add("SB340", "warning", "a step that Slurm refuses", source="srun(1)")
+def _refused(done: DryRun) -> Iterator[Hit]:
+    for step in done.steps:
+        if step.refusal and not any(nodes_of(done, step)):
+            what = f"Slurm refuses this step: {step.refusal}"
+            yield Hit(done.at(step.line), what, "see -n, -N and -c of srun")
+
+
+@RULES.add(*SAME_GPU, source=NCCL)
+def _same_gpu(done: DryRun) -> Iterator[Hit]:
+    """Programs that the script puts on the same GPU while another of its node is idle."""
+    started = [(step, process) for step in done.steps if not step.is_srun for process in step.processes]
+    chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
+    for (first, gpus), (second, others) in combinations(chosen, 2):
+        used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
+        idle = {*range(min(done.grant.gpus))} - used
+        shared = {*gpus} & {*others}
+        if at_once(first, second) and shared and idle:
+            what = f"this program and that of line {first.line} want GPU {min(shared)} at once"
+            fix = f"CUDA_VISIBLE_DEVICES={min(idle)} for one of them: this GPU is idle"
+            yield Hit(done.at(second.line), what, fix)
+            return
+
+
+@RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
+def _not_here(done: DryRun) -> Iterator[Hit]:
+    """Steps of one task that Slurm puts on other nodes than the server that they ask for by localhost."""
+    started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
+    listening = [(step, process.node, _ports_of(process.argv)) for step, process in started]
+    lines = set()
+    for step, process in started:
+        for port in _LOCALHOST.findall(" ".join(process.argv)):
+            servers = [(first, node) for first, node, ports in listening if port in ports]
+            there = {node: first.line for first, node in servers if at_once(first, step)}
+            if there and step.line not in lines and all(node != process.node for _, node in servers):
+                lines.add(step.line)
+                node, line = min(there.items())
+                what = f"this runs on {process.node} and asks localhost:{port}, but the program of line "
+                what += f"{line} listens on {node}"
+                yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
+
+
+_LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
+
+
+def _ports_of(argv: Sequence[str]) -> set[str]:
+    """The numbers in words of their own, or after an =, as of --port 8000."""
+    return {word.rpartition("=")[2] for word in argv if "://" not in word}
+
+
+@RULES.add(
+    "SB348", "warning", "a server that runs on when the others have ended", source="docs/design/slurm.md"
+)
+def _runs_on(done: DryRun) -> Iterator[Hit]:
+    """Steps in which some tasks serve, and others end: the end of a task with 0 ends no other."""
+    if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", done.script.text):
+        return
+    for step in done.steps if not done.ended.limit else ():
+        if not step.is_srun or "wait" in srun_options(step) or step.background:
+            continue
+        last = {process.rank: process for process in step.processes}
+        serving = {rank: process for rank, process in last.items() if SERVES.search(" ".join(process.argv))}
+        if serving and len(serving) < len(last):
+            rank = min(serving)
+            ends = next(process for each, process in last.items() if each not in serving)
+            what = f"{serving[rank].argv[0]} of rank {rank} never ends: when {ends.argv[0]} of rank "
+            what += f"{ends.rank} has ended, the step holds its nodes until the time limit"
+            yield Hit(done.at(step.line), what, "srun --wait=60")
+
+
+@RULES.again(steps.RULES, "SB310")
+def _waiting(done: DryRun) -> Iterator[Hit]:
+    if any(any(nodes_of(done, step)) for step in done.steps if step.is_srun and not step.refusal):
+        return
+    lines = set()
+    for first, second, shared in meetings(done):
+        node = min(shared)
+        if first.line in lines or not all(node in step.takes for step in (first, second)):
+            continue
+        if (why := _why_waiting(done, first, second, node)) is not None:
+            lines.add(first.line)
+            where, taken, fix = why
+            what = f"{where}this step waits until that of line {first.line} ends: each {taken}"
+            yield Hit(done.at(second.line), what, fix, "info" if where else None)
+
+
+def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[str, str, str] | None:
+    """Where the second of two steps waits, what each takes, and the fix; None if it starts at once."""
+    parts = [step.takes[node] for step in (first, second)]
+    sharing, held = {first.sharing, second.sharing}, min(part.gpus for part in parts)
+    if "overlap" in sharing:
+        return None
+    if "whole" in sharing:
+        fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
+        return "", f"takes all of {node}", fix
+    if 2 * held > done.grant.asked_gpus[done.grant.nodes.index(node)] and held > (
+        asked := _asked_gpus(second, node)
+    ):
+        option = done.script.resources.gpu_option
+        fix = f"srun --{option}={'gpu:' * (option == 'gres')}{asked or 1}, the option of the job"
+        return "", f"gets {counted(held, 'GPU')} of {node}", fix
+    cpus = done.grant.cpus[done.grant.nodes.index(node)]
+    if knows_cpus(done.script) and any(part.cpus >= cpus for part in parts):
+        where = "where a job gets only the CPUs that it asks for, "
+        return where, f"takes all of {node}", "srun -n and -c of each step, its part of them"
+    if _takes_memory(done, first) and _takes_memory(done, second):
+        return "where Slurm counts memory, ", "gets all of --mem", "srun --mem=..., the part of each step"
+    return None
+
+
+def _takes_memory(done: DryRun, step: Step) -> bool:
+    asks = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
+    return bool(done.script.resources.mem) and not asks
+
+
+def _asked_gpus(step: Step, node: str) -> int:
+    """How many GPUs a step itself asks for on a node; 0 if it does not say."""
+    options = srun_options(step)
+    if {"gres", "gpus-per-node"} & options.keys():
+        return step.takes[node].gpus
+    gpus = number_of(options.get("gpus", "").rpartition(":")[2]) // len(step.takes)
+    tasks = sum(process.node == node for process in step.processes)
+    return gpus or number_of(options.get("gpus-per-task", "").rpartition(":")[2]) * tasks

@@ -1,0 +1,176 @@
+"""Values that are empty or have several lines where a program gets them, and what they are compared with.
+
+A dry run shows them. An empty one counts only where the script alone, with what Slurm says, computes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from sbatchgen.check.bash import Assignment
+from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, commands, programs
+from sbatchgen.check.rules import emptiness, environment, rendezvous
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.lab.plan.dry_run import DryRun
+from sbatchgen.lab.plan.meetings import may_follow
+from sbatchgen.lab.plan.missing import option_of
+from sbatchgen.lab.plan.started import Step, options_of_srun
+
+RULES: Rules[DryRun] = Rules()
+
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_CONTAINERS = commands("container")
+_NO_IMAGES = commands("launcher", "interpreter", "shell")
+_VALUES = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
+_ONE_LINE = {"nodelist", "nproc-per-node"} | {
+    name
+    for launcher in LAUNCHERS
+    for role in ("NODES", "RANK", "PORT", "HOST")
+    for name in PROGRAMS[launcher].roles.get(role, ())
+}
+_COMPUTING = programs("computes")
+
+
+@RULES.again(environment.RULES, "SB408")
+def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
+    for step, name, variable, _ in _empty_options(done):
+        option = option_of(variable) if variable not in done.batch else ""
+        if option in done.script.options:
+            what = f"{name} has no value: {variable} is empty, because Slurm {done.script.slurm} "
+            what += "does not set it"
+            value = "$SLURM_GPUS_ON_NODE" if "GPUS" in variable else f"with the value of --{option}"
+            yield Hit(done.at(step.line), what, f"{name} {value}")
+        elif option:
+            what = f"{name} has no value: {variable} is empty, because the job has no --{option}"
+            yield Hit(done.at(step.line), what, f"add #SBATCH --{option}=...")
+
+
+@RULES.again(emptiness.RULES, "SB335")
+def _empty(done: DryRun) -> Iterator[Hit]:
+    fix = "print the variable before this line, and see what sets it"
+    for step in done.steps:
+        for name, value in nodes_of(done, step):
+            if not value:
+                what = f"srun {name} has no value: the variable in it is empty here"
+                yield Hit(done.at(step.line), what, fix)
+    for step, name, variable, _ in _empty_options(done):
+        if variable in done.batch or not option_of(variable):
+            what = f"{name} has no value: {variable} is empty here"
+            yield Hit(done.at(step.line), what, f"print {variable} before this line, and see what sets it")
+    yield from _without_image(done)
+
+
+def _without_image(done: DryRun) -> Iterator[Hit]:
+    """Containers without an image, which take the next word for it."""
+    if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
+        return  # which may set the variable of the image
+    for step in done.steps:
+        for image in (process.container for process in step.processes):
+            lacks = image in _CONTAINERS and not (image == "shifter" and "image" in done.script.options)
+            if lacks or image in _NO_IMAGES:
+                taken = f"{image} has no image" if lacks else f"the container takes '{image}' for its image"
+                fix = "print the variable of the image before this line"
+                yield Hit(done.at(step.line), f"{taken}: the variable before it is empty", fix)
+                break
+
+
+@RULES.again(rendezvous.RULES, "SB331", "warning")
+def _several_lines(done: DryRun) -> Iterator[Hit]:
+    nodes = ((step, f"srun {name}", value) for step in done.steps for name, value in nodes_of(done, step))
+    options = ((step, name, value) for step, name, _, value in _options(done))
+    for step, name, value in (*nodes, *options):
+        if "\n" in value.strip():
+            first, second = value.strip().split("\n")[:2]
+            what = f"{name} has a value of several lines: '{first}', then '{second}'"
+            fix = "nodes=($(scontrol show hostnames ...)), without quotes, is an array"
+            yield Hit(done.at(step.line), what, fix)
+
+
+@RULES.add("SB428", "info", "an interface with another name than in the profile", source=_NCCL)
+def _interfaces(done: DryRun) -> Iterator[Hit]:
+    settings = (done.profile, *done.profile.partitions.values())
+    for step in done.steps:
+        env = step.processes[0].env if step.processes else {}
+        for variable in sorted({name for part in settings for name in part.interfaces}):
+            value = env.get(variable) or ""
+            known = {part.interfaces[variable] for part in settings if variable in part.interfaces}
+            if not value or value[0] in "^=" or any(name[0] in "^=" for name in known):
+                continue
+            beginnings = [name for names in known for name in names.split(",")]
+            if beginnings and not all(_is_one_of(name, beginnings) for name in value.split(",")):
+                has = " or ".join(sorted(known))
+                what = f"{variable} is {value}, but the profile '{done.profile.name}' says {has}"
+                yield Hit(done.at(step.line), what, f"{variable}={min(known)}")
+
+
+def _is_one_of(name: str, others: Sequence[str]) -> bool:
+    """Whether a name of an interface begins as one of these, or one of these as it: so NCCL compares them."""
+    return any(name.startswith(other) or other.startswith(name) for other in others)
+
+
+def nodes_of(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the options of a step for its nodes and tasks that are empty, or have several lines."""
+    for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
+        is_empty = not value and not may_follow(done)
+        if option in ("nodelist", "nodes", "ntasks") and (is_empty or "\n" in value.strip()):
+            yield step.command[at].partition("=")[0], value
+
+
+def _empty_options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
+    return (option for option in _options(done) if not option[-1])
+
+
+def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
+    """Yield a step, its option, the variable in it, and its value: "", or several lines."""
+    if may_follow(done):
+        return
+    for step in done.steps:
+        names = set()
+        for words in dict.fromkeys(process.argv for process in step.processes):
+            for word, following in zip(words, (*words[1:], ""), strict=True):
+                name, equals, glued = word.partition("=")
+                value = glued if equals else following
+                is_empty = not value or (not equals and value.startswith("--"))
+                is_one_line = name.lstrip("-").replace("_", "-") in _ONE_LINE
+                if not is_empty and not (is_one_line and "\n" in value.strip()):
+                    continue
+                if name.startswith("--") and name not in names and (variable := _variable_of(done, name)):
+                    names.add(name)
+                    yield step, name, variable, "" if is_empty else value
+
+
+def _variable_of(done: DryRun, option: str) -> str:
+    """The variable that is the whole value of an option in the script, unless it may well be empty."""
+    takes_one = option.lstrip("-").replace("_", "-") in _VALUES  # else what follows may be more options
+    before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
+    pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
+    names = {*re.findall(pattern, done.script.text)}
+    name = names.pop() if len(names) == 1 else ""
+    return name if _is_computed(done, name) else ""
+
+
+def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
+    """Whether the script alone, with what Slurm says, computes the value of a variable."""
+    if name in done.batch or option_of(name) not in ("", "array"):
+        return True
+    sets = [assignment for assignment in done.script.body.sets if assignment.name == name]
+    is_needed = any(need.name == name for need in done.needed)
+    if not sets or not depth or is_needed or any(part.value == "" or part.by == "for" for part in sets):
+        return False
+    return all(_is_computed_by(done, assignment, depth) for assignment in sets)
+
+
+def _is_computed_by(done: DryRun, assignment: Assignment, depth: int) -> bool:
+    text = assignment.source.text[assignment.at : assignment.end]
+    inside = range(assignment.at, assignment.end)
+    programs = {command.name for command in done.script.body.commands if command.at in inside}
+    variables = assignment.word.variables if assignment.word else ()
+    if assignment.by in ("read", "readarray", "mapfile", "getopts"):  # the words after <<<, or a file
+        line = assignment.source.text[assignment.at :].partition("\n")[0]
+        variables = tuple(re.findall(r"<<<[^$]*\$\{?(\w+)", line))
+        if not variables:
+            return False
+    if not programs <= _COMPUTING or re.search(r":-|:=|[<{]\(|\$\{?[*@#\d]", text):
+        return False
+    return all(other == assignment.name or _is_computed(done, other, depth - 1) for other in variables)
