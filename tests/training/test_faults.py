@@ -41,11 +41,11 @@ OWN = """
     import torch
 
     class Breaks(torch.nn.Linear):
-        steps = -2  # two more before the first, which are undone
+        steps = -3  # three more before the first, which are undone
 
         def forward(self, x):
             self.steps += self.training
-            bad = os.environ.get("SLURM_PROCID") == "1" and self.steps > 5
+            bad = os.environ.get("SLURM_PROCID") == "1" and self.steps > 5  # step 6 saves
             seen = torch.nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)
             return super().forward(seen) * (float("nan") if bad else 1.0)
 
@@ -102,6 +102,7 @@ def test_one_rank_with_a_loss_that_is_not_finite_ends_all(trainers: Trainers, tm
 
     assert [process.code for process in ended] == [3, 3], ended
     assert [process.err.count("\n") for process in ended] == [1, 0]  # rank 0 tells it
-    assert "the loss is not finite at step 6; newest checkpoint: checkpoints/step-00000004.pt" in ended[0].err
+    assert ended[0].err.startswith("error: the loss is not finite at step 6; at: rank 1 of 2 on "), ended[0].err
+    assert ended[0].err.endswith("; newest checkpoint: checkpoints/step-00000004.pt\n")
     assert status(run_dir)["state"] == "failed"
     assert all(torch.isfinite(weight).all() for weight in weights(run_dir).values())

@@ -29,7 +29,11 @@ def data(config):
     return (images, torch.arange(helper.SIZE) % 2), (images, torch.arange(helper.SIZE) % 2)
 """
 # Python itself imports these by -m, before it runs a line of the trainer.
-BY_PYTHON = {"runpy", "importlib", "contextlib", "types", "warnings", "io", "os", "pkgutil"}
+_RUNPY = "import contextlib, pkgutil, runpy, sys, warnings; print(*sys.modules)"
+BY_PYTHON = {
+    name.partition(".")[0]
+    for name in subprocess.check_output([sys.executable, "-S", "-c", _RUNPY], text=True).split()
+}
 
 
 def test_a_module_of_the_current_folder_and_none_of_a_standard_name(tmp_path: Path) -> None:
