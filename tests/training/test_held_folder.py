@@ -67,7 +67,9 @@ def test_what_is_saved_at_a_stop_needs_no_path_from_the_root_folder(
     source = textwrap.dedent(MODEL).format(before=str(before), after=str(after))
     (tmp_path / f"moving_{is_mounted}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    ended = here(before / "run", "--model", f"moving_{is_mounted}:make", "--sync-every", "1")
+    ended = here(
+        before / "run", "--model", f"moving_{is_mounted}:make", "--sync-every", "1", "--tensorboard", "off"
+    )
 
     saved = [path.name for path in (after / "run/checkpoints").glob("step-*.pt")]
     assert ended.code in (DONE, PREEMPTED), ended.err
