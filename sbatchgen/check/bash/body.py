@@ -203,7 +203,7 @@ def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed:
 
 
 def _language(text: str) -> tuple[str, str]:
-    """The interpreter of the first line and its flags; bash without a first line."""
+    """Return the interpreter of the first line and its flags; bash without a first line."""
     if not text.startswith("#!"):
         return "bash", ""
     words = text[2 : text.find("\n") if "\n" in text else None].split()
@@ -236,7 +236,7 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
 
 
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
-    """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
+    """Return the body that a string is, such as a trap's or bash -c's, with the variables to follow.
 
     Positions are places in the script if it holds the string as it is; else the place of the word.
     """
@@ -248,7 +248,10 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 
 def input_body(command: Command) -> Body | None:
-    """The body that a command's here-document is; None without one, or if something in it is expanded."""
+    """Return the body that a command's here-document is.
+
+    None without one, or if something in it is expanded.
+    """
     marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
     mark = marks[0] if len(marks) == 1 else None
     if mark is None or mark.value is None:
@@ -268,7 +271,7 @@ _LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options tha
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
-    """Source: bash(1), SHELL BUILTIN COMMANDS, set."""
+    """Yield the options of `set`. Source: bash(1), SHELL BUILTIN COMMANDS."""
     at = 0
     while at < len(words):
         word = words[at]

@@ -38,7 +38,7 @@ class ToolOption:
     value_word: Word | None = None  # the word that holds the value; the same word if it is glued to the name
 
     def own_word(self, body: Body) -> Word | None:
-        """The word of its value alone, also of --name=VALUE and -nVALUE."""
+        """Return the word of its value alone, also of --name=VALUE and -nVALUE."""
         if self.value_word is not self.word:
             return self.value_word
         first, *rest = body.followed(self.word).pieces
@@ -73,17 +73,17 @@ class Tool:
         return {option.name: option for option in self.given}
 
     def option(self, name: str) -> ToolOption | None:
-        """The last use of an option, which is the one that counts."""
+        """Return the last use of an option, which is the one that counts."""
         return self._last.get(name)
 
     def text_of(self, option: ToolOption) -> str:
-        """The value of an option; expansions that can't be followed stay as they are written."""
+        """Return the value of an option; expansions that can't be followed stay as they are written."""
         word = option.own_word(self.body) if option.value is None else None
         return self.body.text_of(word) if word else option.value or ""
 
 
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
-    """The tools that a command starts, each started by the one before; the last is the program."""
+    """Return the tools that a command starts, each started by the one before; the last is the program."""
     words = [word for written in command.words for word in body.expand(written)]
     tools = tuple(_chain(words, body, (), DEPTH_MAX))
     if tools and _reads_input(tools[-1]) and (inner := input_body(command)):
@@ -92,13 +92,13 @@ def chain(command: Command, body: Body) -> tuple[Tool, ...]:
 
 
 def _reads_input(tool: Tool) -> bool:
-    """Whether a tool is a shell that reads its commands from its input."""
+    """Return whether a tool is a shell that reads its commands from its input."""
     is_script = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
     return tool.name in SHELLS and tool.option("command") is None and not is_script
 
 
 def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """The tools that words start; `passed` are the positional parameters."""
+    """Yield the tools that words start; `passed` are the positional parameters."""
     words = tuple(_with_parameters(words, passed))
     for _ in range(TOOLS_MAX):
         while words and ASSIGNED.match(words[0].text):
@@ -126,7 +126,10 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
 
 
 def _launcher(tool: Tool) -> Sequence[Word]:
-    """The words of the launcher that a Python starts, if any: a module or a file of the training package."""
+    """Return the words of the launcher that a Python starts, if any.
+
+    A module or a file of the training package.
+    """
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     texts = [word.text for word in tool.rest]
     if name and of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
@@ -137,14 +140,14 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 
 
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
-    """The tools that the string of bash -c starts at its end, or with the parameters that it is given."""
+    """Yield the tools that the string of bash -c starts at its end, or with its parameters."""
     yield from _main(
         string_body(tool.body, script), [tool.body.followed(word) for word in tool.rest], depth - 1
     )
 
 
 def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """The tools that the main command of a shell's text starts."""
+    """Yield the tools that the main command of a shell's text starts."""
     commands = [each for each in inner.commands if not each.test and not each.context.substitution]
     passing = [command for command in commands if any("@" in word.variables for word in command.words)]
     launching = [command for command in commands if command.name in _MAIN]
@@ -155,7 +158,7 @@ def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
-    """The words, with the words that bash -c gets in place of "$@" and $1."""
+    """Yield the words, with the words that bash -c gets in place of "$@" and $1."""
     for word in words:
         piece = word.only_piece
         name = piece.name if piece and not piece.operator else ""

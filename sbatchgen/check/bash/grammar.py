@@ -138,7 +138,7 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
 
 
 def _is_escaped(text: str, at: int) -> bool:
-    """Whether a backslash is before a dollar sign, which the grammar misses at the start of a line."""
+    """Return whether a backslash is before a dollar sign, which the grammar misses at the start of a line."""
     before = at
     while before and text[before - 1] == "\\":
         before -= 1
@@ -155,7 +155,7 @@ def _language() -> tree_sitter.Language:
 
 @cache
 def _kinds() -> dict[int, str]:
-    """The names of the nodes, by the grammar's numbers; a number can change with the grammar."""
+    """Return the names of the nodes, by the grammar's numbers; a number can change with the grammar."""
     language = _language()
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
     return {0xFFFF: "ERROR"} | {
@@ -195,7 +195,7 @@ _TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 
 
 def _prepared(text: str) -> bytes:
-    """The text as the grammar reads it right: a byte for each character."""
+    """Return the text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data) if _SEVERAL.search(b"\n" + data) else data
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
@@ -207,7 +207,7 @@ def _prepared(text: str) -> bytes:
 
 
 def _ended_once(data: bytes) -> bytes:
-    """Here-documents without lines that only begin with their end, at which the grammar ends them too."""
+    """Return here-documents without lines that begin with their end: the grammar ends them there."""
     lines, end = data.split(b"\n"), b""
     ends = {line.lstrip(b"\t") for line in lines}
     for at, line in enumerate(lines):
@@ -221,5 +221,5 @@ def _ended_once(data: bytes) -> bytes:
 
 
 def _parted(match: re.Match[bytes]) -> bytes:
-    """Assignments with a semicolon after each, in place of a blank."""
+    """Return assignments with a semicolon after each, in place of a blank."""
     return match[1] + _NEXT.sub(lambda part: part[1] or b";", match[2])

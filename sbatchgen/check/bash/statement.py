@@ -237,7 +237,7 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
 
 
 def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
-    """The parts of a command; to the grammar, words after a redirection are part of that."""
+    """Return the parts of a command; to the grammar, words after a redirection are part of that."""
     source, end, operator, descriptor = command.source, command.at, "", ""
     words: list[Word] = []
     assignments: list[Assignment] = []

@@ -75,7 +75,7 @@ class Variables:
             yield from self._expanded(part if piece and piece.quoted else _split_again(part), depth - 1, left)
 
     def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
-        """The pieces of a word, with the pieces of variables in place of their expansions."""
+        """Return the pieces of a word, with the pieces of variables in place of their expansions."""
         if word.source is not self._source or word.value is not None:
             return word.pieces
         pieces: list[Piece] = []
@@ -88,7 +88,7 @@ class Variables:
         return tuple(pieces)
 
     def _value(self, name: str, at: int) -> Word | None:
-        """The value of a variable at an offset; None if it is not known."""
+        """Return the value of a variable at an offset; None if it is not known."""
         last, later = self._last(name, at)
         if last is None or later:
             return None
@@ -97,14 +97,14 @@ class Variables:
         return last.word
 
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """The elements of an array at an offset, with elements that are appended only sometimes."""
+        """Return the elements of an array at an offset, with elements that are appended only sometimes."""
         last, later = self._last(name, at)
         if last is None or last.items is None or not all(each.append and each.items for each in later):
             return None
         return last.items + tuple(item for each in later for item in each.items or ())
 
     def _last(self, name: str, at: int) -> tuple[Assignment | None, list[Assignment]]:
-        """The last assignment that is always made before an offset, and those after it that may count."""
+        """Return the last assignment that is always made before an offset, and later ones that may count."""
         known = self._by_name.get(name, [])
         if any(start <= at < end for start, end in self._functions):
             only = known[0] if len(known) == 1 and known[0].context.top else None
@@ -151,18 +151,21 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
 
 
 def _unknown(name: str, by: str, context: Context, place: Placed) -> Assignment:
-    """A variable that gets a value which the text does not say."""
+    """Return a variable that gets a value which the text does not say."""
     return Assignment(name=name, by=by, context=context, at=place.at, end=place.at, source=place.source)
 
 
 def _counted(text: str, by: str, context: Context, place: Placed) -> Iterator[Assignment]:
-    """What arithmetic sets, such as i in i++."""
+    """Yield what arithmetic sets, such as i in i++."""
     for match in _COUNTED.finditer(text):
         yield _unknown(match[1] or match[2], by, context, place)
 
 
 def _declared(command: Command) -> Iterator[Assignment]:
-    """What export, declare, local, readonly and typeset set; a name without a value may be exported by it."""
+    """Yield what export, declare, local, readonly and typeset set.
+
+    A name without a value may be exported by it.
+    """
     flags = "".join(word.text[1:] for word in command.words[1:] if word.text.startswith("-"))
     exported = "x" in flags if command.name in ("declare", "typeset") else command.name == "export"
     if command.name == "export" and ("f" in flags or "n" in flags):
@@ -177,7 +180,7 @@ def _declared(command: Command) -> Iterator[Assignment]:
 
 
 def _read_by(command: Command) -> Iterator[Assignment]:
-    """What read, mapfile, getopts, let, printf -v and unset do to variables."""
+    """Yield what read, mapfile, getopts, let, printf -v and unset do to variables."""
     words = command.words[1:]
     if command.name == "let":
         for word in words:

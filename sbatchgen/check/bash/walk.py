@@ -183,7 +183,10 @@ class _Walker:
         return Node("variable_assignment", part.start, part.end, part.children) if is_one else part
 
     def pipeline(self, place: _Place) -> _Place:
-        """A new pipeline; after a here-document's delimiter, the command before it is the first of it."""
+        """Return a new pipeline.
+
+        After a here-document's delimiter, the command before it is the first of it.
+        """
         if place.parent != "heredoc_redirect" or not self.walk.commands:
             return place._replace(pipe=Pipe(), stage=0)
         first = self.walk.commands[-1]

@@ -41,7 +41,7 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
 
 
 def _meet(edit: Edit, other: Edit) -> bool:
-    """Whether two edits of a line touch the same characters; two insertions at one place do."""
+    """Return whether two edits of a line touch the same characters; two insertions at one place do."""
     ends = [each.end or 1 << 30 for each in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]
 

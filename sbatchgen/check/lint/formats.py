@@ -30,7 +30,7 @@ class Located:
 
 
 def as_text(located: Iterable[Located], style: Style) -> str:
-    """What, where with the line itself, and the fix; `style` colours a text by a severity.
+    """Return what, where with the line itself, and the fix; `style` colours a text by a severity.
 
     Findings of a file that say the same are shown once, with their other lines.
     """
@@ -52,7 +52,7 @@ def as_text(located: Iterable[Located], style: Style) -> str:
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
-    """The line with a mark below; of a long one, the part around the mark. A tab takes one column."""
+    """Return the line with a mark below; of a long one, the part around the mark. A tab takes one column."""
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
     last = min(end - 1 if end else len(line), first + _WIDTH)
     shown = _flat(line[first : first + _WIDTH]).rstrip()
@@ -114,12 +114,12 @@ def _object(file: str, finding: Finding) -> FindingOutput:
 
 
 def _sound(text: str) -> str:
-    r"""The text without bytes that were no UTF-8, which JSON has no characters for: \xff."""
+    r"""Return the text without bytes that were no UTF-8, which JSON has no characters for: \xff."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def as_github(located: Iterable[Located]) -> str:
-    """Workflow commands: GitHub shows them next to the lines of a change."""
+    """Return workflow commands: GitHub shows them next to the lines of a change."""
     lines: list[str] = []
     for each in located:
         finding, place = each.finding, each.finding.place
@@ -133,7 +133,7 @@ def as_github(located: Iterable[Located]) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """The text with GitHub's own marks escaped, and without control characters."""
+    """Return the text with GitHub's own marks escaped, and without control characters."""
     return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
 
 
@@ -143,7 +143,7 @@ def as_sarif(
     titles: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> str:
-    """SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
+    """Return SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
     used = sorted({each.finding.rule for each in located})
     texts = {"shortDescription": titles, "help": pages}
     rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
@@ -181,7 +181,7 @@ def _result(each: Located, index: int) -> dict[str, Any]:
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """An edit; without an end column a region goes to the end of the line, without its line break."""
+    """Return an edit; without an end column a region goes to the end of the line, without its line break."""
     region = {"startLine": edit.line, "startColumn": edit.column}
     region |= {"endColumn": edit.end} if edit.end else {}
     return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

@@ -117,7 +117,10 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
 
 
 def table() -> str:
-    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    """Return every rule: its id, its severity and its title.
+
+    Of those that are off by default, that they are.
+    """
     every = rules().values()
     return tables.table(
         (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
@@ -281,7 +284,7 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> 
 
 
 def _numbers(located: Sequence[formats.Located]) -> tuple[int, int, int]:
-    """The numbers of errors, warnings and infos."""
+    """Return the numbers of errors, warnings and infos."""
     severities = [each.finding.severity for each in located]
     return severities.count("error"), severities.count("warning"), severities.count("info")
 

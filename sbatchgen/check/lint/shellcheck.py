@@ -49,7 +49,10 @@ def program(files: int, *, wanted: bool | None) -> str:
 
 
 def findings(source: Source, path: str) -> list[Finding]:
-    """What shellcheck says of a script, also that it does not check it; nothing of another language."""
+    """Return what shellcheck says of a script, also that it does not check it.
+
+    Nothing of another language.
+    """
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
     if interpreter and programs("posix").isdisjoint(interpreter):
@@ -96,7 +99,10 @@ def _unchecked(source: Source, why: str) -> Finding:
 
 
 def _holds_words(finding: Finding, text: str) -> bool:
-    """Whether SC2086 wants quotes around a variable that holds several words: that breaks the command."""
+    """Return whether SC2086 wants quotes around a variable that holds several words.
+
+    That breaks the command.
+    """
     place, lines = finding.place, text.split("\n")  # as shellcheck counts them
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False

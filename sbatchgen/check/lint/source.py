@@ -59,7 +59,7 @@ class Source:
         return self.data.decode("utf-8", "surrogateescape")
 
     def indent(self, number: int) -> int:
-        """How many characters of the document are before a line of the script, counted from 0."""
+        """Return how many characters of the document are before a line of the script, counted from 0."""
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
     def moved(self, finding: Finding) -> Finding:
@@ -119,7 +119,7 @@ def _is_submitter(data: bytes) -> bool:
 
 
 def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Whether a script begins with directives or submits others, or a document has directives anywhere."""
+    """Return whether a script begins with directives or submits others, or a document has directives."""
     try:
         if is_document:
             return _MARK in read_start(Path(path), MAX_BYTES)

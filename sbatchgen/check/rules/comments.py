@@ -66,13 +66,13 @@ def _idle(applied: Applied) -> Iterator[Hit]:
 
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
-    """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
+    """Return whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
     of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
     return of_shellcheck or starts_id(start, (*rules, *RETIRED))
 
 
 def starts_id(start: str, rules: Iterable[str]) -> bool:
-    """Whether one of these ids starts so."""
+    """Return whether one of these ids starts so."""
     return bool(start) and any(rule.startswith(start) for rule in rules)
 
 

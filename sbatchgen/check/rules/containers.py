@@ -117,7 +117,7 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/skypilot-org/skypilot/pull/9181",
 )
 def _meets_at_home(script: JobScript) -> Iterator[Hit]:
-    """A file below ~ that one node writes and others wait for, where each node has a home of its own."""
+    """Find a file below ~ that one node writes and others wait for, where each node has a home of its own."""
     for launch in script.steps:
         step = launch.step
         if step is None or (launch.nodes or 0) < 2 or "container-image" not in step.options:
@@ -175,7 +175,10 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
 
 
 def _of_pyxis(item: str) -> str:
-    """Why pyxis refuses a mount; empty if it does not. Source: args.c, add_mount and parse_mount_option."""
+    """Return why pyxis refuses a mount.
+
+    Empty if it does not. Source: args.c, add_mount and parse_mount_option.
+    """
     source, *rest = item.split(":", 2)
     if not source or (rest and not rest[0]):
         return "pyxis finds an empty path"
@@ -190,7 +193,7 @@ def _of_pyxis(item: str) -> str:
 
 
 def _of_apptainer(item: str) -> str:
-    """Why Apptainer refuses a bind path; empty if it does not."""
+    """Return why Apptainer refuses a bind path; empty if it does not."""
     source, *rest = item.split(":")
     if rest and not source:
         return "an empty source"
@@ -222,7 +225,7 @@ def _home(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/21404",
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
-    """Commands in the string of a container's shell: few images have Slurm and its key."""
+    """Find commands in the string of a container's shell: few images have Slurm and its key."""
     held = script.launches if "container" in script.text or "exec" in script.text else ()
     for launch in () if _HAS_SLURM.search(script.text if held else "") else held:
         if not (launch.container or (launch.step and "container-image" in launch.step.options)):
@@ -257,7 +260,7 @@ _HAS_SLURM = re.compile(
     report="https://github.com/NVIDIA/pyxis/issues/157",
 )
 def _outside(script: JobScript) -> Iterator[Hit]:
-    """A command after a semicolon, as in srun --container-image=X A; B."""
+    """Find a command after a semicolon, as in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
     inside = {id(container.command) for container in script.containers}
     for first, second in pairwise(commands):

@@ -29,7 +29,7 @@ _LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
-    """SB131."""
+    """Find what SB131 reports."""
     resources = job.resources
     pairs = [*rivals(resources)]
     names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
@@ -61,7 +61,7 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
 
 
 def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
-    """Numbers of GPUs, nodes and tasks that do not match."""
+    """Find numbers of GPUs, nodes and tasks that do not match."""
     asked = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
     if asked is None:
         return
@@ -207,7 +207,7 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
 
 
 def _is_passed_over(option: str, job: Job) -> bool:
-    """Whether Slurm looks at no type here: since 23.02, at one of --gpus-per-task without a number."""
+    """Return whether Slurm looks at no type here: since 23.02, at one of --gpus-per-task without a number."""
     value = job.resources.options.get(option, "")
     return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
 
@@ -461,7 +461,7 @@ _OF_CONS_TRES = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu nta
 
 
 def _described(shape: NodeShape) -> str:
-    """What a kind of node has, in words."""
+    """Return what a kind of node has, in words."""
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
     facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
@@ -470,7 +470,7 @@ def _described(shape: NodeShape) -> str:
 
 
 def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
-    """The types of GPUs on nodes that have so many."""
+    """Return the types of GPUs on nodes that have so many."""
     named = (partition.gpu_type,) if partition.gpu_type else ()
     here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
     return tuple(dict.fromkeys((*named, *here)))

@@ -132,7 +132,7 @@ def _fault(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB146", "warning", "a # that ends the value of an option", source="sbatch(1)")
 def _cut(script: JobScript) -> Iterator[Hit]:
-    """Sbatch takes a # within a word for the start of a comment, as in nvcr.io#nvidia/pytorch."""
+    """Find a # within a word: to sbatch a comment starts there, as in nvcr.io#nvidia/pytorch."""
     for directive in script.sbatch.directives:
         word = directive.words[-1] if directive.kind in READ and directive.words else None
         rest = directive.text[word.end - 1 :] if word else ""
@@ -200,7 +200,9 @@ def _writes_scripts(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:
-    """Whether a line was meant as a directive: no blank follows its #, and no other line gives the option.
+    """Return whether a line was meant as a directive.
+
+    No blank follows its #, and no other line gives the option.
 
     With a blank it is mostly switched off on purpose.
     """

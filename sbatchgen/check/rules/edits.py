@@ -10,19 +10,19 @@ from sbatchgen.check.script.script import JobScript
 
 
 def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion before a word; none if the word comes from an expansion or another text."""
+    """Return an insertion before a word; none if the word comes from an expansion or another text."""
     if word.source is not script.body.source or not word.text or word.text != word.value:
         return ()
     return (Edit(word.line, word.column, word.column, text),)
 
 
 def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion after a word; none if the word comes from an expansion or another text."""
+    """Return an insertion after a word; none if the word comes from an expansion or another text."""
     return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
 
 
 def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line before a command that always runs; none if another command starts on its line."""
+    """Return a new line before a command that always runs; none if another command starts on its line."""
     line = _line(script, command.line)
     if not _is_own(script, command) or line[: command.column - 1].strip():
         return ()
@@ -30,7 +30,7 @@ def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, .
 
 
 def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line after a background command that always runs; none if its line continues."""
+    """Return a new line after a background command that always runs; none if its line continues."""
     line = _line(script, command.end_line)
     if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
         return ()

@@ -69,7 +69,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/RILAB/lab-docs/issues/2",
 )
 def _outside_of_list(script: JobScript) -> Iterator[Hit]:
-    """Tasks of the array whose number, perhaps with a sum, is beyond a list that the text gives."""
+    """Find tasks of the array whose number, perhaps with a sum, is beyond a list that the text gives."""
     body, text = script.body, script.body.source.text
     if body.language not in ("bash", "sh") or not script.array:
         return
@@ -188,13 +188,13 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
 
 
 def _only_shows(command: Command) -> bool:
-    """Whether a command prints a variable, and nothing depends on it."""
+    """Return whether a command prints a variable, and nothing depends on it."""
     is_read = command.context.substitution or command.pipe or command.redirects
     return command.name in ("echo", "printf", "unset") and not is_read
 
 
 def _may_be_alike(first: int, second: int) -> bool:
-    """Whether texts of these lengths may be as like as ALIKE, by the most that difflib can find."""
+    """Return whether texts of these lengths may be as like as ALIKE, by the most that difflib can find."""
     return 2.0 * min(first, second) / (first + second) >= ALIKE
 
 

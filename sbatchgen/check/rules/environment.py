@@ -99,7 +99,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
 
 
 def _without_path(script: JobScript) -> Iterator[Hit]:
-    """Steps whose own --export leaves no PATH, and that start a program by its name alone.
+    """Find steps whose own --export leaves no PATH, and that start a program by its name alone.
 
     Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
     """
@@ -147,7 +147,7 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
 )
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
-    """CUDA_VISIBLE_DEVICES leaves a task one GPU, number 0, and LOCAL_RANK asks for another number."""
+    """Find a LOCAL_RANK that asks for another GPU than the one that CUDA_VISIBLE_DEVICES leaves a task."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
         if not launch.is_native or tasks < 2:
@@ -165,7 +165,7 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
 
 
 def _texts(body: Body) -> dict[str, str]:
-    """The last value of each variable, as it is written, also of env NAME=VALUE; "" for none."""
+    """Return the last value of each variable, as it is written, also of env NAME=VALUE; "" for none."""
     texts = {made.name: made.word.text if made.word else "" for made in body.sets}
     for command in body.commands if "env" in body.source.text else ():
         given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
@@ -174,7 +174,7 @@ def _texts(body: Body) -> dict[str, str]:
 
 
 def _is_local(name: str, texts: dict[str, str], depth: int = 4) -> bool:
-    """Whether a variable is the number of a task on its node, by the text and perhaps by other variables."""
+    """Return whether a variable is the number of a task on its node, by the text or other variables."""
     match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
     if match is None or not depth:
         return False
@@ -220,7 +220,10 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 
 def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
-    """Workers in a job that asks for GPUs and for no CPUs: some partitions have a number for each GPU."""
+    """Find workers in a job that asks for GPUs and for no CPUs.
+
+    Some partitions have a number for each GPU.
+    """
     asked = script.resources
     is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
     whole = any(partition.exclusive for partition in script.partitions.values())
@@ -232,7 +235,7 @@ def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
 
 
 def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
-    """The options of a program that say how many workers load its data, with the number."""
+    """Yield the options of a program that say how many workers load its data, with the number."""
     for name, word, value in arguments(launch):
         if _WORKERS.fullmatch(name):
             yield word, _small(value)
@@ -394,7 +397,7 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
 
 
 def _cpus(launch: Launch, script: JobScript) -> int | None:
-    """The CPUs of a task; None if the script does not say."""
+    """Return the CPUs of a task; None if the script does not say."""
     resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
     if option:
@@ -407,7 +410,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
-    """The options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
+    """Yield the options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
     program = launch.program
     words = list(program.rest)
     for index, word in enumerate(words):
@@ -420,12 +423,12 @@ def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
 
 
 def _small(text: str) -> int:
-    """A number of up to four digits; 0 for anything else."""
+    """Return a number of up to four digits; 0 for anything else."""
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
-    """The assignments of variables with these names, with their values."""
+    """Yield the assignments of variables with these names, with their values."""
     for assignment in script.body.sets:
         if assignment.name in names and assignment.word is not None and assignment.by != "unset":
             value = script.body.value(assignment.word)
@@ -434,7 +437,7 @@ def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assign
 
 
 def _of_bash(command: Command) -> str:
-    """What of a command is bash's and no other shell's; "" if nothing is."""
+    """Return what of a command is bash's and no other shell's; "" if nothing is."""
     if command.test:
         opener = command.words[0].text if command.words else ""
         return opener if opener in ("[[", "((") else ""

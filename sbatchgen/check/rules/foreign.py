@@ -105,14 +105,17 @@ def _lost(script: JobScript) -> Iterator[Hit]:
 
 
 def _lines(script: JobScript) -> list[Directive]:
-    """The lines that sbatch translates: those of LSF, or else those of PBS."""
+    """Return the lines that sbatch translates: those of LSF, or else those of PBS."""
     lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
     of_lsf = [line for line in lines if line.kind is Kind.BSUB]
     return [] if "ignore-pbs" in script.options else of_lsf or lines
 
 
 def _refused(line: Directive) -> tuple[Token, str] | None:
-    """The word of a line that sbatch does not take, and what is wrong with it; open quotes are SB108's."""
+    """Return the word of a line that sbatch does not take, and what is wrong with it.
+
+    Open quotes are SB108's.
+    """
     if line.fault:
         return None
     for letter, value, word in _given(line):
@@ -129,7 +132,7 @@ def _refused(line: Directive) -> tuple[Token, str] | None:
 
 
 def _refused_resources(text: str) -> str:
-    """What sbatch says of a list of resources that it refuses; "" where it takes it."""
+    """Return what sbatch says of a list of resources that it refuses; "" where it takes it."""
     for match in _RESOURCE.finditer(text):
         name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
         try:

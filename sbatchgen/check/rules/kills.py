@@ -52,7 +52,7 @@ def _ends_more(script: JobScript) -> Iterator[Hit]:
 
 
 def _ends_itself(script: JobScript) -> Iterator[Hit]:
-    """A pkill -f that finds its shell, and srun: the command lines of both have the text of bash -c."""
+    """Find a pkill -f that ends its shell, and srun: both have the text of bash -c in their command lines."""
     for launch in script.steps:
         for shell, body in launch.strings:
             for command in body.commands if shell.option("command") else ():
@@ -72,7 +72,7 @@ def _is_full(command: Command) -> bool:
 
 
 def _pattern(command: Command) -> str:
-    """What a pkill or killall looks for; "" if other options choose, or the text does not say it."""
+    """Return what a pkill or killall looks for; "" if other options choose, or the text does not say it."""
     if command.name not in ("pkill", "killall"):
         return ""
     words = [word.value for word in command.words[1:]]
@@ -86,7 +86,7 @@ def _pattern(command: Command) -> str:
 
 
 def _finds(pattern: str, text: str) -> bool:
-    """Whether a plain pattern, with .* and classes of one letter at most, is in a text."""
+    """Return whether a plain pattern, with .* and classes of one letter at most, is in a text."""
     if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
         return False
     for choice in pattern.split("|"):
@@ -150,7 +150,7 @@ _STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tai
 
 
 def _of_traps(script: JobScript) -> Iterator[Command]:
-    """The commands that run at a signal: of a trap's string, and of the functions that it calls."""
+    """Yield the commands that run at a signal: of a trap's string, and of the functions that it calls."""
     for trap, body in script.body.traps:
         names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
         called = {command.name for command in body.commands}
@@ -159,7 +159,7 @@ def _of_traps(script: JobScript) -> Iterator[Command]:
 
 
 def _is_term(command: Command) -> bool:
-    """Whether a kill sends TERM: it names it, or no signal."""
+    """Return whether a kill sends TERM: it names it, or no signal."""
     signals = [word.text for word in command.words[1:] if _SIGNAL.fullmatch(word.text)]
     named = [word.text.removeprefix("SIG") for word in command.words[1:]]
     if "-s" in named or "--signal" in named:
@@ -168,7 +168,10 @@ def _is_term(command: Command) -> bool:
 
 
 def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """The training's step in the background whose process a variable holds: it is set to $! after it."""
+    """Return the training's step in the background whose process a variable holds.
+
+    It is set to $! after it.
+    """
     for name in names:
         sets = [made for made in script.body.sets if made.name == name and made.word]
         if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):

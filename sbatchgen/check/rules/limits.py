@@ -115,7 +115,10 @@ def _in(doubt: str) -> Severity | None:
 
 
 def _asked_qos(job: Job) -> list[str]:
-    """The QOS that the job names; Slurm compares them without case (assoc_mgr_fill_in_qos in assoc_mgr.c)."""
+    """Return the QOS that the job names.
+
+    Slurm compares them without case (assoc_mgr_fill_in_qos in assoc_mgr.c).
+    """
     return [name for name in job.option("qos").lower().split(",") if name]
 
 

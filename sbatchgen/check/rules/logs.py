@@ -29,7 +29,7 @@ MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
-    """In a resolved job a dollar is a dollar, but for the variables that a path of ours may hold."""
+    """Find a dollar or ~ that Slurm leaves as it is; in a resolved job a path may hold some variables."""
     literal = _SHELL if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)

@@ -45,7 +45,10 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
-    """What to write instead of a name that Slurm does not have; "" if Slurm has it, or a site may have."""
+    """Return what to write instead of a name that Slurm does not have.
+
+    "" if Slurm has it, or a site may have.
+    """
     is_known = not OF_SLURM.isdisjoint((name, _GROUPED.sub("", name))) or name.replace("_", "") in OF_SITES
     if is_known or len(name) > LONGEST:
         return ""
@@ -87,7 +90,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
 
 
 def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
-    """Variables of the script that the text of a task uses, in single quotes or a quoted here-document."""
+    """Find variables of the script in the text of a task, in single quotes or a quoted here-document."""
     sets = script.body.sets
     exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
     for launch, text in _texts_of_tasks(script):
@@ -100,7 +103,7 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
 
 
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
-    """The texts that the shells of tasks read, and the batch shell does not."""
+    """Yield the texts that the shells of tasks read, and the batch shell does not."""
     for launch in script.steps:
         command, shell = launch.command, next((each for each in launch.tools if each.name in SHELLS), None)
         for tool in launch.tools:
@@ -168,7 +171,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/CoBrALab/qbatch/pull/239",
 )
 def _overwritten(script: JobScript) -> Iterator[Hit]:
-    """Numbers at the top of the script, which are the same for each task of an array, or not the job's."""
+    """Find numbers at the top of the script, the same for each task of an array, or not the job's."""
     cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
     for made in script.body.sets:
         value = made.value or ""

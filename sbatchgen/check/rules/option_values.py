@@ -91,7 +91,7 @@ def _megabytes(job: Job) -> Iterator[Hit]:
 
 
 def _is_short(job: Job, name: str) -> bool:
-    """Whether a directive names an option by its letter, as -p."""
+    """Return whether a directive names an option by its letter, as -p."""
     from sbatchgen.check.script.script import JobScript
 
     return isinstance(job, JobScript) and not job.options[name].word.text.startswith("--")

@@ -68,7 +68,7 @@ _ONE_OF_SEVERAL = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py
 
 
 def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
-    """A program that runs once in a job that gives each task GPUs, which only steps have."""
+    """Find a program that runs once in a job that gives each task GPUs, which only steps have."""
     binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
     work = last_work(script) if binding and "none" not in script.option(binding) else None
     if work and not script.named("parallel", "xargs"):
@@ -117,7 +117,7 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     words=LAUNCHER_WORDS,
 )
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    """Short forms of several options: torchrun looks for its own among the program's too."""
+    """Find short forms of several options: torchrun looks for its own among the program's too."""
     for launch in script.trainings:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
@@ -142,7 +142,7 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
 
 @cache
 def _spellings() -> list[str]:
-    """The long options of torchrun with - and _, each of which argparse knows by its beginning."""
+    """Return the long options of torchrun with - and _, each of which argparse knows by its beginning."""
     table = PROGRAMS["torchrun"]
     names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
     return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
@@ -166,7 +166,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
 
 
 def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
-    """A launcher that waits for more nodes than the job asks for."""
+    """Find a launcher that waits for more nodes than the job asks for."""
     nodes, launches = fixed_nodes(script.resources), [each for each in script.launches if each.launcher]
     is_one = len(launches) == 1 and {"nodes", "ntasks-per-node"} & script.options.keys()
     if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
@@ -184,7 +184,7 @@ def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
 
 
 def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
-    """A launcher that runs on the first node only."""
+    """Return a launcher that runs on the first node only."""
     program, call = PROGRAMS[launcher.name], launch.launcher_call
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
@@ -250,7 +250,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
 
 
 def _fewer_visible(script: JobScript) -> Iterator[Hit]:
-    """A launcher for which CUDA_VISIBLE_DEVICES leaves fewer GPUs than it starts processes."""
+    """Find a launcher for which CUDA_VISIBLE_DEVICES leaves fewer GPUs than it starts processes."""
     for launch in script.trainings:
         before = [made for made in script.body.sets if made.at < launch.command.end]
         sets = [made for made in before if made.name == "CUDA_VISIBLE_DEVICES"]
@@ -267,7 +267,7 @@ def _fewer_visible(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_one_process(launch: Launch) -> bool:
-    """Whether its torchrun, the only one of a node, starts one process as its options do not say more."""
+    """Return whether its torchrun, the only one of a node, starts one process by its options."""
     is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
     call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
     return call is not None and call.is_one_by_default
@@ -301,7 +301,7 @@ def _expected(script: JobScript) -> Iterator[Hit]:
 
 
 def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
-    """The number of a program in words of Slurm."""
+    """Return the number of a program in words of Slurm."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
     variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
@@ -445,7 +445,7 @@ _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
 def _is_all(script: JobScript, launch: Launch) -> bool:
-    """Whether a launch is all that its job does, and takes no threads or memory of other tasks."""
+    """Return whether a launch is all that its job does, and takes no threads or memory of other tasks."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
     return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
@@ -484,7 +484,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/TUM-DAML/seml/issues/177",
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
-    """A step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
+    """Find a step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
     if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
         return
     inherited = script.resources.cpus_per_task if script.release >= "23.11" else None

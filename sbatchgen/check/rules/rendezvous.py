@@ -204,7 +204,7 @@ def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
 
 
 def is_joined(launcher: Tool) -> bool:
-    """Whether the options of a launcher say where its nodes meet."""
+    """Return whether the options of a launcher say where its nodes meet."""
     return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
 
 
@@ -232,7 +232,7 @@ def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
 
 
 def _is_plain(script: JobScript, option: ToolOption) -> bool:
-    """Whether an option is written in a line of the script, where it can be replaced."""
+    """Return whether an option is written in a line of the script, where it can be replaced."""
     words = [option.word, option.value_word or option.word]
     is_here = all(word.source is script.body.source and word.text.strip() for word in words)
     return (
@@ -243,13 +243,13 @@ def _is_plain(script: JobScript, option: ToolOption) -> bool:
 
 
 def _written(option: ToolOption) -> str:
-    """The value of an option as the script has it, with its quotes."""
+    """Return the value of an option as the script has it, with its quotes."""
     word = option.value_word
     return word.text if word and word is not option.word else option.word.text.partition("=")[2]
 
 
 def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
-    """The edit that puts a text in place of an option with its value; no text also removes a blank."""
+    """Return the edit that puts a text in place of an option with its value; no text also removes a blank."""
     start, end = option.word.column, (option.value_word or option.word).end_column
     line = script.lines[option.word.line - 1]
     if not text and line[start - 2 : start - 1] == " ":
@@ -258,14 +258,14 @@ def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
 
 
 def _may_hold_rank(launch: Launch) -> bool:
-    """Whether words or variables that the text does not show may number the nodes of a launcher."""
+    """Return whether words or variables that the text does not show may number the nodes of a launcher."""
     program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
     is_words = program.startswith("$") and "/" not in program
     return is_words or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
-    """Whether neither the options of its torchrun nor variables may say where the nodes meet."""
+    """Return whether neither the options of its torchrun nor variables may say where the nodes meet."""
     backend = launcher.option("rdzv-backend")
     known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
     is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
@@ -285,7 +285,7 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     report="https://github.com/ishandhanani/srt-slurm/pull/250",
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
-    """2>&1 of a step in $( ), or in a function that is called there."""
+    """Find 2>&1 of a step in $( ), or in a function that is called there."""
     places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
     for launch in script.steps:
         command = launch.command
@@ -350,14 +350,14 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_whole_nodes(script: JobScript) -> bool:
-    """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
+    """Return whether the job takes all GPUs of its nodes, so that no other training shares them."""
     partitions, gpus = script.partitions, script.resources.gpu_count
     sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
     return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Each literal port, with its place and the variable for it."""
+    """Yield each literal port, with its place and the variable for it."""
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return

@@ -67,7 +67,7 @@ class Rule(Generic[J]):
     report: str = ""  # the address of a public report of the mistake, for one that public scripts do not show
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
-        """A hit as a finding; `at` is the place of the option that it names."""
+        """Return a hit as a finding; `at` is the place of the option that it names."""
         at = at if isinstance(hit.at, str) else hit.at
         severity, pedantic = hit.severity or self.severity, hit.pedantic
         pedantic = self.pedantic and severity != "error" if pedantic is None else pedantic

@@ -75,7 +75,7 @@ class Page:
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
-    """Every page by its rule, in the order of the files."""
+    """Return every page by its rule, in the order of the files."""
     return {page.rule: page for file in sorted(folder.glob("*.md")) for page in _pages(file)}
 
 

@@ -87,7 +87,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
-    """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
+    """Return whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
@@ -225,7 +225,7 @@ def _evaluated(script: JobScript) -> Iterator[Hit]:
 
 
 def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
-    """What runs words as commands, eval or a shell with -c, and the words."""
+    """Yield what runs words as commands, eval or a shell with -c, and the words."""
     for command in script.named("eval"):
         yield from (("eval", word) for word in command.words[1:])
     for launch in script.launches:
@@ -242,7 +242,7 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    """Of a text that sbatch or bash surely refuses: an error, unless a program may fill it in."""
+    """Find a placeholder; of a text that sbatch or bash surely refuses, an error."""
     of_bash = {} if script.refused_unfilled else unfilled_commands(script)
     lines = dict(_placeholders(script)) | of_bash
     if not lines:
@@ -367,7 +367,7 @@ _ALONE = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an 
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
-    """Whether options may belong to the command of a line; a comment may be between."""
+    """Return whether options may belong to the command of a line; a comment may be between."""
     line = script.lines[number - 1].strip()
     if line.startswith("#") and number not in ends:  # which ends what the line before continues
         return number > 1 and script.lines[number - 2].endswith("\\")

@@ -47,7 +47,7 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
 
 
 def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
-    """Tokens recognised by their shape, even in comments and directives."""
+    """Yield tokens recognised by their shape, even in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
         for match in shape.finditer(text) if start in text else ():
@@ -93,7 +93,7 @@ def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a literal value is a secret, and no placeholder, path or number."""
+    """Return whether a literal value is a secret, and no placeholder, path or number."""
     if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
         return False
     if "PASS" in name.upper():

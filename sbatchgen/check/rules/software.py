@@ -46,7 +46,7 @@ def _modules_pinned(script: JobScript) -> Iterator[Hit]:
 
 
 def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
-    """Each call of module or ml, with its verb and names; ml NAME is a load."""
+    """Yield each call of module or ml, with its verb and names; ml NAME is a load."""
     for command in script.named("module", "ml"):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
         if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
@@ -145,7 +145,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/573",
 )
 def _changed_at_once(script: JobScript) -> Iterator[Hit]:
-    """Installations of several tasks at a time, in a place that is the same for all."""
+    """Find installations of several tasks at a time, in a place that is the same for all."""
     if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):

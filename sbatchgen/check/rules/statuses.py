@@ -48,7 +48,7 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
 
 
 def _last_work(script: JobScript) -> Command | None:
-    """The last command that starts a program, if it always runs, and in the foreground."""
+    """Return the last command that starts a program, if it always runs, and in the foreground."""
     started = (each for each in script.launches if each.is_training or each.step or each.mpi)
     launched = [each.command for each in started if not each.is_helper]
     work = launched[-1] if launched else None
@@ -58,14 +58,14 @@ def _last_work(script: JobScript) -> Command | None:
 
 
 def _lost_in_pipe(body: Body, work: Command) -> bool:
-    """Whether a pipe hides the status (SB311)."""
+    """Return whether a pipe hides the status (SB311)."""
     several = work.pipe is not None and len(work.pipe.stages) > 1
     known = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
     return several and not known
 
 
 def _ends_well(body: Body, node: Node) -> bool:
-    """Whether a statement of small commands ends with 0 whatever its tests say."""
+    """Return whether a statement of small commands ends with 0 whatever its tests say."""
     if node.kind == "redirected_statement" and node.children:
         return _ends_well(body, node.children[0])
     if node.kind == "list" and len(node.children) > 1:
@@ -82,5 +82,5 @@ def _ends_well(body: Body, node: Node) -> bool:
 
 
 def _opens(node: Node) -> bool:
-    """Whether a node begins another part of an if."""
+    """Return whether a node begins another part of an if."""
     return node.kind in ("then", "elif_clause", "else_clause")

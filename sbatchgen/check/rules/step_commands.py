@@ -82,7 +82,10 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
     report="https://github.com/NVIDIA/NVFlare/pull/5269",
 )
 def _of_another_job(script: JobScript) -> Iterator[Hit]:
-    """Not in a script without directives, whose srun may make a job of its own."""
+    """Find options of new jobs, but not in a script without directives.
+
+    Its srun may make a job of its own.
+    """
     for launch in script.steps if script.directive_lines else ():
         step = launch.step
         if step is None or "jobid" in step.options:

@@ -142,7 +142,7 @@ _IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # before its loop starts 
 
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
-    """A step in the foreground that needs what one in the background holds."""
+    """Find a step in the foreground that needs what one in the background holds."""
     ends = [end.at for end in script.named("wait", "kill", "scancel") if end.at > first.command.at]
     for launch in script.steps:
         command = launch.command
@@ -192,7 +192,7 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
 
 
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """The pipes that give a task its status, in bash -c 'python train.py | tee log'."""
+    """Find the pipes that give a task its status, in bash -c 'python train.py | tee log'."""
     for launch in script.steps:
         for shell, body in launch.strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
@@ -214,7 +214,7 @@ _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b
 
 
 def _is_aside(script: JobScript, command: Command) -> bool:
-    """Whether a command is a check in an if before the work, as a test of the network is."""
+    """Return whether a command is a check in an if before the work, as a test of the network is."""
     context = command.context
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
     work = (launch.command.context for launch in later)
@@ -263,7 +263,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
 
 
 def _wait_for_all(script: JobScript) -> Command | None:
-    """The wait for all, or for several, that ends the script's work, where programs run in the background."""
+    """Return the wait for all, or for several, that ends the work, with programs in the background."""
     waits = script.named("wait")
     at = [launch.command.at for launch in script.launches if not launch.is_helper]
     background = any(launch.command.background and not launch.is_helper for launch in script.launches)
@@ -279,7 +279,10 @@ def _name(command: Command) -> str:
 
 
 def last_work(script: JobScript) -> Command | None:
-    """The last command that does work: a launch, or any program that always runs but the small ones."""
+    """Return the last command that does work.
+
+    A launch, or any program that always runs but the small ones.
+    """
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):
         return None  # it only submits others
@@ -300,7 +303,7 @@ def last_work(script: JobScript) -> Command | None:
 
 
 def _status_of_another(script: JobScript, work: Command) -> Command | None:
-    """The small command after the work whose status $? is."""
+    """Return the small command after the work whose status $? is."""
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue
@@ -420,7 +423,7 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
 
 
 def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
-    """The words of a step in which the batch shell expands a variable of each task, with the variable."""
+    """Yield the words of a step in which the batch shell expands a task's variable, with the variable."""
     body = script.body
     step = launch.step
     for word in step.words[1:] if step else ():
@@ -433,7 +436,7 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
 def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
-    """Exported variables whose value uses a per-task variable, with the name of that one."""
+    """Yield exported variables whose value uses a per-task variable, with the name of that one."""
     for assignment in script.body.sets:
         exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
         reaches = assignment in launch.command.prefix if assignment.prefix else exported
@@ -448,7 +451,7 @@ OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
 
 
 def _takes_all(launch: Launch, script: JobScript) -> bool:
-    """Whether a step takes all CPUs of the job's nodes."""
+    """Return whether a step takes all CPUs of the job's nodes."""
     step = launch.step
     if step is None or OF_ITS_OWN & step.options.keys() or _is_exact(launch, script):
         return False
@@ -457,7 +460,7 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
 
 
 def _takes_gpus(launch: Launch, script: JobScript) -> bool:
-    """Whether a step with its own CPUs takes all GPUs of the job's nodes, as no option says how many."""
+    """Return whether a step with its own CPUs takes all GPUs of the nodes, as no option says how many."""
     step, job = launch.step, script.resources
     if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
         return False
@@ -466,7 +469,7 @@ def _takes_gpus(launch: Launch, script: JobScript) -> bool:
 
 
 def _is_exact(launch: Launch, script: JobScript) -> bool:
-    """Whether a step takes a part of the job by SLURM_CPUS_PER_TASK, which srun reads from 23.11 on.
+    """Return whether a step takes a part of the job by SLURM_CPUS_PER_TASK, which srun reads from 23.11 on.
 
     Source: steps on 22.05, which wait for each other, and 26.05, where they run at the same time.
     """
@@ -516,7 +519,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Programs that srun starts several times, know nothing of each other, and save into one file."""
+    """Find programs that srun starts several times, know nothing of each other, and save into one file."""
     if _OF_TASKS.search(script.text) or script.named("cd"):
         return
     for launch in script.trainings:
@@ -531,7 +534,7 @@ def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
 
 
 def _in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Commands that every task of a step runs in the same place: rm -r, git clone, pip install."""
+    """Find commands that every task of a step runs in the same place: rm -r, git clone, pip install."""
     for launch in script.steps:
         tasks, together = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
         shared = together and all(container.pyxis for container in script.containers)

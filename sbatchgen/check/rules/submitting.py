@@ -48,7 +48,7 @@ def _refusal_seen(script: JobScript) -> Iterator[Hit]:
 
 
 def _hides(script: JobScript, command: Command) -> str:
-    """The command whose status bash takes for that of sbatch; "" if it is that of sbatch."""
+    """Return the command whose status bash takes for that of sbatch; "" if it is that of sbatch."""
     pipe = command.pipe
     if not command.context.substitution:
         last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
@@ -88,7 +88,7 @@ def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
 
 
 def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
-    """The variables of a job that the submitting shell expands."""
+    """Find the variables of a job that the submitting shell expands."""
     for name in wrapped.variables:
         if _OF_A_JOB.fullmatch(name) and name not in script.assigned:
             what = f"${name} is expanded here, where it is empty, and not in the job"
@@ -97,7 +97,7 @@ def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
 
 
 def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
-    """An --export that ends at a blank, or whose value ends at a comma."""
+    """Find an --export that ends at a blank, or whose value ends at a comma."""
     value = script.body.text_of(word).removeprefix("--export=")
     if value.endswith(",") and following is not None and "=" in following.text:
         what = f"--export ends at the blank: sbatch takes {following.text} for the script"
@@ -108,7 +108,7 @@ def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]
 
 
 def _cut_at_comma(value: str) -> tuple[str, str] | None:
-    """What --export makes of a value with a comma in it, and the fix; None if it has none."""
+    """Return what --export makes of a value with a comma in it, and the fix; None if it has none."""
     first, *parts = value.strip("\"'").split(",")
     for before, part in zip((first, *parts), parts, strict=False):
         if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
@@ -141,7 +141,7 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
-    """after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
+    """Find after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
     if _AFTER.search(script.option("dependency")) and not _are_together(script.text):
@@ -157,7 +157,7 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
 
 
 def _are_together(text: str) -> bool:
-    """Whether names in a text say that the jobs run beside each other."""
+    """Return whether names in a text say that the jobs run beside each other."""
     return bool(_TOGETHER.search(_COUNTS.sub("", text)))
 
 

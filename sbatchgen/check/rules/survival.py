@@ -37,7 +37,10 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def signal_of(script: JobScript, *, batch: bool) -> str | None:
-    """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
+    """Return the name of --signal's signal, if it is for the batch shell, or if it is for the steps.
+
+    Else None.
+    """
     setting = read_signal(script.option("signal"))  # else SB126
     return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
 
@@ -47,7 +50,7 @@ def _name(signal: str) -> str:
 
 
 def _trapped(script: JobScript) -> set[str]:
-    """The signals for which the script sets a trap; "?" for unknown ones."""
+    """Return the signals for which the script sets a trap; "?" for unknown ones."""
     signals: set[str] = set()
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
@@ -57,7 +60,10 @@ def _trapped(script: JobScript) -> set[str]:
 
 
 def _is_whole(script: JobScript) -> bool:
-    """Whether the script is all that its shell runs: bash, without other files of commands or an exec."""
+    """Return whether the script is all that its shell runs.
+
+    Bash, without other files of commands or an exec.
+    """
     if script.body.language not in SHELLS:
         return False
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
@@ -184,7 +190,7 @@ def _marks_success(script: JobScript) -> Iterator[Hit]:
 
 
 def _marks(script: JobScript, body: Body) -> bool:
-    """Whether a trap, or a function that it calls, writes a file with a name such as done in any case."""
+    """Return whether a trap, or a function that it calls, always writes a file such as `done`."""
     functions = {command.name for command in body.commands}
     called = [each for each in script.body.commands if each.context.function in functions - {""}]
     uses = [each for each in (*body.uses, *script.body.uses) if each.name == "?"]
@@ -207,7 +213,7 @@ _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed
 
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _bounded(script: JobScript) -> Iterator[Hit]:
-    """A requeue after a failure, or in any case: one that fails at its start does so for ever."""
+    """Find a requeue after a failure, or in any case: one that fails at its start does so for ever."""
     if (
         "requeue" not in script.text
         or "RESTART" in script.text
@@ -237,7 +243,7 @@ def _element(script: JobScript) -> Iterator[Hit]:
 
 
 def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
-    """The commands that requeue the job itself, each with what surrounds it."""
+    """Return the commands that requeue the job itself, each with what surrounds it."""
     commands = [*script.named("scontrol")]
     commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
     return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
@@ -252,7 +258,7 @@ def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
 )
 def _deletes_results(script: JobScript) -> Iterator[Hit]:
-    """A folder that goes at the top of a job with --requeue, and that its program gets."""
+    """Find a folder that goes at the top of a job with --requeue, and that its program gets."""
     if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
         return
     for command in script.named("rm"):
@@ -278,7 +284,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)", words=_ASKS)
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """A loop without a bound or a look at the server, which runs in the background."""
+    """Find a loop without a bound or a look at the server, which runs in the background."""
     servers = [each for each in script.body.commands if each.background and not each.context.substitution]
     for command in script.named(*_ASKS) if servers else ():
         context = command.context
@@ -426,7 +432,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/ascii-supply-networks/dagster-slurm/issues/43",
 )
 def _keeps_step(script: JobScript) -> Iterator[Hit]:
-    """A program in the background of a task that has srun's output, and never ends by itself."""
+    """Find a program in the background of a task that has srun's output, and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.strings:
             if any(each.name in _ENDS_OTHERS or each.name == "exec" for each in body.commands):
@@ -442,7 +448,10 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_own_output(command: Command) -> bool:
-    """Whether a command writes nothing to where its shell does: a step waits for stderr as for stdout."""
+    """Return whether a command writes nothing to where its shell does.
+
+    A step waits for stderr as for stdout.
+    """
     own = set()
     for redirect in command.redirects:
         to = redirect.target.text if redirect.target else ""
@@ -464,7 +473,7 @@ def _has_own_output(command: Command) -> bool:
     report="https://github.com/NVIDIA-NeMo/RL/pull/3386",
 )
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
-    """Programs in the background of a task beside which another one continues, in a step of several."""
+    """Find programs in the background of a task beside which another one continues, in a step of several."""
     for launch in script.steps:
         for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
             if any(each.name in _ENDS_OTHERS for each in body.commands):

@@ -79,7 +79,7 @@ def _heredoc(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1)  # for all these rules
 def _faults(script: JobScript) -> list[tuple[int, str]]:
-    """What bash says of the script up to an unconditional exit, with line numbers."""
+    """Return what bash says of the script up to an unconditional exit, with line numbers."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
@@ -91,7 +91,7 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
 
 
 def _is_doubtful(script: JobScript) -> bool:
-    """Whether bash may find a fault: a look at the text, to spare sound scripts a process."""
+    """Return whether bash may find a fault: a look at the text, to spare sound scripts a process."""
     text = _COMMENT.sub("", script.text)
     if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True

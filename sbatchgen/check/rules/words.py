@@ -87,7 +87,7 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
 def unknown_options(script: JobScript) -> Iterator[Hit]:
-    """SB113."""
+    """Find what SB113 reports."""
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
@@ -190,7 +190,7 @@ def _release(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
 def _combination(script: JobScript) -> Iterator[Hit]:
-    """What no other rule reports: each option alone is fine."""
+    """Find what no other rule reports: each option alone is fine."""
     sbatch, reply = script.sbatch, script.sbatch.refusal
     if reply is None or not reply.text or not sbatch.components:
         return
@@ -217,18 +217,18 @@ def _combination(script: JobScript) -> Iterator[Hit]:
 
 
 def uses(script: JobScript) -> Iterator[Option]:
-    """The options that sbatch can take."""
+    """Return the options that sbatch can take."""
     return (use for use in script.uses if isinstance(use, Option))
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
-    """The first places where sbatch ends at an option that it can't take."""
+    """Return the first places where sbatch ends at an option that it can't take."""
     stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
     return islice(stops, COMPLAINTS_MAX)
 
 
 def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
-    """Words of a line in a row that are not options, with the option that ends in this line before them.
+    """Yield words of a line in a row that are not options, with the option that ends there.
 
     What follows an option that sbatch does not know is most likely its value.
     """
@@ -252,14 +252,14 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 
 
 def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
-    """Options whose value a space cuts off, with the words that belong to it."""
+    """Yield options whose value a space cuts off, with the words that belong to it."""
     for before, strays in _stray_words(script):
         if before and _is_apart(before, strays[0].word.text):
             yield before, strays
 
 
 def _is_apart(before: Option, stray: str) -> bool:
-    """Whether a stray word belongs to the value before it, from which a blank separates it."""
+    """Return whether a stray word belongs to the value before it, from which a blank separates it."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 
@@ -269,7 +269,7 @@ def _long_name(text: str) -> str:
 
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
-    """What sbatch says of an option alone, if it ends there, and a fix."""
+    """Return what sbatch says of an option alone, if it ends there, and a fix."""
     is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
     if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
         return None

@@ -27,7 +27,7 @@ def parted(text: str) -> tuple[str, str]:
 
 
 def is_slice(kind: str) -> bool:
-    """Whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
+    """Return whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
     return bool(re.search(_SLICE, kind))
 
 

@@ -53,12 +53,15 @@ def features(text: str) -> tuple[str, ...]:
 
 
 def is_flat(text: str) -> bool:
-    """Whether a list has features that are all wanted, or of which any is, without counts and brackets."""
+    """Return whether a list has features that are all wanted, or any of them, without counts and brackets."""
     return bool(_FLAT.fullmatch(text))
 
 
 def matches(text: str, having: Collection[str]) -> bool:
-    """Whether a node with these features may be what the list wants; true of a list that is not flat."""
+    """Return whether a node with these features may be what the list wants.
+
+    True of a list that is not flat.
+    """
     if not is_flat(text):
         return True
     wanted = re.split(r"[&,|]", text)

@@ -137,7 +137,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _is_taken_by(slurm: str, kind: str, text: str) -> bool:
-    """Whether this release takes a value that another release takes."""
+    """Return whether this release takes a value that another release takes."""
     narrower = ((since, before, pattern) for name, since, before, pattern in _NARROWER if name == kind)
     return all(_matches(pattern, text) for since, before, pattern in narrower if since <= slurm < before)
 

@@ -105,11 +105,11 @@ class Job:
         return {variable for each in (self.profile, *self.partitions.values()) for variable in each.job_env}
 
     def option(self, name: str) -> str:
-        """The value of an option; "" if it is not given or is a flag."""
+        """Return the value of an option; "" if it is not given or is a flag."""
         return self.resources.options.get(name, "")
 
     def written(self, option: str) -> str:
-        """The value of an option as it was written; "" if it is not given or is a flag."""
+        """Return the value of an option as it was written; "" if it is not given or is a flag."""
         return self.option(option)
 
     @cached_property
@@ -127,9 +127,9 @@ class Job:
         return sum(map(len, self.array))
 
     def at_option(self, option: str) -> Place:
-        """Where an option is given."""
+        """Return where an option is given."""
         return self.resources.place(option)
 
     def at_value(self, option: str) -> Place:
-        """Where the value of an option is given."""
+        """Return where the value of an option is given."""
         return self.at_option(option)

@@ -14,7 +14,7 @@ RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
 
 
 def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
-    """Options of a site's plugins; a name that ends in = has a value."""
+    """Return options of a site's plugins; a name that ends in = has a value."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
 
@@ -25,7 +25,7 @@ PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 @cache
 def known_plugins() -> tuple[Spec, ...]:
-    """Options of plugins that several sites or a well-known one have, except pyxis."""
+    """Return options of plugins that several sites or a well-known one have, except pyxis."""
     return of_plugins(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
 
 
@@ -36,11 +36,11 @@ def is_near(name: str, slurm: str) -> bool:
 
 
 def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
-    """The options that a directive may hold if pyxis is installed, by long name."""
+    """Return the options that a directive may hold if pyxis is installed, by long name."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
 @lru_cache(maxsize=1024)
 def releases(name: str) -> tuple[str, ...]:
-    """The releases that have an option, oldest first."""
+    """Return the releases that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))

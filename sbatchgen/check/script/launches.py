@@ -194,7 +194,10 @@ class Launch:
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
-        """The number in an option of a tool, or in a variable of Slurm there; None if it is not known."""
+        """Return the number in an option of a tool, or in a variable of Slurm there.
+
+        None if it is not known.
+        """
         if option is None:
             return None
         if option.value is not None:
@@ -207,14 +210,14 @@ class Launch:
 
 
 def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
-    """The commands that start programs through others or with Python, in the order of the text."""
+    """Yield the commands that start programs through others or with Python, in the order of the text."""
     for command in body.commands:
         for tools in _started(command, body):
             yield Launch(command=command, tools=tools, resources=resources)
 
 
 def sourcing(body: Body) -> Iterator[Command]:
-    """The commands that source files which may start programs, or set traps or variables."""
+    """Yield the commands that source files which may start programs, or set traps or variables."""
     for command in body.commands:
         file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
         if file and not _ENVIRONMENT.search(body.text_of(file).strip("\"'")):
@@ -222,7 +225,7 @@ def sourcing(body: Body) -> Iterator[Command]:
 
 
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
-    """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    """Return whether a script starts other scripts, or the content of a variable: they may hold launches."""
     if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
     started = (launch for launch in launches if not launch.command.context.substitution)
@@ -245,7 +248,7 @@ def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
 
 
 def _starts(tools: tuple[Tool, ...]) -> bool:
-    """Whether tools start a program, and are not a word about one, a command of conda or the text of $( )."""
+    """Return whether tools start a program, not a word about one, a conda command or the text of $( )."""
     first = tools[0]
     if "describe" in first.options:
         return False
@@ -254,7 +257,7 @@ def _starts(tools: tuple[Tool, ...]) -> bool:
 
 
 def _is_opaque(program: Tool) -> bool:
-    """Whether a program is a shell's script or what can't be followed."""
+    """Return whether a program is a shell's script or what can't be followed."""
     name = program.name
     if name in SHELLS:
         return bool(program.rest) or program.option("command") is not None
@@ -271,12 +274,12 @@ def _is_unseen(command: Command, body: Body) -> bool:
 
 
 def fixed_nodes(resources: ResourceRequest) -> int | None:
-    """The nodes of a job; None if --nodes is a range."""
+    """Return the nodes of a job; None if --nodes is a range."""
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
 def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
-    """The number that a word is: of the text, of a variable of Slurm, or of $((2 * NODES))."""
+    """Return the number that a word is: of the text, of a variable of Slurm, or of $((2 * NODES))."""
     piece = body.followed(word).only_piece
     if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
         return None
@@ -298,7 +301,7 @@ def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
 
 
 def slurm_number(name: str, resources: ResourceRequest) -> int | None:
-    """The number in a variable of Slurm; None if it is not one, not set, or not a number."""
+    """Return the number in a variable of Slurm; None if it is not one, not set, or not a number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
     held = {
@@ -317,5 +320,5 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
 
 
 def _untyped(asked: Amounts | None) -> int | None:
-    """The number of a --gpus option without a type: with one, the variable is not a number."""
+    """Return the number of a --gpus option without a type: with one, the variable is not a number."""
     return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None

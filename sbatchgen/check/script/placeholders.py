@@ -65,7 +65,7 @@ def of_person(
 
 
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
-    """Whether a program may fill the script in: one is named, or most directives hold variables."""
+    """Return whether a program may fill the script in: one is named, or most directives hold variables."""
     variables = sum("$" in match[0] for match in unfilled.values())
     return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
 
@@ -95,7 +95,7 @@ def _blanks(
 
 
 def _is_empty(use: Option | Stop) -> bool:
-    """Whether an option has no value, or takes its value from the next line."""
+    """Return whether an option has no value, or takes its value from the next line."""
     if isinstance(use, Stop):
         return "requires an argument" in use.complaint
     return use.value == "" or use.takes_next_line or (use.name == "gres" and (use.value or "").endswith(":"))
@@ -112,7 +112,7 @@ def _is_refused(use: Option | Stop, slurm: str) -> bool:
 
 
 def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
-    """Whether the value is a text where Slurm wants a number."""
+    """Return whether the value is a text where Slurm wants a number."""
     kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
     if kind not in _NUMERIC_KINDS:
         return False

@@ -49,7 +49,7 @@ def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None
 
 
 def _may_be_set(tree: ast.Module) -> bool:
-    """Whether a module names a variable of ranks otherwise than to read it."""
+    """Return whether a module names a variable of ranks otherwise than to read it."""
     reads = Counter[str]()
     for node in ast.walk(tree):
         if (name := _read_variable(node)) in RANKS:
@@ -63,7 +63,7 @@ def _may_be_set(tree: ast.Module) -> bool:
 
 
 def _runs(function: ast.FunctionDef) -> bool:
-    """Whether a call of a function runs its body at once."""
+    """Return whether a call of a function runs its body at once."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     names = {_last_name(each) for each in function.decorator_list}
     return not yields and names <= _CALLS_AT_ONCE
@@ -182,7 +182,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _joins_a_group(call: ast.Call) -> bool:
-    """Whether it is init_process_group() of torch.distributed, which takes RANK from the environment."""
+    """Return whether it is init_process_group() of torch.distributed, which takes RANK from outside."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "init_method" in given and _text(given["init_method"]) == "env://":
         del given["init_method"]

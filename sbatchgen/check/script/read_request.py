@@ -60,6 +60,6 @@ def _read(reader: Callable[[str], T], text: str | None) -> T | None:
 
 
 def _time(text: str) -> int | None:
-    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit, None for no time."""
+    """Return seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit, None for no time."""
     limit = minutes(text)
     return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit

@@ -59,7 +59,7 @@ class ResourceRequest:
     processes_per_node: int | None = None  # that a launcher starts, where it is known
 
     def place(self, option: str) -> Place:
-        """Where an option was written."""
+        """Return where an option was written."""
         return self.places.get(option, self.nowhere)
 
     def __contains__(self, option: str) -> bool:
@@ -90,7 +90,7 @@ class ResourceRequest:
         return 1
 
     def spread(self, most: int | None) -> ResourceRequest:
-        """The job on as many nodes as it may get, with `most` in the cluster."""
+        """Return the job on as many nodes as it may get, with `most` in the cluster."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
@@ -127,7 +127,9 @@ class ResourceRequest:
         return max(self.nodes, 1) * self.gpu_count
 
     def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
-        """Whether Slurm may give its nodes different numbers of GPUs: --gpus, and nothing decides the rest.
+        """Return whether Slurm may give its nodes different numbers of GPUs.
+
+        --gpus, and nothing decides the rest.
 
         `wholes`: the GPUs that its nodes have, one number for each kind of nodes that is known.
         `alone`: the job gets all of its nodes: its steps have another number all the same.

@@ -142,7 +142,10 @@ class JobScript(Job):
         return bool(self.placeholders) or placeholders.has_program(self.text, count, self.unfilled)
 
     def may_be_of_plugin(self, name: str) -> bool:
-        """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
+        """Return whether an unknown option may be a plugin's.
+
+        It is not a typo, and the profile lists no plugins.
+        """
         if self.profile.plugin_options is not None:
             return False
         return not (name in RENAMED or ":" in name or is_near(name, self.slurm))
@@ -160,7 +163,7 @@ class JobScript(Job):
         return bash.read_body(self.text if "\0" not in self.text else "")  # which no sbatch takes
 
     def read_by(self, release: str) -> JobScript:
-        """The script as another release reads it; what bash makes of it is the same."""
+        """Return the script as another release reads it; what bash makes of it is the same."""
         other = replace(self, slurm=release, assumed=False)
         vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
         return other
@@ -201,7 +204,7 @@ class JobScript(Job):
         )
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
-        """What the text of a launch's program says; None if it can't be read from here."""
+        """Return what the text of a launch's program says; None if it can't be read from here."""
         from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie beside their trainer
 
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
@@ -241,7 +244,7 @@ class JobScript(Job):
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
-        """The first use without a default of each of these variables that the script does not set."""
+        """Yield the first use without a default of each of these variables that the script does not set."""
         seen = set(self.assigned)
         for use in self.body.uses:
             if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
@@ -263,7 +266,7 @@ class JobScript(Job):
         return commands
 
     def named(self, *names: str) -> list[Command]:
-        """The commands of these names, in the order of the text."""
+        """Return the commands of these names, in the order of the text."""
         commands: list[Command] = []
         for name in names:
             commands += self._by_name.get(name, ())
@@ -309,20 +312,23 @@ class JobScript(Job):
         )
 
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
-        """A place in the script."""
+        """Return a place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
     def at_start(self, place: Assignment | VariableUse) -> Place:
-        """Where an assignment or a use of a variable starts, to the end of the line."""
+        """Return where an assignment or a use of a variable starts, to the end of the line."""
         return self.at(place.line, place.column)
 
     def at_word(self, word: Word | Command) -> Place:
-        """Where a word or a command of the body is; to the end of the line if it continues on the next."""
+        """Return where a word or a command of the body is.
+
+        To the end of the line if it continues on the next.
+        """
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_command(self, command: Command) -> Place:
-        """Where a command starts: its first word, or itself if it is an assignment."""
+        """Return where a command starts: its first word, or itself if it is an assignment."""
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:
@@ -330,7 +336,7 @@ class JobScript(Job):
         return self.at_word(option.value_word or option.word)
 
     def at_use(self, use: Option | Stop) -> Place:
-        """Where an option is given."""
+        """Return where an option is given."""
         word = use.word
         value = use.value_word if isinstance(use, Option) else None
         end = value.end if value is not None and value.line == word.line else word.end

@@ -53,7 +53,7 @@ def containers(
     launches: Iterable[Launch],
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
-    """All containers of a script, in its directives and in what it starts."""
+    """Yield all containers of a script, in its directives and in what it starts."""
     yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):

@@ -2,5 +2,5 @@
 
 
 def trainer_is_file(trainer: str) -> bool:
-    """Whether your own trainer is a file, not a module."""
+    """Return whether your own trainer is a file, not a module."""
     return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")

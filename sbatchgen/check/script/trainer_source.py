@@ -312,7 +312,7 @@ def _words(node: ast.AST) -> Iterator[str]:
 
 
 def _may_write(node: ast.Call) -> bool:
-    """Whether open(FILE, MODE) or FILE.open(MODE) may open a file for writing."""
+    """Return whether open(FILE, MODE) or FILE.open(MODE) may open a file for writing."""
     modes = [*node.args[1:], *(keyword.value for keyword in node.keywords if keyword.arg in ("mode", None))]
     if any(not isinstance(mode, ast.Constant) for mode in modes):
         return True
@@ -347,7 +347,7 @@ def _numbers(call: ast.Call) -> dict[str, int | None]:
 
 
 def _is_spawn(node: ast.AST) -> bool:
-    """Whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
+    """Return whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     module = node.func.value

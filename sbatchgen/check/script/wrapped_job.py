@@ -42,7 +42,10 @@ def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
 
 
 def _read(script: JobScript, command: Command) -> tuple[str, Word] | None:
-    """The options of an sbatch, as a directive has them, and its --wrap; None if they are not known."""
+    """Return the options of an sbatch, as a directive has them, and its --wrap.
+
+    None if they are not known.
+    """
     given: list[str] = []
     string, before = None, ""
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
