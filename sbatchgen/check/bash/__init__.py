@@ -1,6 +1,6 @@
-"""What bash finds in the body of a script: `read_body`; what a command launches: `chain.chain`.
+"""Reader of bash: `read_body` reads the body of a script, `chain.chain` the programs that a command starts.
 
-It holds no rules. It needs nothing of the rest of sbatchgen, and parses with tree-sitter's grammar.
+The folder holds no rules, and parses with tree-sitter's grammar.
 """
 
 from sbatchgen.check.bash.body import Body, read_body, string_body

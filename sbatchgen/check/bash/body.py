@@ -1,10 +1,10 @@
-"""The body of a script: its commands, what surrounds them, what they set and what they use.
+"""The body of a script: its commands and their contexts, the variables that they set and use.
 
     body = read_body(text)
     [command.name for command in body.commands]     # "srun", "cd", ...
-    body.value(word)                                # with variables whose values the script says
+    body.value(word)                                # with the values of variables that the script shows
 
-Nothing is run and no file is read: what a `source`d file sets is not known.
+Nothing is run and no file is read, so the variables of a `source`d file are not known.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Body:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is not bash to the grammar. Seldom it is bash all the same: `bash -n` has the last word."""
+        """The texts that the grammar takes for errors. The grammar errs at times: `bash -n` decides."""
         return self.source.faults
 
     @cached_property
@@ -45,7 +45,7 @@ class Body:
 
     @cached_property
     def end(self) -> int:
-        """Where the script ends for sure, in characters from 0: after an exit or exec, or with its text."""
+        """The offset where the script surely ends: after an exit or exec, or at the end of the text."""
         return min(self._walk.end, len(self.source.text))
 
     @cached_property
@@ -55,7 +55,7 @@ class Body:
 
     @property
     def tests(self) -> list[Command]:
-        """The tests, as [ -n "$PBS_JOBID" ]."""
+        """The tests, such as [ -n "$PBS_JOBID" ]."""
         return [command for command in self.commands if command.test or command.name == "test"]
 
     @cached_property
@@ -70,12 +70,12 @@ class Body:
 
     @property
     def loops(self) -> tuple[tuple[int, int], ...]:
-        """Where each loop starts and ends, in characters from 0, in the order of the text."""
+        """The offsets where each loop starts and ends, in the order of the text."""
         return tuple((node.start, node.end) for node, _ in self._walk.loops)
 
     @cached_property
     def last(self) -> Command | None:
-        """The command whose status is the script's, if the text says which."""
+        """The command whose status is the script's, if the text shows which command that is."""
         return next((command for command in reversed(self.commands) if command.last), None)
 
     def command_around(self, at: int) -> Command | None:
@@ -110,7 +110,7 @@ class Body:
 
     @cached_property
     def traps(self) -> tuple[tuple[Command, Body], ...]:
-        """The trap commands that set a string, each with the body that the string is."""
+        """The trap commands that set a string, each with the string as a body."""
         traps = []
         for command in self.commands:
             if command.name != "trap" or len(command.words) < 3:
@@ -123,7 +123,7 @@ class Body:
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The name of the function that has a command, by the numbers of the command's lines."""
+        """The name of the function around a command, by the numbers of the command's lines."""
         inside = [command for command in self.commands if command.context.function]
         return {
             line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
@@ -141,7 +141,7 @@ class Body:
     def option_at(self, name: str, line: int) -> bool:
         """Return whether an option such as "pipefail" is on at the start of a line.
 
-        What subshells, branches and functions set is left out, but for the function that has the line.
+        The options that subshells, branches and other functions set are ignored.
         """
         on, function = False, self.functions.get(line, "")
         for setting in self.settings:
@@ -153,29 +153,29 @@ class Body:
         return on
 
     def value(self, word: Word) -> str | None:
-        """Return the string that a word is, with the values of variables if they are known; else None."""
+        """Return the string that a word stands for; None if the value of a variable in it is unknown."""
         literal = word.value
         return self.followed(word).value if literal is None else literal
 
     def expand(self, word: Word) -> tuple[Word, ...]:
-        """Return the words that a word becomes: "${array[@]}" and $COMMAND become what they hold.
+        """Return the words that a word expands to, such as the elements of "${array[@]}".
 
-        What can't be followed stays as it is.
+        An expansion with an unknown value stays as it is.
         """
         return self._variables.expand(word)
 
     def followed(self, word: Word) -> Word:
-        """Return the word with the values of variables, if they are known."""
+        """Return the word with the known values of variables in place of their expansions."""
         return self._variables.followed(word)
 
     def text_of(self, word: Word) -> str:
-        """Return the string that a word is; expansions that can't be followed stay as they are written."""
+        """Return the string that a word stands for; expansions with unknown values stay as written."""
         literal = word.value
         return "".join(piece.text for piece in self.followed(word).pieces) if literal is None else literal
 
 
 def _up_to_exit(walked: Walk) -> Walk:
-    """Drop what follows an unconditional exit or exec."""
+    """Drop the commands, assignments and loops after an unconditional exit or exec."""
     for command in walked.commands:
         leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
         if leaves and command.context.top and not command.background and command.pipe is None:
@@ -190,7 +190,7 @@ def _up_to_exit(walked: Walk) -> Walk:
 
 
 def read_body(text: str) -> Body:
-    """Read a whole script as bash does, without running it; bytes that are no UTF-8 are surrogates."""
+    """Read a whole script as bash does, without running the script; bytes outside UTF-8 are surrogates."""
     language, flags = _language(text)
     source = ShellText(text if language in SHELLS else "")
     return Body(source, language, TOP, flags)
@@ -198,12 +198,12 @@ def read_body(text: str) -> Body:
 
 @lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
 def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed: bool) -> Body:
-    """Read a string that a shell is given within a script; the place of its characters is as in ShellText."""
+    """Read a string that a script gives a shell; `origin` and `fixed` are as in ShellText."""
     return Body(ShellText(text, origin, fixed=fixed), "bash", context, "")
 
 
 def _language(text: str) -> tuple[str, str]:
-    """Return the interpreter of the first line and its flags; bash without a first line."""
+    """Return the interpreter of the first line and its flags; bash if no line starts with #!."""
     if not text.startswith("#!"):
         return "bash", ""
     words = text[2 : text.find("\n") if "\n" in text else None].split()
@@ -236,9 +236,9 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
 
 
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
-    """Return the body that a string is, such as a trap's or bash -c's, with the variables to follow.
+    """Return the body of a string, such as the string of a trap or of bash -c.
 
-    Positions are places in the script if it holds the string as it is; else the place of the word.
+    Positions are places in the script if the string stands there unchanged; else the place of the word.
     """
     text = body.text_of(word)
     at = word.at + 1
@@ -248,10 +248,7 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 
 def input_body(command: Command) -> Body | None:
-    """Return the body that a command's here-document is.
-
-    None without one, or if something in it is expanded.
-    """
+    """Return the body of a command's here-document; None without one, or if bash expands something in it."""
     marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
     mark = marks[0] if len(marks) == 1 else None
     if mark is None or mark.value is None:
@@ -267,11 +264,11 @@ def input_body(command: Command) -> Body | None:
     return _read_string(inner, command.source.position(at), TOP, fixed=False)
 
 
-_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules ask for
+_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules look at
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
-    """Yield the options of `set`. Source: bash(1), SHELL BUILTIN COMMANDS."""
+    """Yield the options that the words of a `set` turn on or off. Source: bash(1), SHELL BUILTIN COMMANDS."""
     at = 0
     while at < len(words):
         word = words[at]

@@ -1,10 +1,10 @@
-"""What a command starts: tools that start each other, from srun to the trainer, each with its options.
+"""The chain of programs that a command starts, from srun to the trainer, each with its options.
 
     chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1:
     # srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py
 
-Arrays and variables are followed if the text says what they hold; bash -c 'STRING' is read as a script, as is
-the here-document of bash <<'END', and the chain continues with the command that it ends in.
+Arrays and variables are followed if the text shows their values. The strings of bash -c 'STRING' and of
+bash <<'END' are read as scripts, and the chain continues with their main command.
 """
 
 import re
@@ -19,11 +19,11 @@ from sbatchgen.check.executables.command_options import Given, program_name, rea
 from sbatchgen.check.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
 from sbatchgen.check.executables.python_program import of_python
 
-DEPTH_MAX = 8  # of shells that shells start
+DEPTH_MAX = 8  # shells that shells start
 TOOLS_MAX = 50
-# What starts Python programs: what follows their options is a file or a module.
+# Programs that start Python: a file or a module follows their options.
 _PYTHONS = programs("interpreter", "launcher")
-# What a string of bash -c starts at last.
+# Programs that make a command the main command of a bash -c string.
 _MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
 _NAME = re.compile(r"--?[\w-]+=|-\w")
 
@@ -32,13 +32,13 @@ _NAME = re.compile(r"--?[\w-]+=|-\w")
 class ToolOption:
     """An option of a tool."""
 
-    name: str  # its long name without dashes, with - for _ where the tool takes both; or its letter
-    value: str | None  # its value; None if the text does not say it, "" without one
+    name: str  # its long name without dashes, with - for _ if the tool takes both; or its letter
+    value: str | None  # its value; None if the text does not show the value, "" if the option has none
     word: Word  # the word that names it
-    value_word: Word | None = None  # the word that holds the value; the same word if it is glued to the name
+    value_word: Word | None = None  # the word that holds the value; `word` in --name=VALUE
 
     def own_word(self, body: Body) -> Word | None:
-        """Return the word of its value alone, also of --name=VALUE and -nVALUE."""
+        """Return the value as a word of its own, also for --name=VALUE and -nVALUE."""
         if self.value_word is not self.word:
             return self.value_word
         first, *rest = body.followed(self.word).pieces
@@ -52,13 +52,13 @@ class ToolOption:
 class Tool:
     """A tool of a chain."""
 
-    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's
-    words: tuple[Word, ...]  # the words from its name on, arrays and variables followed
+    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; the program's in the last tool
+    words: tuple[Word, ...]  # the words from the name on, with arrays and variables followed
     given: tuple[ToolOption, ...] = ()  # its own options, in order
-    operands: tuple[Word, ...] = ()  # the words between its options and what it starts, such as an image
-    rest: tuple[Word, ...] = ()  # the words of what it starts; of the last tool, its arguments
-    body: Body  # the script that holds `rest`; of bash -c, its string as a script
-    module: bool = False  # whether what it starts is a module, as of python -m and torchrun -m
+    operands: tuple[Word, ...] = ()  # the words between the options and the next command, such as an image
+    rest: tuple[Word, ...] = ()  # the words of the next command; the arguments in the last tool
+    body: Body  # the script that holds `rest`; for bash -c, the string as a script
+    module: bool = False  # whether the next command is a module, as with python -m and torchrun -m
 
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:
@@ -77,13 +77,13 @@ class Tool:
         return self._last.get(name)
 
     def text_of(self, option: ToolOption) -> str:
-        """Return the value of an option; expansions that can't be followed stay as they are written."""
+        """Return the value of an option; expansions with unknown values stay as written."""
         word = option.own_word(self.body) if option.value is None else None
         return self.body.text_of(word) if word else option.value or ""
 
 
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
-    """Return the tools that a command starts, each started by the one before; the last is the program."""
+    """Return the tools that a command starts: each tool starts the next, and the last is the program."""
     words = [word for written in command.words for word in body.expand(written)]
     tools = tuple(_chain(words, body, (), DEPTH_MAX))
     if tools and _reads_input(tools[-1]) and (inner := input_body(command)):
@@ -92,13 +92,13 @@ def chain(command: Command, body: Body) -> tuple[Tool, ...]:
 
 
 def _reads_input(tool: Tool) -> bool:
-    """Return whether a tool is a shell that reads its commands from its input."""
+    """Return whether a tool is a shell that reads commands from standard input."""
     is_script = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
     return tool.name in SHELLS and tool.option("command") is None and not is_script
 
 
 def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """Yield the tools that words start; `passed` are the positional parameters."""
+    """Yield the tools that words start; `passed` are the words behind $0, $1 and so on."""
     words = tuple(_with_parameters(words, passed))
     for _ in range(TOOLS_MAX):
         while words and ASSIGNED.match(words[0].text):
@@ -126,28 +126,25 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
 
 
 def _launcher(tool: Tool) -> Sequence[Word]:
-    """Return the words of the launcher that a Python starts, if any.
-
-    A module or a file of the training package.
-    """
+    """Return the words of the launcher that Python starts: a module, or a file of the training package."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     texts = [word.text for word in tool.rest]
     if name and of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
         return tool.rest
-    if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
+    if name.endswith("/training/task.py") and "--" in texts:  # task.py starts Python again
         return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
     return ()
 
 
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
-    """Yield the tools that the string of bash -c starts at its end, or with its parameters."""
+    """Yield the tools that the main command of a bash -c string starts."""
     yield from _main(
         string_body(tool.body, script), [tool.body.followed(word) for word in tool.rest], depth - 1
     )
 
 
 def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """Yield the tools that the main command of a shell's text starts."""
+    """Yield the tools that the main command of a text starts: the command with "$@", or the last launch."""
     commands = [each for each in inner.commands if not each.test and not each.context.substitution]
     passing = [command for command in commands if any("@" in word.variables for word in command.words)]
     launching = [command for command in commands if command.name in _MAIN]
@@ -158,7 +155,7 @@ def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
-    """Yield the words, with the words that bash -c gets in place of "$@" and $1."""
+    """Yield the words, with the parameters of bash -c in place of "$@" and $1."""
     for word in words:
         piece = word.only_piece
         name = piece.name if piece and not piece.operator else ""

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     import tree_sitter
 
 SIZE_MAX = 4 << 20  # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB
-# What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
+# A text that is not bash can take the parser quadratic time. The limit counts CPU seconds, so that a busy
+# machine does not change the result.
 SECONDS_MAX = 1.0
-_seconds = getattr(time, "thread_time", time.perf_counter)  # a browser counts no time of a thread
-# Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 programs take 7 s.
-# A longer pipeline than this, which no script has, is not read.
+_seconds = getattr(time, "thread_time", time.perf_counter)  # a browser does not count CPU time
+# The parser repairs an unfinished pipeline without looking at the time: 16,000 programs take 7 s. A pipeline
+# above this limit, which no script has, is not read.
 PIPES_MAX = 500
-_PART = 8  # of a text that takes too much time, this part is read
+_PART = 8  # the divisor of a text's size if the whole text takes too much time
 
 
 def names(text: str) -> frozenset[str]:
@@ -27,33 +28,34 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The tokens without a name of their own that are nodes here.
+# The unnamed tokens of the grammar that are nodes here.
 _TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly typeset")
 _SUBSTITUTIONS = names("command_substitution process_substitution arithmetic_expansion")
 EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
-_LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
+# Nodes whose children are not read.
+_LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """A node of the syntax tree."""
 
-    kind: str  # its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash
-    start: int  # where it starts, in characters from 0
-    end: int  # where it ends
-    children: list[Node] = field(default_factory=list)  # the nodes in it, in order
+    kind: str  # its name in the grammar, such as "command" or "&&"; "ERROR" if the text is not bash
+    start: int  # the offset of its first character
+    end: int  # the offset after its last character
+    children: list[Node] = field(default_factory=list)  # the nodes inside, in order
 
 
 class Tree(NamedTuple):
     """The syntax tree of a text."""
 
-    nodes: list[Node]  # each node before its children; the first is the whole text
-    faults: list[tuple[str, int]]  # what is not bash, and where it starts
-    end: int = -1  # where the part ends that was read, in characters from 0; -1 if it is the whole text
+    nodes: list[Node]  # each node before its children; the first node is the whole text
+    faults: list[tuple[str, int]]  # each error of the grammar, and its offset
+    end: int = -1  # the offset where the part that was read ends; -1 if the whole text was read
 
 
 def parse(text: str) -> Tree:
-    """Return the syntax tree, of as much of the text as is not too long and takes not too much time."""
+    """Return the syntax tree of the text, or of its first part if the whole is too long or takes too long."""
     size = min(len(text), SIZE_MAX)
     if text.count("|") > PIPES_MAX:
         size = min(size, _long_pipeline(text))
@@ -65,10 +67,10 @@ def parse(text: str) -> Tree:
 
 
 def _long_pipeline(text: str) -> int:
-    """Return where the first pipeline with too many programs starts; the end of the text without one."""
+    """Return the offset of the first pipeline with too many programs; the end of the text without one."""
     at = start = count = 0
     for line in text.splitlines(keepends=True):
-        if line.lstrip().startswith("|"):  # a row of a table, after another one
+        if line.lstrip().startswith("|"):  # a row of a table, not a pipeline that continues
             start, count = at, 0
         count += line.replace("||", "").count("|")
         if count > PIPES_MAX:
@@ -80,11 +82,11 @@ def _long_pipeline(text: str) -> int:
 
 
 def _parsed(text: str) -> Tree | None:
-    """Return the syntax tree of a whole text; None if it takes too much time."""
+    """Return the syntax tree of a whole text; None if the parser takes too much time."""
     from tree_sitter import Parser
 
     end = _seconds() + SECONDS_MAX
-    data, parser = _prepared(text), Parser(_language())  # of this text alone: two threads break one
+    data, parser = _prepared(text), Parser(_language())  # a parser for each call: threads can't share one
     try:
         tree = parser.parse(
             lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > end
@@ -95,7 +97,7 @@ def _parsed(text: str) -> Tree | None:
 
 
 def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
-    """Yield the nodes, each one of these kinds followed by its children."""
+    """Yield the nodes; after each node of these kinds, also its children."""
     stack = [*nodes][::-1]
     while stack:
         node = stack.pop()
@@ -112,7 +114,7 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
     cursor = tree.walk()
     to_child, to_sibling, to_parent = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
     while True:
-        source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
+        source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at a node
         start, end, kind = source.start_byte, source.end_byte, kind_of(source.kind_id, "")
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
@@ -120,7 +122,7 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
         elif kind == "ERROR":
             faults.append(("not understood as bash", start))
         elif kind in EXPANSIONS:
-            while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
+            while text[start] in " \t\n\\":  # in a string, the node begins with the blanks before
                 start += 1
             kind = "" if _is_escaped(text, start) else kind
         if kind:
@@ -138,7 +140,7 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
 
 
 def _is_escaped(text: str, at: int) -> bool:
-    """Return whether a backslash is before a dollar sign, which the grammar misses at the start of a line."""
+    """Return whether a backslash escapes the dollar sign; the grammar misses this at the start of a line."""
     before = at
     while before and text[before - 1] == "\\":
         before -= 1
@@ -155,7 +157,7 @@ def _language() -> tree_sitter.Language:
 
 @cache
 def _kinds() -> dict[int, str]:
-    """Return the names of the nodes, by the grammar's numbers; a number can change with the grammar."""
+    """Return the names of the kinds of nodes, by the numbers of this release of the grammar."""
     language = _language()
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
     return {0xFFFF: "ERROR"} | {
@@ -165,15 +167,15 @@ def _kinds() -> dict[int, str]:
     }
 
 
-# What the grammar (tree-sitter-bash 0.25) misreads is written for it in other characters, as many as there
-# were, so that a place in the tree is a place in the text.
+# The grammar (tree-sitter-bash 0.25) misreads some texts. These are rewritten before parsing, with as many
+# characters as before, so that an offset in the tree is an offset in the text.
 
 _VALUE = (
     rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'"""
     rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
 )
 _SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
-# Assignments without a command: the grammar looks for their command on the next line.
+# Assignments without a command: the grammar takes the next line for their command.
 _ASSIGNMENTS = re.compile(
     rb"((?:(?<!\\\n)^|[;{(]|\b(?:then|else|do)[ \t])[ \t]*)("
     + _SET
@@ -182,20 +184,20 @@ _ASSIGNMENTS = re.compile(
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
-# A line with what may be several, which most scripts lack.
+# A line that may hold several assignments; most scripts have none.
 _SEVERAL = re.compile(rb"""\n[^\n='")}]*[='")}].*[ \t]\w+\+?=""")
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
-# Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
+# Escaped blanks and backslashes, which the grammar can skip; in $'\\' the grammar takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
 _HEREDOC = re.compile(rb"""(?<!<)<<-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 
 
-# $(((A)) && command ...): a sum that is tested first, and not a sum of sums.
+# $(((A)) && command ...): a subshell that tests a sum, not an arithmetic expansion.
 _TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 
 
 def _prepared(text: str) -> bytes:
-    """Return the text as the grammar reads it right: a byte for each character."""
+    """Return the text in a form that the grammar reads right, with a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data) if _SEVERAL.search(b"\n" + data) else data
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
@@ -207,7 +209,10 @@ def _prepared(text: str) -> bytes:
 
 
 def _ended_once(data: bytes) -> bytes:
-    """Return here-documents without lines that begin with their end: the grammar ends them there."""
+    """Return the text with here-documents in which no line begins with the delimiter.
+
+    The grammar would end the here-document at such a line.
+    """
     lines, end = data.split(b"\n"), b""
     ends = {line.lstrip(b"\t") for line in lines}
     for at, line in enumerate(lines):
@@ -221,5 +226,5 @@ def _ended_once(data: bytes) -> bytes:
 
 
 def _parted(match: re.Match[bytes]) -> bytes:
-    """Return assignments with a semicolon after each, in place of a blank."""
+    """Return several assignments of a line, parted by semicolons in place of blanks."""
     return match[1] + _NEXT.sub(lambda part: part[1] or b";", match[2])

@@ -1,4 +1,4 @@
-"""A command: its words, its redirections, and what surrounds it."""
+"""A command: its words, its redirections and its context."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _WORDS = (
 
 
 class Context(NamedTuple):
-    """What surrounds a command."""
+    """The constructs around a command."""
 
     function: str = ""  # the function's name; "" outside of functions
-    loop: bool = False  # whether it is in a loop
-    # Whether it is run only sometimes: in an if, a case, a loop, or on the right of && or ||.
+    loop: bool = False  # whether the command is in a loop
+    # Whether the command runs only sometimes: in an if, a case, a loop, or on the right of && or ||.
     branch: bool = False
-    # Whether its status is tested: in the test of if or while, after !, on the left of && or ||.
+    # Whether the status is tested: in the test of if or while, after !, on the left of && or ||.
     condition: bool = False
-    subshell: bool = False  # whether it is in ( )
-    substitution: bool = False  # whether it is in $( ), backquotes or <( )
-    trap: tuple[str, ...] = ()  # the signals of the trap whose string holds it
-    background: bool = False  # whether it is started with &, alone or with what surrounds it
+    subshell: bool = False  # whether the command is in ( )
+    substitution: bool = False  # whether the command is in $( ), backquotes or <( )
+    trap: tuple[str, ...] = ()  # the signals of the trap whose string holds the command
+    background: bool = False  # whether & follows the command, or a construct around the command
 
     @property
     def top(self) -> bool:
-        """Whether it is run once, in the script's own shell, whenever the script gets there."""
+        """Whether the script's own shell always runs the command, outside of functions and branches."""
         return not (self.function or self.branch or self.subshell or self.substitution or self.trap)
 
 
 @dataclass(slots=True)
 class Pipe:
-    """A pipeline: its stages, each with the commands in it."""
+    """A pipeline: its stages, each a list of commands."""
 
     stages: list[list[Command]] = field(default_factory=list)
 
@@ -66,22 +66,22 @@ class Redirect(NamedTuple):
 
     operator: str  # such as ">", "<<" or "2>&1"'s ">&"
     target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
-    descriptor: str = ""  # what is redirected, such as "2" of 2>; "" for the operator's own
+    descriptor: str = ""  # the redirected descriptor, such as "2" in 2>; "" for the operator's default
 
 
 @frozen(kw_only=True, slots=True)
 class Assignment(Placed):
     """A variable that gets a value. Lines and columns count from 1."""
 
-    name: str  # the variable's
-    word: Word | None = None  # the value as it is written; None for an array, and if a command sets the value
-    items: tuple[Word, ...] | None = None  # the words of an array's value; None if it is not an array
-    append: bool = False  # whether it is +=
+    name: str  # the variable's name
+    word: Word | None = None  # the value as written; None for an array, and if a command sets the value
+    items: tuple[Word, ...] | None = None  # the words of an array's value; None for other values
+    append: bool = False  # whether the operator is +=
     subscript: str = ""  # the text in brackets after the name
-    # The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
+    # The command or word that sets the variable: "", "export", "declare", "for", "read", "unset" and so on.
     by: str = ""
-    exported: bool = False  # whether this makes it a variable of the environment
-    prefix: bool = False  # whether it holds for one command only
+    exported: bool = False  # whether the assignment exports the variable
+    prefix: bool = False  # whether the assignment holds for one command only
     context: Context
     at: int  # where it starts, in characters from 0
     end: int  # where it ends
@@ -89,7 +89,7 @@ class Assignment(Placed):
 
     @property
     def value(self) -> str | None:
-        """The string it is set to, if the text says it."""
+        """The string that the variable gets; None if the text does not show the string."""
         return None if self.word is None or self.append else self.word.value
 
 
@@ -97,7 +97,7 @@ class Assignment(Placed):
 class VariableUse(Placed):
     """An expansion of a variable. Lines and columns count from 1."""
 
-    name: str  # the variable's, or 1, @, ? and the like
+    name: str  # the variable's name, or 1, @, ? and the like
     operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after it
     at: int  # where it starts, in characters from 0
     end: int  # where it ends
@@ -105,12 +105,12 @@ class VariableUse(Placed):
 
 
 class ShellOption(NamedTuple):
-    """An option of the shell that is set or unset, by `set` or the first line."""
+    """An option of the shell that `set` or the first line turns on or off."""
 
     name: str  # its long name, such as "errexit"
-    on: bool  # whether it is set
+    on: bool  # whether the option is turned on
     line: int
-    context: Context  # what surrounds the command
+    context: Context  # the context of the `set`
 
 
 class _Parts(NamedTuple):
@@ -121,9 +121,9 @@ class _Parts(NamedTuple):
 
 
 class Command(Placed):
-    """A simple command, or a test: [[ ]], [ ] or (( )). Its parts are read when they are first needed."""
+    """A simple command, or a test: [[ ]], [ ] or (( )). The parts are read when they are first needed."""
 
-    def __init__(  # noqa: PLR0917 (where it is)
+    def __init__(  # noqa: PLR0917 (a place in the text)
         self,
         source: ShellText,
         node: Node,
@@ -132,19 +132,19 @@ class Command(Placed):
         pipe: Pipe | None,
         stage: int,
     ) -> None:
-        self.source = source  # the script that holds it; of a trap's string, that string
-        self.at = node.start  # in characters from 0
+        self.source = source  # the script that holds the command; or the string of a trap
+        self.at = node.start  # the offset of its first character
         self.context = context
-        self.pipe = pipe  # the pipeline that it is a command of; None outside of one
-        self.stage = stage  # its place in the pipeline, from 0
+        self.pipe = pipe  # the pipeline around the command; None without a pipeline
+        self.stage = stage  # the number of the stage in the pipeline, from 0
         self.test = node.kind in TESTS
-        self.last = False  # whether it is the last of the script's own shell: its status is the script's
+        self.last = False  # whether the script ends with this command and has its status
         self._node = node
         self._nodes = nodes
 
     @property
     def background(self) -> bool:
-        """Whether it is started with &, alone or with what surrounds it."""
+        """Whether & follows the command, or a construct around the command."""
         return self.context.background
 
     @cached_property
@@ -153,31 +153,31 @@ class Command(Placed):
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Its words: the first is its name; without redirections, and without assignments before the name.
+        """The words: the name and the arguments, without redirections and assignments before the name.
 
-        Those of a test are [[, [ or (( and its operands.
+        The words of a test are [[, [ or ((, and the operands.
         """
         return self._parts.words
 
     @property
     def prefix(self) -> tuple[Assignment, ...]:
-        """The assignments before its name."""
+        """The assignments before the command's name."""
         return tuple(each for each in self.assignments if each.prefix)
 
     @cached_property
     def assignments(self) -> tuple[Assignment, ...]:
-        """The assignments before its name, and assignments by export, declare and the like."""
-        # most commands have none: their parts need not be read
+        """The assignments before the command's name, and assignments by export, declare and the like."""
+        # Most commands have no assignments: their parts need not be read.
         return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
 
     @property
     def redirects(self) -> tuple[Redirect, ...]:
-        """Its own redirections, in order."""
+        """The command's own redirections, in order."""
         return self._parts.redirects
 
     @property
     def end(self) -> int:  # type: ignore[override] # known only when its parts are read
-        """Where it ends."""
+        """The offset after the last character."""
         return self._node.end if self.test else self._parts.end
 
     @property
@@ -187,7 +187,7 @@ class Command(Placed):
 
     @cached_property
     def path(self) -> str:
-        """Its first word; "" if that is an expansion or missing."""
+        """The first word; "" if the word is an expansion or missing."""
         if self.test:
             return self.words[0].text
         if match := _NAME.match(self.source.text, self.at, self._node.end):
@@ -196,12 +196,12 @@ class Command(Placed):
 
     @property
     def arguments(self) -> list[str]:
-        """The values of the words after the first; "" for one that only the running bash knows."""
+        """The values of the words after the first; "" for a value that only the running bash knows."""
         return [each.value or "" for each in self.words[1:]]
 
     @cached_property
     def name(self) -> str:
-        """Its first word without the folder."""
+        """The first word without the folder."""
         return self.path.rpartition("/")[2]
 
 
@@ -211,7 +211,7 @@ _OPERATOR = re.compile(r"(\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&-?|>&-?|>>
 
 
 class Span(NamedTuple):
-    """Neighbouring nodes that are one word, or a redirection's node."""
+    """Neighbouring nodes that form one word, or the node of a redirection."""
 
     node: Node
     at: int
@@ -221,7 +221,7 @@ class Span(NamedTuple):
 def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
     """Return the words and redirections among nodes.
 
-    Of one word such as $a/$b/$c the grammar makes several.
+    The grammar makes several nodes of one word such as $a/$b/$c.
     """
     joined: list[Span] = []
     for node in nodes:
@@ -237,7 +237,7 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
 
 
 def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
-    """Return the parts of a command; to the grammar, words after a redirection are part of that."""
+    """Return the parts of a command; the grammar adds the words after a redirection to the redirection."""
     source, end, operator, descriptor = command.source, command.at, "", ""
     words: list[Word] = []
     assignments: list[Assignment] = []
@@ -246,7 +246,7 @@ def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
         words.append(word(source, *opener.span()))
     for first, at, stop in spans(source.text, unfolded(nodes, _GROUPS)):
         if not command.test and "\n" in source.text[end:at].replace("\\\n", ""):
-            break  # what the grammar takes for more of it, after text that is not bash
+            break  # after an error, the grammar adds the next line to the command
         if first.kind in REDIRECTS:
             match = _OPERATOR.match(source.text, first.start)
             operator, end = (match[2], match.end()) if match else ("", at)
@@ -272,7 +272,7 @@ def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
 def assignment(
     source: ShellText, node: Node, end: int, context: Context, *, by: str = "", prefix: bool = False
 ) -> Assignment:
-    """Return the assignment that a node is."""
+    """Return the assignment in a node."""
     match = ASSIGNED.match(source.text, node.start, end)
     name, subscript, append = match.groups() if match else (source.text[node.start : end], "", "")
     items, value = None, word(source, match.end() if match else end, end)

@@ -1,4 +1,4 @@
-"""The text of a script: its syntax tree, and lines and columns in it."""
+"""The text of a script: its syntax tree, and the line and column of an offset."""
 
 import re
 from bisect import bisect_right
@@ -11,28 +11,28 @@ _SPANS = EXPANSIONS - {"simple_expansion"} | {"array"}
 
 
 class Fault(NamedTuple):
-    """What could not be read as bash, and the line where it starts."""
+    """An error of the grammar, and the line where the unread text starts."""
 
     text: str
     line: int
 
 
 class ShellText:
-    """The text of a script, in which offsets are characters from 0."""
+    """The text of a script; offsets count characters from 0."""
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
-        self.text = text  # a carriage return at the end of a line is a blank here
+        self.text = text  # with a blank for each carriage return at the end of a line
         self._origin = origin
-        self.fixed = fixed  # whether it is the value of a word, whose position all of it has
+        self.fixed = fixed  # whether all offsets have one position, as in the value of a word
 
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *map(re.Match.end, re.finditer("\n", self.text))]
 
     def position(self, at: int) -> tuple[int, int]:
-        """Return the line and the column of an offset, from 1, in the script that holds this text."""
+        """Return the line and the column of an offset, both from 1, in the script that holds this text."""
         line0, column0 = self._origin
         if self.fixed:
             return line0, column0
@@ -53,12 +53,12 @@ class ShellText:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What the grammar does not understand as bash."""
+        """The errors of the grammar."""
         return self._parsed[1]
 
     @property
     def unread(self) -> int:
-        """The line from which on the text is too long or too tangled to be read; 0 if all of it is read."""
+        """The first line that was not read, as the text is too long or too slow; 0 if all lines were read."""
         return self._parsed[2]
 
     @cached_property
@@ -68,7 +68,7 @@ class ShellText:
 
 
 class Placed:
-    """Anything with a position in a script: `at` and `end` are characters from 0, lines count from 1."""
+    """Anything with a position in a script: `at` and `end` are offsets from 0, lines count from 1."""
 
     __slots__ = ()
     source: ShellText
@@ -77,20 +77,20 @@ class Placed:
 
     @property
     def line(self) -> int:
-        """The line of its first character."""
+        """The line of the first character."""
         return self.source.position(self.at)[0]
 
     @property
     def column(self) -> int:
-        """The column of its first character."""
+        """The column of the first character."""
         return self.source.position(self.at)[1]
 
     @property
     def end_line(self) -> int:
-        """The line where it ends."""
+        """The line of the last character."""
         return self.source.position(self.end)[0]
 
     @property
     def end_column(self) -> int:
-        """The column after its last character."""
+        """The column after the last character."""
         return self.source.position(self.end)[1]

@@ -1,9 +1,9 @@
-"""The values of variables where they are used, if the text says them: literal assignments, and arrays.
+"""The values of variables at their uses, if the text shows them: literal assignments, and arrays.
 
-An assignment counts if it is made in the script's own shell each time the script gets there. A value is known
-if no assignment that may or may not be made follows the last such assignment before it. In a loop, where the
-order of the text is not that of time, no later assignment may set the variable; in a function, only one in
-the whole script.
+An assignment is certain if the script's own shell always makes it. The value at a use is known if the last
+certain assignment before the use is followed by no uncertain assignment. A loop runs its text again, so there
+no later assignment in the loop may set the variable. In a function the value is known only if the whole
+script has a single assignment.
 """
 
 import re
@@ -15,18 +15,18 @@ from sbatchgen.check.bash.text import Placed
 from sbatchgen.check.bash.walk import Walk
 from sbatchgen.check.bash.word import Piece, Word, split
 
-DEPTH_MAX = 20  # of variables that hold variables
-WORDS_MAX = 10_000  # that the words of arrays may become
-PIECES_MAX = 500  # that a word may become
+DEPTH_MAX = 20  # variables in the values of variables
+WORDS_MAX = 10_000  # words that a word may expand to
+PIECES_MAX = 500  # pieces that a word may expand to
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # of a file, in exec {lock}>file
+_DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # the variable in exec {lock}>file
 _COUNTED = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
 _DEFAULTS = ("", ":-", "-", ":?", "?")
 _EXPANSIONS = ("variable", "command", "arithmetic")
-LOCAL = frozenset(("local", "declare", "typeset"))  # in a function
+LOCAL = frozenset(("local", "declare", "typeset"))  # commands that make variables of a function
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
 
 
@@ -39,14 +39,14 @@ class Variables:
         self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
         # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
-        self._known: dict[int, tuple[Word, Word]] = {}  # a word and what it becomes, by the word's id
+        self._known: dict[int, tuple[Word, Word]] = {}  # a word and its expansion, by the word's id
         self._by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:
             if not assignment.prefix:
                 self._by_name.setdefault(assignment.name, []).append(assignment)
 
     def followed(self, word: Word) -> Word:
-        """Return the word with the values of the variables whose values are known."""
+        """Return the word with the known values of variables in place of their expansions."""
         if word.value is not None:
             return word
         if id(word) not in self._known:
@@ -55,7 +55,7 @@ class Variables:
         return self._known[id(word)][1]
 
     def expand(self, word: Word) -> tuple[Word, ...]:
-        """Return the words that a word becomes; what is not known stays."""
+        """Return the words that a word expands to; expansions with unknown values stay."""
         return tuple(self._expanded(word, DEPTH_MAX, [WORDS_MAX]))
 
     def _expanded(self, word: Word, depth: int, left: list[int]) -> Iterator[Word]:
@@ -88,7 +88,7 @@ class Variables:
         return tuple(pieces)
 
     def _value(self, name: str, at: int) -> Word | None:
-        """Return the value of a variable at an offset; None if it is not known."""
+        """Return the value of a variable at an offset; None if the value is not known."""
         last, later = self._last(name, at)
         if last is None or later:
             return None
@@ -97,14 +97,14 @@ class Variables:
         return last.word
 
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """Return the elements of an array at an offset, with elements that are appended only sometimes."""
+        """Return the elements of an array at an offset, also those that a branch may append."""
         last, later = self._last(name, at)
         if last is None or last.items is None or not all(each.append and each.items for each in later):
             return None
         return last.items + tuple(item for each in later for item in each.items or ())
 
     def _last(self, name: str, at: int) -> tuple[Assignment | None, list[Assignment]]:
-        """Return the last assignment that is always made before an offset, and later ones that may count."""
+        """Return the last certain assignment before an offset, and the uncertain assignments after it."""
         known = self._by_name.get(name, [])
         if any(start <= at < end for start, end in self._functions):
             only = known[0] if len(known) == 1 and known[0].context.top else None
@@ -151,20 +151,20 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
 
 
 def _unknown(name: str, by: str, context: Context, place: Placed) -> Assignment:
-    """Return a variable that gets a value which the text does not say."""
+    """Return an assignment of a value that the text does not show."""
     return Assignment(name=name, by=by, context=context, at=place.at, end=place.at, source=place.source)
 
 
 def _counted(text: str, by: str, context: Context, place: Placed) -> Iterator[Assignment]:
-    """Yield what arithmetic sets, such as i in i++."""
+    """Yield the assignments in arithmetic, such as i++."""
     for match in _COUNTED.finditer(text):
         yield _unknown(match[1] or match[2], by, context, place)
 
 
 def _declared(command: Command) -> Iterator[Assignment]:
-    """Yield what export, declare, local, readonly and typeset set.
+    """Yield the assignments of export, declare, local, readonly and typeset.
 
-    A name without a value may be exported by it.
+    A name without a value is an assignment only if the command exports the variable.
     """
     flags = "".join(word.text[1:] for word in command.words[1:] if word.text.startswith("-"))
     exported = "x" in flags if command.name in ("declare", "typeset") else command.name == "export"
@@ -180,7 +180,7 @@ def _declared(command: Command) -> Iterator[Assignment]:
 
 
 def _read_by(command: Command) -> Iterator[Assignment]:
-    """Yield what read, mapfile, getopts, let, printf -v and unset do to variables."""
+    """Yield the assignments of read, mapfile, getopts, let, printf -v and unset."""
     words = command.words[1:]
     if command.name == "let":
         for word in words:
@@ -196,7 +196,7 @@ def _read_by(command: Command) -> Iterator[Assignment]:
 
 
 def _split_again(word: Word) -> Word:
-    """Return a word of a variable that has no quotes: bash splits what the quotes of its value held."""
+    """Return a word from an unquoted variable: bash also splits the parts that had quotes in the value."""
     if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
         return word
     pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)

@@ -1,4 +1,4 @@
-"""The commands of a syntax tree, each with what surrounds it: one pass over the tree."""
+"""The commands of a syntax tree with their contexts, found in one pass over the tree."""
 
 import re
 import sys
@@ -22,19 +22,19 @@ from sbatchgen.check.bash.word import ASSIGNED
 
 @dataclass
 class Walk:
-    """What a pass over the tree finds, in the order of the text."""
+    """The finds of a pass over the tree, in the order of the text."""
 
     source: ShellText  # the text
     commands: list[Command] = field(default_factory=list)
-    # The assignments that are not part of a command.
+    # The assignments outside of commands.
     assignments: list[Assignment] = field(default_factory=list)
-    loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, and what surrounds each
+    loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, each with its context
     functions: list[Node] = field(default_factory=list)
-    end: int = sys.maxsize  # where the script ends, if that is before its text does
+    end: int = sys.maxsize  # the offset after an unconditional exit
 
 
 class _Place(NamedTuple):
-    """Where a node is: the node around it, what surrounds it, its pipeline and its place in that."""
+    """The place of a node: the kind of its parent, its context, its pipeline and the stage there."""
 
     parent: str
     context: Context
@@ -49,7 +49,8 @@ _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement")
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
 _WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
-_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))  # of assignments
+# Nodes that read the assignments among their children themselves.
+_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
 _NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
 _IN_FOR = {"loop": True, "branch": True, "condition": False}
@@ -71,7 +72,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 
 
 def walk(source: ShellText, context: Context) -> Walk:
-    """Return the commands of a text and what surrounds them."""
+    """Return the commands of a text and their contexts."""
     walker = _Walker(source)
     stack = [(source.nodes[0], _Place("", context))]
     while stack:
@@ -91,7 +92,7 @@ class _Walker:
         self.redirections: dict[Node, list[Node]] = {}
 
     def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
-        """Note what a node is, and return its children with their places."""
+        """Record a node, and return its children with their places."""
         source, kind, context = self.walk.source, node.kind, place.context
         if kind == "variable_assignment" and place.parent not in _HOLDERS:
             if ASSIGNED.match(source.text, node.start):
@@ -126,7 +127,7 @@ class _Walker:
         return entered
 
     def note(self, node: Node, place: _Place) -> _Place:
-        """Note what a node is, and return where its children are."""
+        """Record a node, and return the place of its children."""
         walk, text = self.walk, self.walk.source.text
         match node.kind:
             case kind if kind in _SUBSTITUTIONS:
@@ -148,7 +149,7 @@ class _Walker:
         return place
 
     def add(self, node: Node, place: _Place) -> None:
-        """Add a command, or assignments that the grammar takes for a command."""
+        """Record a command, or assignments that the grammar takes for a command."""
         nodes = (*node.children, *self.redirections.get(node, ()))
         command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
         if node.kind == "command" and command.prefix and not command.words:
@@ -159,9 +160,9 @@ class _Walker:
             command.pipe.add(command)
 
     def cut(self, node: Node) -> tuple[Node, Node | None]:
-        """Cut off what the grammar takes for the command of assignments, but is on the next line.
+        """Split assignments from the next line, which the grammar takes for their command.
 
-        The tree stays as it is, for other passes over it.
+        The tree is unchanged, as other passes read it.
         """
         source = self.walk.source
         for index, (left, right) in enumerate(pairwise(node.children), start=1):
@@ -178,14 +179,14 @@ class _Walker:
         return node, None
 
     def as_assignment(self, part: Node) -> Node:
-        """Return a word of export or the like as the assignment that it is, which the grammar has missed."""
+        """Return a word of export or the like as an assignment, if the grammar has missed this."""
         is_one = ASSIGNED.match(self.walk.source.text, part.start, part.end)
         return Node("variable_assignment", part.start, part.end, part.children) if is_one else part
 
     def pipeline(self, place: _Place) -> _Place:
-        """Return a new pipeline.
+        """Return the place of the first stage of a pipeline.
 
-        After a here-document's delimiter, the command before it is the first of it.
+        A pipeline after the delimiter of a here-document begins with the command before the delimiter.
         """
         if place.parent != "heredoc_redirect" or not self.walk.commands:
             return place._replace(pipe=Pipe(), stage=0)
@@ -196,7 +197,7 @@ class _Walker:
         return place._replace(pipe=first.pipe, stage=first.stage)
 
     def redirect(self, node: Node) -> None:
-        """Note redirections for the command before them: the grammar gives them to its whole pipeline."""
+        """Record redirections for the command before them; the grammar adds them to the whole pipeline."""
         redirections = [child for child in node.children if child.kind in REDIRECTS]
         last: Node | None = node
         while last and last.kind in _WRAPPERS:

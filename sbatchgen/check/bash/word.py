@@ -1,6 +1,6 @@
-"""The words of a command, and what each is without its quotes.
+"""The words of a command, as strings without quotes.
 
-The syntax tree gives where a word and the expansions in it start and end; its quotes are read here.
+The syntax tree shows where a word and its expansions start and end; the quotes are read here.
 Source: bash(1), QUOTING and EXPANSION.
 """
 
@@ -16,24 +16,24 @@ class Piece(NamedTuple):
     """A part of a word."""
 
     # "text", "glob" (* ? and [), "variable", "command" ($( ) and backquotes), "process" (<( )), "arithmetic",
-    # "array" (of NAME=( )), "brace" ({a,b}) or "tilde".
+    # "array" (NAME=( )), "brace" ({a,b}) or "tilde".
     kind: str
-    text: str  # the characters that a text or a glob means, without quotes; of others the source
-    quoted: bool  # whether it is in quotes
-    at: int  # where it starts in the script
+    text: str  # a text or a glob without its quotes; an expansion as written
+    quoted: bool  # whether the piece is in quotes
+    at: int  # the offset of its first character
     name: str = ""  # the variable's name
     subscript: str = ""  # the text in the variable's brackets, such as @
-    operator: str = ""  # of ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after it
+    operator: str = ""  # in ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after the name
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: that takes twice the time, for each word
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: frozen classes take twice the time to make
 class Word(Placed):
-    """A word as bash splits a command, never changed. Lines and columns count from 1."""
+    """A word of a command, as bash splits it, never changed. Lines and columns count from 1."""
 
     pieces: tuple[Piece, ...]  # its parts
-    at: int  # where it starts, in characters from 0
-    end: int  # where it ends
-    source: ShellText  # the script that holds it
+    at: int  # the offset of its first character
+    end: int  # the offset after its last character
+    source: ShellText  # the script that holds the word
 
     @property
     def text(self) -> str:
@@ -42,12 +42,11 @@ class Word(Placed):
 
     @property
     def value(self) -> str | None:
-        """The string that it is, without quotes; None if it depends on an expansion.
+        """The string without its quotes; None if the string depends on an expansion.
 
-        The names of files that * ? and [ match are not looked for: as in bash without a match, the characters
-        stay.
+        The characters * ? and [ stay, as in bash if no file matches: no file is looked for.
         """
-        if len(self.pieces) == 1:  # as most words
+        if len(self.pieces) == 1:  # most words have one piece
             piece = self.pieces[0]
             return piece.text if piece.kind in LITERAL else None
         is_literal = LITERAL.issuperset([piece.kind for piece in self.pieces])
@@ -55,17 +54,17 @@ class Word(Placed):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables that it expands, without variables in its substitutions."""
+        """The names of the expanded variables, without the variables in substitutions."""
         return tuple(piece.name for piece in self.pieces if piece.kind == "variable")
 
     @property
     def quoted(self) -> bool:
-        """Whether all of it is in quotes."""
+        """Whether the whole word is in quotes."""
         return bool(self.pieces) and all(piece.quoted for piece in self.pieces)
 
     @property
     def only_piece(self) -> Piece | None:
-        """Its piece, if it has no other."""
+        """The piece of a word that has a single piece."""
         return self.pieces[0] if len(self.pieces) == 1 else None
 
 
@@ -106,7 +105,7 @@ def word(source: ShellText, at: int, end: int) -> Word:
     if _PLAIN.fullmatch(source.text, at, end):
         return Word((Piece("text", source.text[at:end], quoted=False, at=at),), at, end, source)
     pieces: list[Piece] = []
-    last: Piece | None = None  # a text: with the same quotes, the next one is a part of it
+    last: Piece | None = None  # a text, to which the next text with the same quotes is added
     for piece in _pieces(source, at, end):
         if piece.kind != "text":
             last = None
@@ -138,7 +137,7 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
             yield expansion(match[0], at, quoted=quoted)
         elif (
             kind == "tilde"
-            and at > start  # where it is a folder only in the value of an assignment
+            and at > start  # within a word, ~ is a folder only in the value of an assignment
             and not (text[at - 1] in "=:" and ASSIGNED.match(text, start, at))
         ):
             yield Piece("text", match[0], quoted=quoted, at=at)
@@ -159,7 +158,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def expansion(text: str, at: int, *, quoted: bool) -> Piece:
-    """Return the piece that is an expansion."""
+    """Return an expansion as a piece."""
     if text.startswith("${"):
         match = _EXPANSION.fullmatch(text)
         before, name, subscript, after = match.groups() if match else ("", "", "", "?")
@@ -173,7 +172,7 @@ def expansion(text: str, at: int, *, quoted: bool) -> Piece:
 
 
 def split(whole: Word) -> Iterator[Word]:
-    """Yield the words that a string becomes if it is expanded without quotes: blanks part it."""
+    """Yield the words of a string that bash expands without quotes: bash splits the string at blanks."""
     pieces: list[Piece] = []
     for piece in whole.pieces:
         parts = re.split(r"[ \t\n]+", piece.text) if piece.kind in LITERAL else ()

@@ -1,1 +1,1 @@
-"""Programs: how each reads its options, what it starts, and what is known of it."""
+"""Programs that start other programs: their kinds, their options, and the commands that they start."""

@@ -1,4 +1,4 @@
-"""The options of a command, read by what the table says of its program.
+"""The options of a command, read with its program's row in programs.txt.
 
 The sandbox of a dry run loads this module for each step, so it imports nothing.
 """
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
 
     from sbatchgen.check.executables.program import Program
 
-# A long name, or a letter without one; its value, or ""; the places of the words that hold name and value.
+# The long name of an option, or its letter if there is no long name; its value, or ""; the places of the
+# words that hold the name and the value.
 Given = tuple[str, str, int, "int | None"]
 
 
 def program_name(
     words: Sequence[Any], known: Container[str], text: Callable[[Any], str] = str
 ) -> tuple[str, int]:
-    """Return the name of what words start, such as "uv run", and where its options begin.
+    """Return the name of the program that words start, such as "uv run", and the place of its first option.
 
-    `known` has the names of programs, with their verbs; `text` returns the text of a word.
+    `known` has the names of programs, with their verbs. `text` returns the text of a word.
     """
     name = text(words[0]).rpartition("/")[2]
     if name.startswith("python") and name[6:].replace(".", "").isdigit():
@@ -38,7 +39,7 @@ def program_name(
 def read_options(
     words: Sequence[Any], at: int, program: Program, text: Callable[[Any], str] = str
 ) -> tuple[list[Given], int]:
-    """Return the options of a command, which begin `at` a word, and where the first is that is not one."""
+    """Return the options of a command from the word `at` on, and the place of the first word after them."""
     given: list[Given] = []
     while at < len(words) and not (given and given[-1][0] in program.last):
         word, place = text(words[at]), at
@@ -63,7 +64,7 @@ def read_options(
 
 
 def _long(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
-    """Yield the option that a word with its long name is, and the value that is glued to it."""
+    """Yield the long option in a word, and the value that the same word holds."""
     name, equals, value = word.lstrip("-").partition("=")
     name = name.replace("_", "-") if "underscores" in program.kinds else name
     # -W, -X and -m of python.
@@ -74,10 +75,10 @@ def _long(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
 
 
 def _letters(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
-    """Yield the options of a word of letters, and the value that is glued to the last."""
+    """Yield the options in a word of letters, and the value that follows the last letter."""
     for end, letter in enumerate(word[1:], 2):
         name = program.letters.get(letter, letter)
-        if name in program.values:  # what follows is its value
+        if name in program.values:  # the rest of the word is the value
             yield name, word[end:] or None
             return
         yield name, None

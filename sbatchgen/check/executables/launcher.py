@@ -1,4 +1,4 @@
-"""What a call of a launcher says: for how many nodes and processes it is, and where they meet.
+"""The call of a launcher: its numbers of nodes and processes, and the address where the nodes meet.
 
     call = LauncherCall.from_argv(["torchrun", "--nnodes=2", "--nproc-per-node=4", "train.py"])
     call.name, call.nodes, call.workers  # "torchrun", 2, 4
@@ -20,22 +20,22 @@ from sbatchgen.check.executables.python_program import of_python
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_DEFAULT_PORT = "29500"  # of torchrun and deepspeed
+_DEFAULT_PORT = "29500"  # the port of torchrun and deepspeed
 
 
 @frozen(kw_only=True)
 class LauncherCall:
-    """A call of a launcher, in a script or as it was started."""
+    """A call of a launcher, in a script or as a process."""
 
     name: str  # the launcher
-    # Its options by their long names; None for a value that the script does not say.
+    # The options by their long names; None for a value that the script does not show.
     options: Mapping[str, str | None]
     job_nodes: int | None = 1  # the nodes of the job; None if they are not known
-    has_program: bool = True  # whether a program follows its options
+    has_program: bool = True  # whether a program follows the options
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
-        """Return the launcher that a process is, also by a module of Python; None for another program."""
+        """Return the call that starts a process, also `python -m MODULE`; None for other programs."""
         words = list(argv)
         name, at = program_name(words, PROGRAMS)
         if name == "python":
@@ -51,41 +51,41 @@ class LauncherCall:
 
     @cached_property
     def nodes(self) -> int:
-        """For how many nodes it waits; 0 if its options do not say."""
+        """The number of nodes that the launcher waits for; 0 if the options do not show the number."""
         return self._number("NODES") if self.of_role("NODES")[0] else 1
 
     @cached_property
     def workers(self) -> int:
-        """How many processes it starts on its node; 0 if its options do not say."""
+        """The number of processes on each node; 0 if the options do not show the number."""
         if not self.of_role("PROCESSES")[0]:
             return int(self.is_one_by_default)
         processes = self._number("PROCESSES")
         if not self.name.startswith("accelerate"):
             return processes
-        is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate's own file may say
+        is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate may read a file
         return -(-processes // self.nodes) if is_known and self.nodes else 0
 
     @property
     def is_static(self) -> bool:
-        """Whether its nodes take their ranks from an option, and do not find them by a rendezvous."""
+        """Whether the nodes take their ranks from an option, not from a rendezvous."""
         own = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
         is_group = self.of_role("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
         return bool(is_group) and not own and self.options.get("rdzv-backend", "static") == "static"
 
     @property
     def knows_others(self) -> bool:
-        """Whether a deepspeed may know the other nodes, which a file lists; true of other launchers."""
+        """Whether the launcher may know the other nodes: false for a deepspeed without a list of hosts."""
         return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
 
     @property
     def is_one_by_default(self) -> bool:
-        """Whether it starts a single process because its options do not say how many."""
+        """Whether the launcher starts a single process because no option gives a number."""
         return self.name == "torchrun" and not self.of_role("PROCESSES")[0]
 
     @property
     def port(self) -> str:
-        """The port on which it listens on its node; "" if it takes a free one."""
-        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may use another's port
+        """The port on which the launcher listens; "" for any free port."""
+        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may share a port
         if self.name not in ("torchrun", "deepspeed") or not is_static or self.nodes != 1:
             return ""
         _, colon, port = (self.options.get("rdzv-endpoint") or "").rpartition(":")
@@ -94,15 +94,15 @@ class LauncherCall:
 
     @property
     def lacks_program(self) -> bool:
-        """Whether its command ends before the program that it should start."""
+        """Whether the command ends without a program to start."""
         return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
 
     def of_role(self, role: str) -> tuple[str, str]:
-        """Return the first option with a role that it has, and its value; "" twice without one."""
+        """Return the name and the value of the first option with a role; two "" without such an option."""
         names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
         return next(((name, self.options[name] or "") for name in names), ("", ""))
 
     def _number(self, role: str) -> int:
-        """Return the number in the option with a role; 0 if that holds no number."""
+        """Return the number in the option with a role; 0 if the option holds no number."""
         value = self.of_role(role)[1]
         return int(value) if re.fullmatch(r"\d{1,9}", value, re.ASCII) else 0

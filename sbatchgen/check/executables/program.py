@@ -1,4 +1,4 @@
-"""What is known of each program of the table, and which programs are of a kind.
+"""The programs of programs.txt, by name and by kind.
 
 PROGRAMS["timeout"].operands  # 1: the duration, before the command that it starts
 programs("shell")  # bash, sh, dash and others
@@ -19,27 +19,27 @@ class Program:
 
     name: str  # its name, with the verb after it: "nice", "uv run"
     kinds: frozenset[str]  # its kinds, as in the table
-    operands: int = 0  # how many words are between its options and what it starts, such as an image
-    modules: tuple[str, ...] = ()  # the modules as which Python starts it
-    values: set[str] = field(default_factory=set)  # the long names of its options that take a value
-    flags: set[str] = field(default_factory=set)  # the long names of its options without a value
+    operands: int = 0  # the number of words between the options and the command, such as an image
+    modules: tuple[str, ...] = ()  # the modules by which Python starts the program
+    values: set[str] = field(default_factory=set)  # the long names of options with a value
+    flags: set[str] = field(default_factory=set)  # the long names of options without a value
     optional: set[str] = field(default_factory=set)  # options whose value only follows an =
     letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
-    # How many values an option takes, where that is not one.
+    # The number of values of an option that takes several.
     counts: dict[str, int] = field(default_factory=dict)
     # Options whose value is the last word that the program reads itself.
     last: set[str] = field(default_factory=set)
-    # What options of a launcher say -> their names: NODES, PROCESSES (accelerate's are those of all nodes),
-    # RANK (of the node), PORT and HOST (of the rendezvous); of MPI, PROCESSES (all), EACH (those of a node)
-    # and PLACE (other hosts or slots than Slurm's).
+    # The role of an option -> the names of such options. A launcher has NODES, PROCESSES (of a node; for
+    # accelerate of all nodes), RANK (of the node), PORT and HOST (of the rendezvous). MPI has PROCESSES (of
+    # all nodes), EACH (processes of a node) and PLACE (other hosts or slots than Slurm's).
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def role(self, role: str) -> str:
-        """Return the first option with this role; "" without one."""
+        """Return the first option with this role; "" without such an option."""
         return self.roles.get(role, [""])[0]
 
     def add_option(self, text: str) -> None:
-        """Add an option as the table writes it; of =PROGRAM all options of another program."""
+        """Add an option as the table writes it; =PROGRAM adds all options of another program."""
         if text.startswith("="):
             other = PROGRAMS[text[1:].replace("/", " ")]
             for part in ("values", "flags", "optional", "letters", "counts", "roles"):
@@ -63,8 +63,8 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {}
-MODULES: dict[str, str] = {}  # what Python starts as a module -> the name of the program
-_NAMES: dict[str, set[str]] = {}  # of each kind
+MODULES: dict[str, str] = {}  # the module that Python starts -> the name of the program
+_NAMES: dict[str, set[str]] = {}  # kind -> names of programs
 
 
 def programs(*kinds: str) -> frozenset[str]:
@@ -73,7 +73,7 @@ def programs(*kinds: str) -> frozenset[str]:
 
 
 def commands(*kinds: str) -> frozenset[str]:
-    """Return the words by which programs of these kinds are called: uv of uv run."""
+    """Return the first words of commands that start programs of these kinds: uv for uv run."""
     return frozenset(name.partition(" ")[0] for name in programs(*kinds))
 
 
@@ -98,6 +98,6 @@ def _read_table() -> None:
 
 _read_table()
 SHELLS = programs("shell")
-# They start the processes of a training themselves: srun would start each of them once for each task.
+# Programs that start the processes of a training themselves. With srun, each task would start such a program.
 STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}
 LAUNCHERS = programs("launcher")

@@ -1,4 +1,4 @@
-"""The program of the table that a Python starts, by a module or a file."""
+"""The program of programs.txt that Python starts from a module or a file."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands
 
 
 def of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
-    """Return the program of the table that Python starts by a module or a file, and where its options begin.
+    """Return the program of the table that Python starts from a module or file, and where its options begin.
 
-    A file is known by its name in a folder of programs, as .venv/bin/torchrun, or by that of a module, as
-    torch/distributed/run.py; "" is any other.
+    A file is known by its name in a folder of programs, such as .venv/bin/torchrun, or by the name of a
+    module, such as torch/distributed/run.py. Any other file gives "".
     """
     name = words[0]
     if is_module:
