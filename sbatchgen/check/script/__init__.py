@@ -1,1 +1,1 @@
-"""A script as the rules judge it: what it asks for, what it starts, and what its trainer says."""
+"""A script as the rules judge it: its request of Slurm, its launches, and the source of its trainer."""

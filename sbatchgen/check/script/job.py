@@ -1,4 +1,4 @@
-"""A job and what is known of its cluster: what rules judge, be it a script or a job that was resolved."""
+"""A job and the facts of its cluster, as rules judge them. The job is a script or a resolved job."""
 
 from pathlib import Path
 
@@ -9,49 +9,49 @@ from sbatchgen.base.units import NEWEST, Text
 from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.check.script.resource_request import ResourceRequest
 
-DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
-OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named
-# What --environment of CSCS's container engine does as an option of the job.
+DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
+OLD_SLURM = "22.05"  # still in wide use: without a named release, options that came later are reported
+# The effect of --environment of CSCS's container engine as an option of the job.
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
-NO_PARTITION = PartitionFacts()  # of which nothing is known
+NO_PARTITION = PartitionFacts()  # a partition without known facts
 
 
 @record
 class Job:
-    """A job and what is known of its cluster."""
+    """A job and the facts of its cluster."""
 
     profile: KnownCluster = NO_CLUSTER  # its cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
-    assumed: bool = False  # whether no release is named: what this one alone refuses is a warning then
-    makes_log_folders: bool = False  # whether the folders of its logs are made before it is submitted
-    folder: Path | None = None  # where it would be submitted; None if unknown
+    assumed: bool = False  # whether no release is named: what only `slurm` refuses is a warning then
+    makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
+    folder: Path | None = None  # the folder of the submission; None if unknown
 
     is_script = False
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """What it asks Slurm for."""
+        """The job's request of Slurm."""
         raise NotImplementedError
 
     @property
     def known(self) -> bool:
-        """Whether its cluster is known."""
+        """Whether the job's cluster is known."""
         return self.profile is not NO_CLUSTER
 
     @property
     def trains(self) -> bool:
-        """Whether it starts a training."""
+        """Whether the job starts a training."""
         return True
 
     @property
     def is_brief(self) -> bool:
-        """Whether it ends in a moment."""
+        """Whether the job ends in a moment."""
         return False
 
     @property
     def takes_one_gpu(self) -> bool:
-        """Whether its mode can use one GPU at most."""
+        """Whether the job's mode can use one GPU at most."""
         return False
 
     @property
@@ -61,38 +61,38 @@ class Job:
 
     @property
     def fits_nowhere(self) -> bool:
-        """Whether a partition was to be chosen for it, and none fits."""
+        """Whether a partition had to be chosen, and no partition fits."""
         return False
 
     @property
     def has_chosen_partition(self) -> bool:
-        """Whether it names a partition, or one was chosen for it."""
+        """Whether the job names a partition, or a partition was chosen."""
         return bool(self.resources.partitions)
 
     @property
     def why_nowhere(self) -> str:
-        """Why no partition fits; "" where other rules say it."""
+        """Why no partition fits; "" if other rules report the reason."""
         return ""
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether another script submits it, which may give options that it lacks."""
+        """Whether another script submits the job, and may add options."""
         return False
 
     @cached_property
     def partitions(self) -> dict[str, PartitionFacts]:
-        """The partitions that it asks for and the profile knows."""
+        """The partitions that the job asks for and the profile describes."""
         known = {str(name): partition for name, partition in self.profile.partitions.items()}
         return {name: known[name] for name in self.resources.partitions if name in known}
 
     @property
     def has_nodes_alone(self) -> bool:
-        """Whether no other job runs on its nodes."""
+        """Whether the job shares its nodes with no other job."""
         return self.resources.is_exclusive or any(each.exclusive for each in self.partitions.values())
 
     @cached_property
     def user(self) -> User | None:
-        """What the profile says of this user; None if it is about another one."""
+        """The profile's facts about the current user; None if they are about another user."""
         if self.profile.user is None:
             return None
         from sbatchgen.check.script.user import user_of_process  # few profiles have a `user`
@@ -101,20 +101,20 @@ class Job:
 
     @cached_property
     def site_env(self) -> set[tuple[str, str]]:
-        """Names and values of the variables that the cluster gives jobs, with any launcher."""
+        """The names and values of the variables that the cluster sets in jobs, with any launcher."""
         return {variable for each in (self.profile, *self.partitions.values()) for variable in each.job_env}
 
     def option(self, name: str) -> str:
-        """Return the value of an option; "" if it is not given or is a flag."""
+        """Return the value of an option; "" if the option is missing or a flag."""
         return self.resources.options.get(name, "")
 
     def written(self, option: str) -> str:
-        """Return the value of an option as it was written; "" if it is not given or is a flag."""
+        """Return the value of an option as written; "" if the option is missing or a flag."""
         return self.option(option)
 
     @cached_property
     def array(self) -> tuple[range, ...]:
-        """The indices of its array; none if it has none, or slurmctld refuses them (SB140)."""
+        """The indices of the job's array; () without an array, or if slurmctld refuses the array (SB140)."""
         if not self.option("array"):
             return ()
         from sbatchgen.check.sbatch.array import indices  # only arrays need it
@@ -123,13 +123,13 @@ class Job:
 
     @property
     def array_tasks(self) -> int:
-        """How many tasks its array has."""
+        """The number of tasks of the job's array."""
         return sum(map(len, self.array))
 
     def at_option(self, option: str) -> Place:
-        """Return where an option is given."""
+        """Return the place of an option."""
         return self.resources.place(option)
 
     def at_value(self, option: str) -> Place:
-        """Return where the value of an option is given."""
+        """Return the place of the value of an option."""
         return self.at_option(option)

@@ -1,4 +1,4 @@
-"""Options that sbatch does not have, or no longer: srun's, plugins', renamed ones."""
+"""Options that sbatch itself lacks: options of srun, options of plugins, and old names of options."""
 
 from collections.abc import Iterable
 from functools import cache, lru_cache
@@ -14,7 +14,7 @@ RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
 
 
 def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
-    """Return options of a site's plugins; a name that ends in = has a value."""
+    """Return the options of a site's plugins; a name that ends in = takes a value."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
 
@@ -25,22 +25,22 @@ PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 @cache
 def known_plugins() -> tuple[Spec, ...]:
-    """Return options of plugins that several sites or a well-known one have, except pyxis."""
+    """Return the options of well-known plugins, except pyxis."""
     return of_plugins(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
 
 
 def is_near(name: str, slurm: str) -> bool:
-    """Return whether a name is one of sbatch's own options with a slip or two of the keyboard."""
+    """Return whether a name is a misspelt option of sbatch."""
     plain = name.replace("_", "").replace("-", "")
     return len(plain) >= 5 and bool(nearest(plain, (known.replace("-", "") for known in specs(slurm)), 0.8))
 
 
 def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
-    """Return the options that a directive may hold if pyxis is installed, by long name."""
+    """Return the options of directives, with the options of pyxis and other plugins, by long name."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
 @lru_cache(maxsize=1024)
 def releases(name: str) -> tuple[str, ...]:
-    """Return the releases that have an option, oldest first."""
+    """Return the releases of Slurm that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))

@@ -1,4 +1,4 @@
-"""What a script starts: each launch with its step, its launcher and its program, and how many of them run.
+"""The launches of a script: the step, the launcher and the program of each, and the number of processes.
 
     for launch in script.launches:  # srun --nodes=2 torchrun --nproc-per-node=4 train.py
         launch.step.name, launch.launcher.name, launch.program.name  # "srun", "torchrun", "train.py"
@@ -17,20 +17,20 @@ from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
 from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 
-# Programs that start processes on the nodes of the job themselves, and are not followed.
+# Programs that start processes on the job's nodes themselves. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = programs("hpc-container")
 STARTERS = commands(*STARTING) | {"eval"}
-# Texts of which a script has one if it starts a launcher, a training or programs of MPI.
+# A script that starts a launcher, a training or a program of MPI holds at least one word of such a list.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
 HELPERS = programs("helper")
-WATCH = "/training/step_end.py"  # of rendered scripts, beside their steps
-_HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
+WATCH = "/training/step_end.py"  # rendered scripts start this file next to their steps
+_HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
-# Files that set up a shell, as a virtual environment's, and start nothing.
+# Files that set up a shell, such as activate of a virtual environment, and start nothing.
 _ENVIRONMENT = re.compile(
     r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$"
     r"|\b(?:config|settings|params|vars)(?:\.sh)?$",
@@ -43,8 +43,8 @@ class Launch:
     """A command that starts programs."""
 
     command: Command  # the command of the script
-    tools: tuple[Tool, ...]  # what starts what, from the command on; the last is the program
-    resources: ResourceRequest  # what the job asks for
+    tools: tuple[Tool, ...]  # the chain of tools that start each other; the last tool is the program
+    resources: ResourceRequest  # the job's request of Slurm
 
     @cached_property
     def step(self) -> Tool | None:
@@ -53,33 +53,33 @@ class Launch:
 
     @cached_property
     def of_step(self) -> Tool | None:
-        """What the srun starts; None without one."""
+        """The tool that srun starts; None without srun."""
         names = [tool.name for tool in self.tools]
         return next(iter(self.tools[names.index("srun") + 1 :]), None) if self.step else None
 
     @cached_property
     def launcher(self) -> Tool | None:
-        """torchrun, accelerate launch or another of the table, however it is called."""
+        """The launcher, such as torchrun or accelerate launch; None without a launcher."""
         return self._first(LAUNCHERS)
 
     @cached_property
     def mpi(self) -> Tool | None:
-        """The mpirun or mpiexec."""
+        """The mpirun or mpiexec; None without them."""
         return self._first(programs("mpi"))
 
     @cached_property
     def container(self) -> Tool | None:
-        """The command of a container that it passes through; not srun --container-image."""
+        """The command that starts a container, such as apptainer exec; not srun --container-image."""
         return self._first(CONTAINERS)
 
     @property
     def program(self) -> Tool:
-        """What is started in the end."""
+        """The program at the end of the chain."""
         return self.tools[-1]
 
     @cached_property
     def is_helper(self) -> bool:
-        """Whether the program is a small one, such as hostname, that no training depends on."""
+        """Whether the program is a small command such as hostname, on which no training depends."""
         name = self.program.name.rpartition("/")[2]
         words = (*self.program.rest, *(option.word for option in self.program.given))
         asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
@@ -87,7 +87,7 @@ class Launch:
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether it starts a Python program that does the script's real work."""
+        """Whether the launch starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
         of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
@@ -96,7 +96,7 @@ class Launch:
 
     @property
     def is_python_file(self) -> bool:
-        """Whether Python runs its program, wherever that lies, as in python $CODE/train.py."""
+        """Whether Python runs the program from a file, in any folder, such as python $CODE/train.py."""
         return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
@@ -108,26 +108,26 @@ class Launch:
 
     @cached_property
     def strings(self) -> tuple[tuple[Tool, Body], ...]:
-        """The shells of a step that get a string, as bash -c 'python x.py | tee log', each with its body."""
+        """The shells of a step with -c, such as bash -c 'python x.py | tee log', with the strings' bodies."""
         pairs = zip(self.tools, self.tools[1:], strict=False) if self.step else ()
         return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
 
     @cached_property
     def by_some_tasks(self) -> bool:
-        """Whether perhaps not all tasks start its program: it is in an if or a case of their string."""
+        """Whether only some tasks may start the program, in an if or a case of their string."""
         at = self.program.words[0].at
         inner = (command for _, body in self.strings for command in body.commands)
         return any(command.context.branch and command.at <= at < command.end for command in inner)
 
     @property
     def step_gpus(self) -> ToolOption | None:
-        """The option of the step that gives it other GPUs than the job's."""
+        """The option that gives the step other GPUs than the job has."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
         return next((option for name in names if self.step and (option := self.step.option(name))), None)
 
     @cached_property
     def nodes(self) -> int | None:
-        """On how many nodes its first program starts; None if the script does not say."""
+        """The nodes on which the first program starts; None if the script does not show the number."""
         if self.step is None:
             return 1
         given = self.step.option("nodes")
@@ -135,7 +135,7 @@ class Launch:
 
     @cached_property
     def tasks(self) -> int | None:
-        """How many times the step starts its program; None if the script does not say."""
+        """The number of tasks of the step; None if the script does not show the number."""
         if self.step is None:
             return 1
         given = self.step.option("ntasks")
@@ -148,7 +148,8 @@ class Launch:
             asked = self.nodes * count if self.nodes is not None and count is not None else None
             if job in (0, asked) or asked is None:
                 return asked
-            # srun ignores it for SLURM_NTASKS; 26.05, and not 22.05, obeys it beside --nodes.
+            # srun ignores --ntasks-per-node if SLURM_NTASKS is set. With --nodes, 26.05 obeys the option and
+            # 22.05 does not.
             return None if "nodes" in self.step.options else job
         if resources.ntasks or self.nodes is None:
             return resources.ntasks
@@ -157,7 +158,7 @@ class Launch:
 
     @property
     def _tasks_per_gpu(self) -> int | None:
-        """The tasks for each GPU of the job; 0 if the script does not say how many, None without them."""
+        """The tasks per GPU of the job; 0 if the script does not show the number, None without the option."""
         given = self.step.option("ntasks-per-gpu") if self.step else None
         if given and self.step:
             return 0 if self.step_gpus else self.number(given, self.step) or 0
@@ -165,7 +166,7 @@ class Launch:
 
     @cached_property
     def tasks_per_node(self) -> int | None:
-        """Tasks of the busiest node; None if the script does not say."""
+        """The tasks of the busiest node; None if the script does not show the number."""
         if self.tasks is None or self.nodes is None:
             if self.step is None or self.resources.ntasks or self.resources.ntasks_per_node:
                 return None
@@ -174,7 +175,7 @@ class Launch:
 
     @cached_property
     def launcher_call(self) -> LauncherCall | None:
-        """What the options of its launcher say."""
+        """The launcher's options as a call; None without a launcher."""
         tool = self.launcher
         if tool is None:
             return None
@@ -185,19 +186,16 @@ class Launch:
 
     @property
     def workers(self) -> int | None:
-        """How many processes its launcher starts on a node; None if the script does not say."""
+        """The processes of the launcher on a node; None if the script does not show the number."""
         return (self.launcher_call.workers or None) if self.launcher_call else None
 
     @property
     def told_nodes(self) -> int | None:
-        """The number of nodes in the launcher's own options; None if the script does not say."""
+        """The number of nodes in the launcher's options; None if the script does not show the number."""
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
-        """Return the number in an option of a tool, or in a variable of Slurm there.
-
-        None if it is not known.
-        """
+        """Return the number in an option of a tool, also from a variable of Slurm; None if it is unknown."""
         if option is None:
             return None
         if option.value is not None:
@@ -210,14 +208,14 @@ class Launch:
 
 
 def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
-    """Yield the commands that start programs through others or with Python, in the order of the text."""
+    """Yield the commands that start Python, or programs through other programs, in the order of the text."""
     for command in body.commands:
         for tools in _started(command, body):
             yield Launch(command=command, tools=tools, resources=resources)
 
 
 def sourcing(body: Body) -> Iterator[Command]:
-    """Yield the commands that source files which may start programs, or set traps or variables."""
+    """Yield the commands that source files, except files that only set up an environment."""
     for command in body.commands:
         file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
         if file and not _ENVIRONMENT.search(body.text_of(file).strip("\"'")):
@@ -225,7 +223,7 @@ def sourcing(body: Body) -> Iterator[Command]:
 
 
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
-    """Return whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    """Return whether a script may start programs out of sight: through other scripts or variables."""
     if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
     started = (launch for launch in launches if not launch.command.context.substitution)
@@ -248,7 +246,10 @@ def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
 
 
 def _starts(tools: tuple[Tool, ...]) -> bool:
-    """Return whether tools start a program, not a word about one, a conda command or the text of $( )."""
+    """Return whether tools start a program that can be followed, or an unknown program.
+
+    The text of $( ) and commands such as `conda list`, which only describe, start no program.
+    """
     first = tools[0]
     if "describe" in first.options:
         return False
@@ -257,7 +258,7 @@ def _starts(tools: tuple[Tool, ...]) -> bool:
 
 
 def _is_opaque(program: Tool) -> bool:
-    """Return whether a program is a shell's script or what can't be followed."""
+    """Return whether a program is a shell script, or has a name that the text does not show."""
     name = program.name
     if name in SHELLS:
         return bool(program.rest) or program.option("command") is not None
@@ -279,7 +280,7 @@ def fixed_nodes(resources: ResourceRequest) -> int | None:
 
 
 def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
-    """Return the number that a word is: of the text, of a variable of Slurm, or of $((2 * NODES))."""
+    """Return the number in a word: digits, a variable of Slurm, or a product such as $((2 * NODES))."""
     piece = body.followed(word).only_piece
     if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
         return None
@@ -301,7 +302,7 @@ def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
 
 
 def slurm_number(name: str, resources: ResourceRequest) -> int | None:
-    """Return the number in a variable of Slurm; None if it is not one, not set, or not a number."""
+    """Return the number in a variable of Slurm; None if the variable is unknown, unset or no number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
     held = {
@@ -320,5 +321,5 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
 
 
 def _untyped(asked: Amounts | None) -> int | None:
-    """Return the number of a --gpus option without a type: with one, the variable is not a number."""
+    """Return the number in a --gpus option without a type; with a type, the variable holds no number."""
     return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None

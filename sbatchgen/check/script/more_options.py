@@ -1,18 +1,18 @@
-"""Options on the command line of sbatch, as a script would say them."""
+"""Options on the command line of sbatch, written into the script."""
 
 from collections.abc import Sequence
 
 from sbatchgen.base import quoting
 from sbatchgen.check.sbatch.header import Kind, directives
 
-_OLDEST = "20.11"  # release that is known here
+_OLDEST = "20.11"  # the oldest release that the table of options knows
 
 
 def with_options(text: str, options: Sequence[str]) -> str:
-    """Return a script that says what options on the command line of sbatch say, as "--mem=64G".
+    """Return the script with options of sbatch's command line, such as "--mem=64G", as directives.
 
-    They are the last words of its last directive, so that they count and its lines keep their numbers; of a
-    script without directives they are the second line.
+    The options are added to the last directive, so that they win and all lines keep their numbers. In a
+    script without directives they form a new second line.
     """
     if not options:
         return text

@@ -1,4 +1,4 @@
-"""The options that a program takes, by the calls of argparse in its source."""
+"""The options of a Python program, read from the calls of argparse in its source."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from sbatchgen.check.script.saved_files import called
 
-# What lets a parser take more than is written; `argv` may be changed before.
+# Names that let a parser take other options than the source shows. A program may also change `argv`.
 _ODD = re.compile(
     "prefix_chars|fromfile_prefix_chars|parents|parse_known_args|parse_intermixed_args|argv|REMAINDER"
     r"|BooleanOptionalAction|get_args_parser|\.\.\."
@@ -14,7 +14,7 @@ _ODD = re.compile(
 
 
 def own_options(trees: Iterable[ast.Module]) -> frozenset[str] | None:
-    """Return the options of a program whose parser takes no others; None if that is not certain."""
+    """Return the options of a program, if its parser certainly takes no other options; else None."""
     options, parses = {"-h", "--help"}, False
     for node in (node for tree in trees for node in ast.walk(tree)):
         if _ODD.fullmatch(_name(node)):
@@ -22,7 +22,7 @@ def own_options(trees: Iterable[ast.Module]) -> frozenset[str] | None:
         if not isinstance(node, ast.Call):
             continue
         if called(node) == "parse_args":
-            if node.args or node.keywords:  # other arguments than those of the command line
+            if node.args or node.keywords:  # arguments from elsewhere than the command line
                 return None
             parses = True
         elif called(node) == "add_argument":
@@ -34,13 +34,13 @@ def own_options(trees: Iterable[ast.Module]) -> frozenset[str] | None:
 
 
 def _name(node: ast.AST) -> str:
-    """Return what a node names, or its text."""
+    """Return the name or the text in a node."""
     named = (getattr(node, part, None) for part in ("attr", "arg", "id", "value"))
     return next((name for name in named if isinstance(name, str)), "")
 
 
 def refused(args: Sequence[str], options: frozenset[str]) -> list[str]:
-    """Return the long options among arguments that argparse refuses; it takes the start of one too."""
+    """Return the long options that argparse refuses; argparse also takes the start of an option."""
     given = [word.partition("=")[0] for word in args[: args.index("--") if "--" in args else None]]
     return [
         word

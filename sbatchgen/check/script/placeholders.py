@@ -1,4 +1,4 @@
-"""What a program or a person has yet to put into a script: one judgement that all rules share."""
+"""Placeholders: parts of a script that a program or a person has yet to fill in, for all rules."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -7,10 +7,10 @@ from sbatchgen.check.sbatch.getopt import Option, Stop
 from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
-_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without one has nothing that a program fills in
-_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # of the whole text: most have none
-# What a program fills in: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks of
-# public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
+_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without a match has no placeholder of a program
+_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # a fast look at the whole text
+# Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
+# of public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
@@ -22,11 +22,11 @@ _IN_DIRECTIVE = re.compile(
     r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
     r"|(?<=[=:\s])#[A-Z][A-Z0-9_]*#(?!\S)"
 )
-# What a person fills in, as <your account>, <N> or [budget code].
+# Placeholders of people, such as <your account>, <N> or [budget code].
 FOR_A_PERSON = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 _NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
-# What is yet to be replaced by a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. Not I, O and l, which are
-# mistyped digits, nor words that people believe Slurm knows.
+# Placeholders for a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. The letters I, O and l are mistyped digits.
+# Some words are values that people believe Slurm has.
 _NO_NUMBER = re.compile(
     r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
     r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
@@ -34,11 +34,12 @@ _NO_NUMBER = re.compile(
 _ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
 _FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
-_MANY_VARIABLES = 3  # of a program; a person who believes that sbatch expands variables writes one or two
+# So many variables are for a program. People who believe that sbatch expands variables write fewer.
+_MANY_VARIABLES = 3
 
 
 def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
-    """Return the lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+    """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
     if _MARKS_IN_BODY.search(text):
@@ -53,10 +54,10 @@ def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str
 def of_person(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> dict[int, re.Match[str]]:
-    """Return the directives that a person has yet to fill in, as <project id> or --time=HH:MM:SS, by number.
+    """Return the placeholders of people in directives, such as <project id>, by the number of the line.
 
-    A variable in place of a number is for a program such as envsubst, unless the script sets it: then
-    somebody believes that sbatch expands it.
+    A variable in place of a number is a placeholder for a program such as envsubst, unless the script sets
+    the variable: then somebody believes that sbatch expands variables.
     """
     matches = dict(_blanks(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
@@ -65,20 +66,20 @@ def of_person(
 
 
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
-    """Return whether a program may fill the script in: one is named, or most directives hold variables."""
+    """Return whether a program may fill in the script: most directives hold variables, or it is named."""
     variables = sum("$" in match[0] for match in unfilled.values())
     return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
 
 
 def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
-    """Return the first match of a shape in each directive that has one, by number."""
+    """Return the first match of a shape in each directive, by the number of the line."""
     return {number: match for number, text in directives.items() if (match := shape.search(text))}
 
 
 def _blanks(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield what sbatch refuses because something is missing; a single empty value is a slip."""
+    """Yield the options that sbatch refuses for a missing value; a single empty value counts as a slip."""
     empty = {id(use) for use in uses if _is_empty(use)}
     for use in uses:
         column, end = use.word.column, use.word.end
@@ -95,7 +96,7 @@ def _blanks(
 
 
 def _is_empty(use: Option | Stop) -> bool:
-    """Return whether an option has no value, or takes its value from the next line."""
+    """Return whether an option has no value, or takes the next line for its value."""
     if isinstance(use, Stop):
         return "requires an argument" in use.complaint
     return use.value == "" or use.takes_next_line or (use.name == "gres" and (use.value or "").endswith(":"))
@@ -112,7 +113,7 @@ def _is_refused(use: Option | Stop, slurm: str) -> bool:
 
 
 def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
-    """Return whether the value is a text where Slurm wants a number."""
+    """Return whether the value is a placeholder for a number."""
     kind, value = value_kinds().get(use.spec.name, ""), use.value or ""
     if kind not in _NUMERIC_KINDS:
         return False

@@ -1,6 +1,6 @@
-"""Where a program certainly needs the variables of its rank, which a launcher sets.
+"""The places where a program certainly needs its rank's variables, which a launcher sets.
 
-What is read in a condition, in a try, or in a function that nothing certainly calls, is not certain.
+A variable in a condition, in a try, or in a function without a certain call is not certainly needed.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.saved_files import called
 
-# Set by torchrun; mode ddp with srun exports them.
+# Variables that torchrun sets. The mode ddp with srun exports them.
 RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 MOST_DEEP = 12  # calls in calls
 _LEAVES = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
@@ -31,9 +31,9 @@ class RankNeed:
 
 
 def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None:
-    """Return the first place where a program needs its rank, if that is certain.
+    """Return the first place where a program certainly needs its rank; None without such a place.
 
-    `trees` are its modules, `first` is the one that is started.
+    `trees` are the program's modules, `first` is the module that is started.
     """
     if any(map(_may_be_set, trees.values())):
         return None
@@ -49,7 +49,7 @@ def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None
 
 
 def _may_be_set(tree: ast.Module) -> bool:
-    """Return whether a module names a variable of ranks otherwise than to read it."""
+    """Return whether a module names a variable of ranks without reading it, and so may set it."""
     reads = Counter[str]()
     for node in ast.walk(tree):
         if (name := _read_variable(node)) in RANKS:
@@ -63,7 +63,7 @@ def _may_be_set(tree: ast.Module) -> bool:
 
 
 def _runs(function: ast.FunctionDef) -> bool:
-    """Return whether a call of a function runs its body at once."""
+    """Return whether a call of a function runs the body at once: no generator, no unknown decorator."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     names = {_last_name(each) for each in function.decorator_list}
     return not yields and names <= _CALLS_AT_ONCE
@@ -75,18 +75,18 @@ def _last_name(node: ast.expr) -> str:
 
 
 class _Left(Exception):  # noqa: N818 - no error
-    """Nothing after this is certainly run."""
+    """Raised at a statement that may leave the function or the program."""
 
 
 class _Walk:
-    """Walks through what is certainly run, in its order."""
+    """A walk through the statements that certainly run, in their order."""
 
     def __init__(self, functions: Mapping[str, tuple[ast.FunctionDef, Path]]) -> None:
         self.functions = functions
         self.inside: list[str] = []  # the functions that are being run
 
     def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
-        """Return the first need in statements."""
+        """Return the first need of a rank in statements; None without one."""
         try:
             return next(self._statements(body, file), None)
         except _Left:
@@ -171,7 +171,7 @@ def _ends(node: ast.AST) -> bool:
 
 
 def _read_variable(node: ast.AST) -> str:
-    """Return the variable that os.environ[NAME] reads; "" for other expressions."""
+    """Return the NAME in os.environ[NAME], if the expression reads it; "" for other expressions."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
         return ""
     return _text(node.slice) if _last_name(node.value) == "environ" else ""
@@ -182,7 +182,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _joins_a_group(call: ast.Call) -> bool:
-    """Return whether it is init_process_group() of torch.distributed, which takes RANK from outside."""
+    """Return whether a call is an init_process_group() that takes the rank from the environment."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "init_method" in given and _text(given["init_method"]) == "env://":
         del given["init_method"]

@@ -1,4 +1,4 @@
-"""What the directives of a script ask Slurm for; a value that sbatch can't read counts as not given."""
+"""Reader of a script's request of Slurm. A value that sbatch can't read counts as not given."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +21,7 @@ def resources(
     nowhere: Place,
     default_partition: str | None,
 ) -> ResourceRequest:
-    """Return what a script asks for, from the use of each option that counts."""
+    """Return the request in a script's options."""
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
@@ -60,6 +60,6 @@ def _read(reader: Callable[[str], T], text: str | None) -> T | None:
 
 
 def _time(text: str) -> int | None:
-    """Return seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit, None for no time."""
+    """Return seconds, in Slurm's whole minutes; UNLIMITED for no limit, None without a time."""
     limit = minutes(text)
     return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit

@@ -1,6 +1,6 @@
-"""What a job asks Slurm for, be it a resolved job or a script: the record that rules judge.
+"""A job's request of Slurm, as rules judge it. The job is a resolved job or a script.
 
-Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm 22.05.
+Source of the grammar of --gres and --gpus, and of which option wins: sbatch(1), gres.html, Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import record
 from sbatchgen.check.sbatch.gres import parted
 
-GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # that may ask for all GPUs of a job
-UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # each may ask for all GPUs of a job
+UNLIMITED = 1 << 40  # the seconds that stand for --time=UNLIMITED and --time=0
 
-Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
+Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its count
 
 
 def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
-    """Return how Slurm splits a total among idle nodes that are alike: one for each, the first all it can.
+    """Return how Slurm splits a total among idle nodes of one kind.
 
-    `most` is what a node has; None if that is not known. On nodes that other jobs use, the split is another.
+    Each node gets at least one, and the first nodes get as many as they have: `most`, or None if unknown.
+    On nodes that other jobs use, Slurm splits otherwise.
     Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
     """
     shares = []
@@ -34,7 +35,7 @@ def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
 
 @record
 class ResourceRequest:
-    """What is asked for; None if not set. Memory in MiB, times in seconds."""
+    """A job's request; None for an option that is not set. Memory is in MiB, times are in seconds."""
 
     options: Mapping[str, str]  # the value of each option, as text, by Slurm's long name; "" for a flag
     places: Mapping[str, Place]  # where each option was written
@@ -56,10 +57,10 @@ class ResourceRequest:
     time: int | None = None
     time_min: int | None = None
     default_partition: str | None = None
-    processes_per_node: int | None = None  # that a launcher starts, where it is known
+    processes_per_node: int | None = None  # the processes that a launcher starts on a node; None if unknown
 
     def place(self, option: str) -> Place:
-        """Return where an option was written."""
+        """Return the place where an option was written."""
         return self.places.get(option, self.nowhere)
 
     def __contains__(self, option: str) -> bool:
@@ -67,7 +68,7 @@ class ResourceRequest:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it gets all of its nodes but their memory, and not, as =user does, part of shared ones.
+        """Whether the job gets whole nodes, apart from memory; --exclusive=user does not.
 
         Source: sbatch(1), --exclusive.
         """
@@ -82,7 +83,7 @@ class ResourceRequest:
 
     @cached_property
     def nodes(self) -> int:
-        """The fewest nodes."""
+        """The smallest number of nodes that the job accepts."""
         if self.nodes_min is not None:
             return self.nodes_min
         if self.ntasks and self.ntasks_per_node:
@@ -90,7 +91,7 @@ class ResourceRequest:
         return 1
 
     def spread(self, most: int | None) -> ResourceRequest:
-        """Return the job on as many nodes as it may get, with `most` in the cluster."""
+        """Return the request with the most nodes that the job may get from a cluster with `most` nodes."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
@@ -98,14 +99,14 @@ class ResourceRequest:
 
     @property
     def tasks_per_node(self) -> int:
-        """Tasks on the busiest node."""
+        """The tasks on the busiest node."""
         if self.ntasks_per_node:
             return self.ntasks_per_node
         return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
 
     @cached_property
     def gpus_on_node(self) -> Amounts:
-        """GPUs of a node, by type; of the busiest one if Slurm distributes them."""
+        """The GPUs of a node by type; of the busiest node if Slurm distributes the GPUs."""
         from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
@@ -119,7 +120,7 @@ class ResourceRequest:
 
     @property
     def gpus_in_all(self) -> int:
-        """GPUs of all nodes together, of all types."""
+        """The number of GPUs of all nodes, of all types."""
         if self.gpu_option == "gpus" and not (self.gpus_per_node or self.is_exclusive):
             return sum(count for _, count in self.gpus or ())
         if self.gpu_option == "gpus-per-task" and self.ntasks and not self.is_exclusive:
@@ -127,12 +128,10 @@ class ResourceRequest:
         return max(self.nodes, 1) * self.gpu_count
 
     def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
-        """Return whether Slurm may give its nodes different numbers of GPUs.
+        """Return whether Slurm may give the job's nodes different numbers of GPUs, as only --gpus is given.
 
-        --gpus, and nothing decides the rest.
-
-        `wholes`: the GPUs that its nodes have, one number for each kind of nodes that is known.
-        `alone`: the job gets all of its nodes: its steps have another number all the same.
+        `wholes` are the numbers of GPUs of the known kinds of nodes. `alone` says that the job gets whole
+        nodes; their numbers of GPUs may still differ.
         Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
         total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
@@ -142,13 +141,13 @@ class ResourceRequest:
         if "ntasks-per-gpu" in self.options or (each and (self.ntasks_per_node or total == each * nodes)):
             return False  # as many tasks on each node
         if (alone or self.is_exclusive) and not wholes:
-            return False  # they may be all
+            return False  # the job may get all GPUs of its nodes
         most = max(wholes, default=0)
         return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))
 
     @property
     def gpu_types(self) -> dict[str, str]:
-        """The GPU types that are asked for, each with its option."""
+        """The requested types of GPUs, each with its option."""
         items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
         for option, amounts in (
             ("gpus-per-node", self.gpus_per_node),
@@ -167,28 +166,28 @@ class ResourceRequest:
 
     @cached_property
     def gpu_count(self) -> int:
-        """GPUs of a node, of all types."""
+        """The number of GPUs of a node, of all types."""
         return sum(count for _, count in self.gpus_on_node)
 
     @property
     def shards(self) -> int:
-        """Shards of a node."""
+        """The number of shards of a node."""
         return sum(count for name, _, count in self.gres if name == "shard")
 
     @property
     def cpus_on_node(self) -> int:
-        """CPUs of the busiest node."""
+        """The number of CPUs on the busiest node."""
         if self.cpus_per_gpu and self.gpu_count:
             return self.cpus_per_gpu * self.gpu_count
         return self.tasks_per_node * (self.cpus_per_task or 1)
 
     @property
     def mem_on_node(self) -> int | None:
-        """MiB of a node; None for the cluster's default, 0 for all of it."""
+        """The MiB on each node; None for the cluster's default, 0 for all memory."""
         return self.mem_with(self.cpus_on_node, self.gpu_count)
 
     def mem_with(self, cpus: int, gpus: int) -> int | None:
-        """Return the MiB of a node of which the job has so many CPUs and GPUs: all of a node for itself."""
+        """Return the MiB on a node where the job has this number of CPUs and GPUs."""
         if self.mem_per_cpu is not None:
             return self.mem_per_cpu * cpus
         if self.mem_per_gpu is not None:

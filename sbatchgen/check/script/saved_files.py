@@ -1,4 +1,4 @@
-"""The files of fixed names into which a program saves: another start of it overwrites them."""
+"""The files with fixed names into which a program saves. Each start of the program overwrites them."""
 
 import ast
 import re
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 
 from sbatchgen.base.frozen import frozen
 
-# Calls that save, of torch, safetensors, transformers, numpy, joblib and keras.
+# Calls of torch, safetensors, transformers, numpy, joblib and keras that save.
 _CALLS = frozenset(("save", "save_file", "save_model", "save_weights", "savez", "savez_compressed", "dump"))
 _MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
 
 
 @frozen()
 class SavedFile:
-    """A file whose name is fixed, and the option of the program that names another; "" without one."""
+    """A file with a fixed name, and the program's option that changes the name; "" without such an option."""
 
     name: str
     option: str = ""
 
 
 def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
-    """Yield the files of models into which the calls of a module save, where their names can be read."""
+    """Yield the files of models into which a module saves, if the source shows their names."""
     names, options = _constants(tree), _defaults(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or called(node) not in _CALLS:
@@ -34,12 +34,12 @@ def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
 
 
 def called(node: ast.Call) -> str:
-    """Return the last name of what is called."""
+    """Return the last name of a called function: save of torch.save()."""
     return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the values of the names that are bound once, by an assignment."""
+    """Return the values of the names that a single assignment binds."""
     bound, values = Counter[str](), dict[str, ast.expr]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -52,7 +52,7 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
-    """Return the default of each option that argparse reads, by the name of its attribute."""
+    """Return the default of each option of argparse, by the option's attribute."""
     defaults = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) == "add_argument":
@@ -65,7 +65,7 @@ def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
 
 
 def _text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
-    """Return the path that TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT) always gives; "" for others."""
+    """Return the path of TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT); "" for other expressions."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if depth > 8:

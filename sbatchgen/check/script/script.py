@@ -1,4 +1,4 @@
-"""A script as rules judge it: its directives, its body, what it asks for, and where it would be submitted."""
+"""A script as rules judge it: its directives, its body, its request of Slurm and its folder."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.trainer_source import TrainerSource
 
 
-# What does not depend on the release of Slurm.
+# Attributes that do not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name", "plugins")
 _SIZES_WORDS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
 gpus-per-task gres nodelist mem mem-per-cpu
 """
 _SIZES = frozenset(_SIZES_WORDS.split())
-CONTAINER_WORDS = ("container", "apptainer", "singularity")  # of which a text has one if it has a container
+CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
 _BRIEF = programs("brief") | {""}
 _WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
 _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
@@ -45,13 +45,13 @@ _OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job ha
 
 @record
 class JobScript(Job):
-    """A script, and what is known of where it will run."""
+    """A script, and the facts of the cluster where it will run."""
 
-    file: str  # its name, for messages
-    text: str  # the script; bytes that are not UTF-8 are surrogates
-    # That of the submission; empty where it is not submitted.
+    file: str  # the name of the script in messages
+    text: str  # the script; bytes outside UTF-8 are surrogates
+    # The environment of the submission; empty if the script is only checked.
     environment: Mapping[str, str] = field(default_factory=dict)
-    # Options of plugins that the profile lacks; name= for one with a value.
+    # Options of plugins that the profile lacks; NAME= takes a value.
     known_options: tuple[str, ...] = ()
 
     is_script = True
@@ -68,7 +68,7 @@ class JobScript(Job):
 
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
-        """Options of sbatch that the site's plugins add; without a list of them, the known options."""
+        """The options of the site's plugins; the options of well-known plugins if the profile has no list."""
         if (named := self.profile.plugin_options) is not None:
             return of_plugins((*named, *self.known_options))
         known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
@@ -81,12 +81,12 @@ class JobScript(Job):
 
     @cached_property
     def other_scheduler(self) -> OtherScheduler | None:
-        """The scheduler that it is for, if that is not Slurm."""
+        """The scheduler that the script is for, if it is not Slurm."""
         return other_scheduler(self.text)
 
     @cached_property
     def writes_jobs(self) -> bool:
-        """Whether it is not a job itself: it has no directives, and writes a script that has some."""
+        """Whether the script is no job itself, but writes a script with directives."""
         late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
         if self.directive_lines or not late:
             return False
@@ -94,17 +94,17 @@ class JobScript(Job):
 
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
-        """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+        """The placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
         return placeholders.of_program(self.text, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
-        """Whether a program has yet to fill in a directive."""
+        """Whether a directive holds a placeholder of a program."""
         return not self.directive_lines.isdisjoint(self.placeholders)
 
     @cached_property
     def submits(self) -> bool:
-        """Whether it only submits other scripts: it has no directives, and calls sbatch."""
+        """Whether the script only submits other scripts: it has no directives, and calls sbatch."""
         return not self.directive_lines and any(
             "0" not in {name for word in command.words for name in word.variables}
             for command in self.named("sbatch")
@@ -112,7 +112,7 @@ class JobScript(Job):
 
     @cached_property
     def written_directives(self) -> tuple[int, ...]:
-        """The numbers of the #SBATCH lines of a script that only writes them, as into another script."""
+        """The lines with #SBATCH in a script without directives, such as lines of a here-document."""
         late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
         if self.directive_lines or not late or self.body.language not in SHELLS or self.body.faults:
             return ()
@@ -121,7 +121,7 @@ class JobScript(Job):
 
     @cached_property
     def unfilled(self) -> dict[int, re.Match[str]]:
-        """The directives in which a person has yet to put something, as <project id>, by number."""
+        """The placeholders of people in directives, such as <project id>, by the number of the line."""
         if self.is_template:
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
@@ -129,7 +129,7 @@ class JobScript(Job):
 
     @cached_property
     def refused_unfilled(self) -> bool:
-        """Whether sbatch refuses it for what a person has yet to fill in."""
+        """Whether sbatch refuses the script because of a placeholder of a person."""
         if not (refused := self.unfilled and self.sbatch.refusal):
             return False
         lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
@@ -137,57 +137,54 @@ class JobScript(Job):
 
     @cached_property
     def is_for_program(self) -> bool:
-        """Whether a program fills something in, so that what a person has yet to fill in may be its."""
+        """Whether a program fills in the script, so that placeholders of people may be for the program."""
         count = len(self.directive_lines)
         return bool(self.placeholders) or placeholders.has_program(self.text, count, self.unfilled)
 
     def may_be_of_plugin(self, name: str) -> bool:
-        """Return whether an unknown option may be a plugin's.
-
-        It is not a typo, and the profile lists no plugins.
-        """
+        """Return whether an unknown option may be a plugin's: no typo, and no plugins in the profile."""
         if self.profile.plugin_options is not None:
             return False
         return not (name in RENAMED or ":" in name or is_near(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:
-        """What sbatch reads and says."""
+        """The directives as sbatch reads them, with sbatch's message."""
         return read_script(self.text, slurm=self.slurm, plugin_options=(*PYXIS, *self.plugins))
 
     @cached_property
     def body(self) -> Body:
-        """What bash makes of the script."""
+        """The script as bash reads it."""
         from sbatchgen.check import bash  # the parser is loaded for scripts that a rule looks into
 
-        return bash.read_body(self.text if "\0" not in self.text else "")  # which no sbatch takes
+        return bash.read_body(self.text if "\0" not in self.text else "")  # sbatch refuses a NUL
 
     def read_by(self, release: str) -> JobScript:
-        """Return the script as another release reads it; what bash makes of it is the same."""
+        """Return the script as another release of Slurm reads it; the body stays the same."""
         other = replace(self, slurm=release, assumed=False)
         vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
         return other
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The commands that start programs through others or with Python."""
+        """The commands that start Python, or programs through other programs."""
         from sbatchgen.check.script.launches import launches
 
         return tuple(launches(self.body, self.resources))
 
     @cached_property
     def trainings(self) -> tuple[Launch, ...]:
-        """The launches of the real work: Python programs."""
+        """The launches of Python programs that do the real work."""
         return tuple(launch for launch in self.launches if launch.is_training)
 
     @cached_property
     def trains(self) -> bool:
-        """Whether it starts a training."""
+        """Whether the script starts a training."""
         return bool(self.trainings)
 
     @cached_property
     def is_brief(self) -> bool:
-        """Whether it ends in a moment: all that it runs shows something, or waits for some seconds."""
+        """Whether the script ends in a moment: each command shows something, or waits for some seconds."""
         programs = {id(launch.command): launch.program.name for launch in self.launches}
         commands = [command for command in self.body.commands if not command.test]
         return bool(commands) and all(
@@ -197,21 +194,21 @@ class JobScript(Job):
 
     @cached_property
     def is_wrapped(self) -> bool:
-        """Whether another script submits it: it asks for variables of its own that it does not set."""
+        """Whether another script submits the script, which requires variables that nothing sets."""
         return any(
             use.operator in (":?", "?") and use.name not in self.assigned and not _OF_NODES.match(use.name)
             for use in (self.body.uses if ":?" in self.text else ())
         )
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
-        """Return what the text of a launch's program says; None if it can't be read from here."""
+        """Return the source of a launch's program; None if the file can't be read from here."""
         from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie beside their trainer
 
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 
     @property
     def is_sized(self) -> bool:
-        """Whether it asks for nodes, tasks, CPUs or GPUs; else the command line mostly does."""
+        """Whether the script asks for nodes, tasks, CPUs or GPUs; else sbatch's command line usually does."""
         return not _SIZES.isdisjoint(self.options)
 
     @cached_property
@@ -221,14 +218,14 @@ class JobScript(Job):
 
     @cached_property
     def starts_unseen(self) -> bool:
-        """Whether it starts other scripts, or the content of a variable: they may hold launches."""
+        """Whether the script may start programs out of sight: through other scripts or variables."""
         from sbatchgen.check.script.launches import starts_unseen
 
         return starts_unseen(self.body, self.launches)
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """The commands of the body and of the strings of its traps, tests left out."""
+        """The commands of the body and of its traps, without tests."""
         traps = [command for _, body in self.body.traps for command in body.commands]
         return tuple(command for command in (*self.body.commands, *traps) if not command.test)
 
@@ -239,12 +236,12 @@ class JobScript(Job):
 
     @cached_property
     def tested(self) -> frozenset[str]:
-        """The variables and words of the tests, as PBS_JOBID of [ -n "$PBS_JOBID" ]."""
+        """The variables and words in tests, such as PBS_JOBID in [ -n "$PBS_JOBID" ]."""
         words = [word for command in self.body.tests for word in command.words]
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
-        """Yield the first use without a default of each of these variables that the script does not set."""
+        """Yield the first use without a default of each unset variable for which `names` is true."""
         seen = set(self.assigned)
         for use in self.body.uses:
             if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
@@ -253,7 +250,7 @@ class JobScript(Job):
 
     @cached_property
     def sources_commands(self) -> bool:
-        """Whether it sources files that may do more than set up an environment."""
+        """Whether the script sources files that may do more than set up an environment."""
         from sbatchgen.check.script.launches import sourcing
 
         return any(sourcing(self.body))
@@ -266,7 +263,7 @@ class JobScript(Job):
         return commands
 
     def named(self, *names: str) -> list[Command]:
-        """Return the commands of these names, in the order of the text."""
+        """Return the commands with these names, in the order of the text."""
         commands: list[Command] = []
         for name in names:
             commands += self._by_name.get(name, ())
@@ -276,24 +273,24 @@ class JobScript(Job):
 
     @cached_property
     def containers(self) -> tuple[Container, ...]:
-        """The containers that it starts."""
+        """The containers that the script starts."""
         from sbatchgen.check.script.script_containers import containers
 
         if not any(word in self.text for word in CONTAINER_WORDS):
-            return ()  # without reading the body
+            return ()  # saves reading the body
         given = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
         return tuple(containers(given, self.launches, self.at_word))
 
     @cached_property
     def uses(self) -> tuple[Option | Stop, ...]:
-        """Every use of an option in the directives of the first component, also after what stops sbatch."""
+        """Each use of an option in the directives of the first component, also after an error of sbatch."""
         lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
         words = [word for line in lines for word in line.words]
         return tuple(scan(words, table(self.slurm, self.plugins), on=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """The use that counts of each option, by long name."""
+        """The use of each option that wins, by long name."""
         options: dict[str, Option] = {}
         for use in self.uses:
             if isinstance(use, Option):
@@ -302,7 +299,7 @@ class JobScript(Job):
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """What it asks Slurm for; a value that sbatch can't read counts as not given."""
+        """The script's request of Slurm; a value that sbatch can't read counts as not given."""
         return resources(
             self.options,
             slurm=self.slurm,
@@ -316,19 +313,16 @@ class JobScript(Job):
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
     def at_start(self, place: Assignment | VariableUse) -> Place:
-        """Return where an assignment or a use of a variable starts, to the end of the line."""
+        """Return the place from the start of an assignment or a variable to the end of the line."""
         return self.at(place.line, place.column)
 
     def at_word(self, word: Word | Command) -> Place:
-        """Return where a word or a command of the body is.
-
-        To the end of the line if it continues on the next.
-        """
+        """Return the place of a word or a command, to the end of its first line at most."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_command(self, command: Command) -> Place:
-        """Return where a command starts: its first word, or itself if it is an assignment."""
+        """Return the place of a command's first word, or of the command if it has no words."""
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:
@@ -336,14 +330,14 @@ class JobScript(Job):
         return self.at_word(option.value_word or option.word)
 
     def at_use(self, use: Option | Stop) -> Place:
-        """Return where an option is given."""
+        """Return the place of an option and its value."""
         word = use.word
         value = use.value_word if isinstance(use, Option) else None
         end = value.end if value is not None and value.line == word.line else word.end
         return self.at(word.line, word.column, end)
 
     def at_value(self, option: str) -> Place:
-        """Return the place of the value of an option that counts."""
+        """Return the place of the value of an option, in the use that wins."""
         use = self.options.get(option)
         if use is None or use.value_word is None:
             return self.at_option(option)

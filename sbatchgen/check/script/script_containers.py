@@ -1,4 +1,4 @@
-"""The containers that a script starts, by directives, by srun or by Apptainer."""
+"""The containers that a script starts by directives, with srun or with Apptainer."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,19 +14,19 @@ from sbatchgen.check.script.launches import Launch
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
 _APPTAINER = programs("apptainer")
-Use = tuple[str, str, Place]  # of an option: its name, its value and where
+Use = tuple[str, str, Place]  # the name, the value and the place of an option
 
 
 @frozen()
 class Container:
     """A container that a script starts."""
 
-    image: str  # the image; expansions that can't be followed stay as they are written. "" without one.
-    at: Place  # where the image, or else the container's first option, is given
+    image: str  # the image, "" without an image; expansions with unknown values stay as written
+    at: Place  # the place of the image, or else of the container's first option
     uses: Sequence[Use]  # its options: the name, the value and the place of each
-    command: Command | None = None  # what starts it; None where a directive does
-    inside: tuple[Tool, ...] = ()  # the tools that run in it
-    pyxis: bool = False  # whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's
+    command: Command | None = None  # the command that starts the container; None for a directive
+    inside: tuple[Tool, ...] = ()  # the tools that run in the container
+    pyxis: bool = False  # whether pyxis starts the container with Enroot; else Apptainer or Singularity does
 
     @cached_property
     def options(self) -> Mapping[str, tuple[str, Place]]:
@@ -44,7 +44,7 @@ class Container:
 
     @property
     def trains(self) -> bool:
-        """Whether Python runs in it."""
+        """Whether Python runs in the container."""
         return any(tool.name == "python" or tool.name in LAUNCHERS for tool in self.inside)
 
 
@@ -53,7 +53,7 @@ def containers(
     launches: Iterable[Launch],
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
-    """Yield all containers of a script, in its directives and in what it starts."""
+    """Yield all containers of a script, in its directives and its launches."""
     yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
@@ -73,7 +73,7 @@ def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
 def _of_pyxis(
     uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
-    """Yield the container of sbatch or of an srun, if it has an option of pyxis."""
+    """Yield the container of sbatch or srun, if their options have an option of pyxis."""
     used = [use for use in uses if use[0] in PYXIS_NAMES]
     if used:
         images = [use for use in used if use[0] == "container-image"]

@@ -1,6 +1,6 @@
-"""How a trainer is named: a file, or a module of Python."""
+"""The name of a trainer: a file, or a module of Python."""
 
 
 def trainer_is_file(trainer: str) -> bool:
-    """Return whether your own trainer is a file, not a module."""
+    """Return whether the user's trainer is a file, not a module."""
     return "/" in trainer or trainer.endswith(".py") or trainer.startswith("{env:")

@@ -1,6 +1,6 @@
-"""What the text of the user's own trainer says of it: read, never imported or run.
+"""The source of the user's trainer, which is read, and never imported or run.
 
-Only what is certain is said: of a trainer that imports a package which is not listed here, nothing is known.
+Only certain facts count: nothing is known of a trainer that imports a package outside packages.txt.
 """
 
 import ast
@@ -20,7 +20,7 @@ from sbatchgen.check.script.rank_need import RankNeed, needs_rank
 from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
 from sbatchgen.check.script.trainer_name import trainer_is_file
 
-MAX_BYTES = 1 << 19  # of a file
+MAX_BYTES = 1 << 19  # bytes of a file
 MOST = 100  # files
 
 _PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
@@ -36,8 +36,8 @@ _SAVES = re.compile(
     r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
     r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
 )
-# Calls and arguments that load what an earlier start has saved: of torch, safetensors, Accelerate, Lightning
-# and the Trainer of transformers. Names that may do so, and ways to set weights one by one.
+# Calls and arguments of torch, safetensors, Accelerate, Lightning and the Trainer of transformers that load a
+# checkpoint. The second list has names that may load a checkpoint, and ways to set single weights.
 _LOADS = re.compile(
     r"(?m)^(?:load_(?:state_dict|state|model|weights|checkpoint|from_checkpoint|file)\(|safe_open\(|ckpt_path$"
     r"|set_\w*state_dict\(|resume_from_checkpoint$|get_last_checkpoint)"
@@ -46,14 +46,14 @@ _MAY_LOAD = re.compile(
     r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
     r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
 )
-# A model, data, or the text or bytes of a file: also what an earlier start has written.
+# Calls that read a model, data, or the text or bytes of a file, which an earlier start may have written.
 _READS = re.compile(
     r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained|^read_(?:text|bytes)\(|^opens to read$"
 )
 # Options that take a checkpoint.
 _RESUMES = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
-_STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict nothing takes these
-_FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # of Lightning and transformers
+_STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict, no call takes such a state
+_FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # calls of Lightning and transformers that train
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
 _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
 
@@ -66,63 +66,63 @@ _OTHER_RANKS = re.compile(
 
 @frozen()
 class TrainerSource:
-    """A trainer and the modules beside it."""
+    """A trainer and its own modules."""
 
-    # What they import and is not beside them, by the first part of its name.
+    # The imported packages that do not lie beside the trainer, by the first part of their names.
     packages: frozenset[str] = frozenset()
-    # The names that they use, of calls with a "(" at the end, and their texts: a line for each.
+    # The names and texts in the modules, one per line. The name of a call ends with "(".
     words: str = ""
-    spawns: bool = False  # whether they start processes by torch.multiprocessing.spawn
-    whole: bool = True  # whether all of these modules could be read
-    saved: tuple[SavedFile, ...] = ()  # the files of fixed names into which they save
-    # The numbers that calls of Trainer() give, as devices; of each call all, with None for what is computed.
+    spawns: bool = False  # whether the modules start processes by torch.multiprocessing.spawn
+    whole: bool = True  # whether all modules could be read
+    saved: tuple[SavedFile, ...] = ()  # the files with fixed names into which the modules save
+    # The numbers in each call of Trainer(), such as devices; None for a computed number.
     trainer_calls: tuple[Mapping[str, int | None], ...] = ()
-    # The options that its parser takes, which refuses others; None if that is not certain
+    # The trainer's options, if its parser certainly refuses other options; else None.
     options: frozenset[str] | None = None
-    rank_need: RankNeed | None = None  # where it certainly ends if no launcher has set its rank
+    rank_need: RankNeed | None = None  # the place where the trainer certainly fails without a rank
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether nothing but this text decides what it does."""
+        """Whether the source alone decides how the trainer behaves."""
         is_known = self.packages <= _PACKAGES["plain"] | _STDLIB
         return self.whole and is_known and not _DYNAMIC.search(self.words)
 
     @property
     def lacks_handlers(self) -> bool:
-        """Whether it certainly has no handler of a signal."""
+        """Whether the trainer certainly handles no signal."""
         return self._is_plain and "signal" not in self.words
 
     @property
     def loses_loaders(self) -> bool:
-        """Whether it handles TERM, and the processes that load its data do not: TERM ends them."""
+        """Whether the trainer handles TERM, but TERM ends its processes that load data."""
         handles = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
         loads = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
         return bool(self.whole and handles and loads and "worker_init_fn" not in self.words)
 
     @property
     def trains_alone(self) -> bool:
-        """Whether it certainly knows nothing of other processes."""
+        """Whether the trainer certainly ignores other processes."""
         return self._is_plain and not _GROUP.search(self.words)
 
     @property
     def needs_ranks(self) -> bool:
-        """Whether it takes its rank from RANK and WORLD_SIZE, and certainly from nowhere else."""
+        """Whether the trainer certainly takes its rank from RANK and WORLD_SIZE alone."""
         words = self.words
         return self._is_plain and bool(_OF_RANKS.search(words)) and not _OTHER_RANKS.search(words)
 
     @property
     def spawns_always(self) -> bool:
-        """Whether it starts its own processes, and certainly takes no rank from a launcher."""
+        """Whether the trainer starts its own processes, and certainly takes no rank from a launcher."""
         return self.whole and self.spawns and not _RANKS.search(self.words)
 
     @property
     def saves_nothing(self) -> bool:
-        """Whether it certainly writes no checkpoint."""
+        """Whether the trainer certainly writes no checkpoint."""
         return self._is_plain and not _SAVES.search(self.words) and not _CONTRACT.search(self.words)
 
     @cached_property
     def loads(self) -> bool | None:
-        """Whether it loads what an earlier start has saved; None where that is not known."""
+        """Whether the trainer loads the checkpoint of an earlier start; None if unknown."""
         if _LOADS.search(self.words):
             return True
         known = _PACKAGES["plain"] | _PACKAGES["loading"] | _STDLIB
@@ -134,7 +134,7 @@ class TrainerSource:
 
     @property
     def lightning_size(self) -> Mapping[str, int]:
-        """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if anything may change them."""
+        """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if other code may change them."""
         if len(self.trainer_calls) != 1 or not self.whole or "LightningCLI" in self.words:
             return {}
         given = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
@@ -143,12 +143,12 @@ class TrainerSource:
 
     @property
     def never_loads(self) -> bool:
-        """Whether it saves, and certainly begins at the first step each time."""
+        """Whether the trainer saves, but certainly begins at the first step each time."""
         return self.loads is False and not self.saves_nothing
 
     @property
     def lines_that_load(self) -> str:
-        """Lines that would load a checkpoint, for its libraries, as they are printed below a fix."""
+        """The lines that load a checkpoint with the trainer's libraries, as printed below a fix."""
         if "transformers" in self.packages:
             return (
                 f"{CODE}trainer.train(resume_from_checkpoint=os.path.isdir(OUT) and get_last_checkpoint(OUT))"
@@ -167,26 +167,26 @@ class TrainerSource:
 
     @property
     def way_to_resume(self) -> str:
-        """What its job needs to start it again: keys for its option that takes a checkpoint, if any."""
+        """The keys with which a job resumes the trainer: its option that takes a checkpoint, if any."""
         option = _RESUMES.search(self.words)
         keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
         return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
 
     @property
     def never_asks(self) -> bool:
-        """Whether it certainly never asks for a restart by the files of the script."""
+        """Whether the trainer certainly never asks the script for a restart."""
         known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
         is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
         return is_known and not _CONTRACT.search(self.words)
 
     @property
     def needs_torch(self) -> bool:
-        """Whether it imports torch."""
+        """Whether the trainer imports torch."""
         return "torch" in self.packages
 
 
 def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
-    """Return what is known of a file or a module; None if it can't be read or is not Python."""
+    """Return the source of a trainer, a file or a module; None if it can't be read or is not Python."""
     is_file = trainer_is_file(trainer)
     parts = trainer.split(".")
     first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
@@ -214,7 +214,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
-    """Return the file of a module below a folder, or the folder of a package without one."""
+    """Return the file of a module below a folder; None without one."""
     path = folder.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
@@ -224,7 +224,7 @@ def _module(folder: Path, parts: list[str]) -> Path | None:
 
 @dataclass
 class _Reader:
-    """Reads one file after the other; `root` is the folder that Python looks into first."""
+    """A reader of modules, one after the other. `root` is the folder where Python looks first."""
 
     root: Path
     packages: set[str] = field(default_factory=set)
@@ -238,7 +238,7 @@ class _Reader:
     whole: bool = True
 
     def read(self, file: Path) -> bool:
-        """Read a file; return whether it is Python and not too large."""
+        """Read a file, and return whether the file is Python and not too large."""
         self.seen.add(file)
         try:
             text = files.read_file(file, MAX_BYTES)
@@ -273,7 +273,7 @@ class _Reader:
             self.imports(folder, [*parts, alias.name], local=node.level > 0)
 
     def imports(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
-        """Note an import: of modules in a folder, which are read too, else of a package."""
+        """Record an import: modules in the folder are read later, other names are packages."""
         known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
         here = [file for file in known if file]
         if not here and not local and not (folder / parts[0]).is_dir():
@@ -285,7 +285,7 @@ class _Reader:
 
 
 def _variables_set(tree: ast.AST) -> Iterator[int]:
-    """Yield the ids of the names that a program sets and does not read: os.environ["RANK"] = "0"."""
+    """Yield the ids of the nodes with a name that a program sets: os.environ["RANK"] = "0"."""
     for node in ast.walk(tree):
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
@@ -322,7 +322,7 @@ def _may_write(node: ast.Call) -> bool:
 
 
 def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
-    """Yield the numbers of each call of Lightning's Trainer in a module."""
+    """Yield the numbers in each call of Lightning's Trainer in a module."""
     modules, classes = set(), set()
     for node in ast.walk(tree):
         is_its = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
@@ -341,13 +341,13 @@ def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
 
 
 def _numbers(call: ast.Call) -> dict[str, int | None]:
-    """Return the whole numbers among the keywords of a call; None for other values, "**" for a mapping."""
+    """Return the keywords of a call: positive numbers, None for other values, "**" for a mapping."""
     values = {keyword.arg or "**": getattr(keyword.value, "value", None) for keyword in call.keywords}
     return {name: value if type(value) is int and value > 0 else None for name, value in values.items()}
 
 
 def _is_spawn(node: ast.AST) -> bool:
-    """Return whether it is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
+    """Return whether a node is mp.spawn(...) or torch.multiprocessing.spawn(...)."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     module = node.func.value

@@ -1,4 +1,4 @@
-"""The user who makes a job: what the cluster says of this user, and which partitions are closed to it."""
+"""The current user: the cluster's facts about the user, and the partitions closed to the user."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from sbatchgen.check.sbatch.hostlist import hosts
 
 
 def user_of_process(user: User) -> User | None:
-    """Return what a profile says of a user, if this process is that user's; else None."""
+    """Return a profile's facts about a user, if this process is that user's; else None."""
     with suppress(KeyError, ImportError):  # a user without a name, or no users, as in a browser
         import pwd
 
@@ -18,9 +18,9 @@ def user_of_process(user: User) -> User | None:
 
 
 def closed(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
-    """Yield why a partition is closed to the user, or to this host; and whether that is certain.
+    """Yield why a partition is closed to the user or to this host, and whether the reason is certain.
 
-    It is certain if the cluster was asked: elsewhere groups may be others.
+    A reason is certain if the cluster was asked, as other machines may have other groups.
     """
     groups = {*partition.groups}
     if groups and not groups & {*_groups(), *(user.groups if user else ())}:
@@ -34,7 +34,7 @@ def closed(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, 
 
 
 def _groups() -> Iterator[str]:
-    """Yield the groups of this process that have a name."""
+    """Yield the names of this process's groups."""
     try:
         import grp
     except ImportError:  # no groups, as in a browser

@@ -1,4 +1,4 @@
-"""A job that a script submits with sbatch --wrap: a script for sh, whose options are those of its sbatch.
+"""A job that a script submits with sbatch --wrap: a script for sh with the options of that sbatch.
 
 Source: sbatch(1), --wrap.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash import Command, Word
     from sbatchgen.check.script.script import JobScript
 
-# How options begin that decide how many processes a job starts.
+# The starts of options that decide how many processes a job starts.
 _COUNTING = (
     "--n",
     "-n",
@@ -32,7 +32,7 @@ _COUNTING = (
 
 
 def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
-    """Yield each string of --wrap as a script, with its word, if the text says what sbatch gets."""
+    """Yield each string of --wrap as a script, with its word, if the text shows the options of sbatch."""
     for command in script.named("sbatch"):
         read = _read(script, command)
         if read is not None:
@@ -42,10 +42,7 @@ def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
 
 
 def _read(script: JobScript, command: Command) -> tuple[str, Word] | None:
-    """Return the options of an sbatch, as a directive has them, and its --wrap.
-
-    None if they are not known.
-    """
+    """Return the options of an sbatch, as a directive has them, and its --wrap; None if they are unknown."""
     given: list[str] = []
     string, before = None, ""
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
