@@ -1,6 +1,6 @@
-"""What may be known of a cluster: what the rules of scripts ask for. Profiles have it, and more.
+"""The facts of a cluster that rules of scripts ask for. Profiles hold these facts, and more.
 
-The records are not frozen and have no comparison, only to start faster.
+The records are neither frozen nor comparable, so that the command starts faster.
 """
 
 import time
@@ -24,16 +24,16 @@ from sbatchgen.check.sbatch.gres import is_slice
 
 
 def only_for(option: str, allowed: Sequence[str]) -> str:
-    """Return why a partition is not for jobs of other accounts or QOS."""
+    """Return the reason why a partition refuses other accounts or QOS."""
     return f"only for {option} {' or '.join(allowed)}"
 
 
 class StartFacts:
-    """How jobs start in a cluster or a partition, where rules of scripts ask: here nothing is known."""
+    """The facts about the start of jobs that rules of scripts ask for. Here all are unknown."""
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
-        """Yield names and values of the variables that jobs get, with any launcher."""
+        """The names and values of the variables that jobs get, with any launcher."""
         return iter(())
 
     @property
@@ -43,13 +43,13 @@ class StartFacts:
 
     @property
     def interfaces(self) -> Mapping[str, str]:
-        """Network interfaces by the variable of the training that names them."""
+        """The network interfaces, by the variable with which a training names them."""
         return {}
 
 
 @record
 class NodeFacts:
-    """What a node has; None is "not known"."""
+    """The hardware of a node; None is "not known"."""
 
     cpus_per_node: Count | None = described("CPUs of a node.")
     threads_per_core: Count | None = described("Hardware threads of a core.")
@@ -70,22 +70,22 @@ class NodeFacts:
 
     @property
     def whole_gpus(self) -> dict[str, int]:
-        """GPUs of a node by type, "" for any, without slices of a GPU (MIG)."""
+        """The whole GPUs of a node by type ("" for any type), without slices (MIG)."""
         if self.gpu_types:
             return {str(kind): count for kind, count in self.gpu_types.items() if not is_slice(kind)}
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
-# Whose GPUs the keys of `GpuLimits` count.
+# Each key of `GpuLimits`, and the holder of the GPUs that the key counts.
 GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
 
 
-OLD_DAYS = 180  # from here on the facts of a profile are worth a look
+OLD_DAYS = 180  # the age in days from which the facts of a profile need a check
 
 
 @record
 class GpuLimits:
-    """How many GPUs somebody may have at a time; None is "not known"."""
+    """Limits of GPUs in use at a time; None is "not known"."""
 
     gpus_max: int | None = described("Most GPUs of a job.")
     gpus_max_user: int | None = described("Most GPUs of all running jobs of a user (MaxTRESPerUser).")
@@ -103,7 +103,7 @@ class NodeShape(NodeFacts):
 
 @record
 class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
-    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+    """The limits of a partition, per node if the name of the key says so; None is "not known"."""
 
     KEYS_FIRST: ClassVar = True
 
@@ -161,7 +161,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     internet: bool | None = described("Whether its nodes reach the internet.")
 
     def __post_init__(self) -> None:
-        """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
+        """Fill in missing keys of the partition from its kinds of nodes: the most that a node has."""
         for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
             numbers = [getattr(shape, name) for shape in self.shapes]
             if name == "mem_per_node":
@@ -170,7 +170,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
                 setattr(self, name, max(numbers, default=None))
         if self.features is None and self.shapes and all(kind.features is not None for kind in self.shapes):
             self.features = tuple(dict.fromkeys(name for kind in self.shapes for name in kind.features or ()))
-        for shape in self.shapes:  # what is given for all nodes holds for each kind
+        for shape in self.shapes:  # a key of the partition holds for each kind of nodes
             for name in ("features", "gres", "tmp_per_node"):
                 if getattr(shape, name) is None:
                     setattr(shape, name, getattr(self, name))
@@ -183,7 +183,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
             self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
 
     def time_limit(self, nodes: int) -> Duration | None:
-        """Return the longest time limit of a job with so many nodes."""
+        """Return the longest time limit of a job with this number of nodes."""
         spans = self.time_by_nodes.items()
         limits = [limit for span, limit in spans if span.first <= nodes <= span.last]
         limits += [self.time_max] if self.time_max else []
@@ -192,11 +192,11 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         return min(limits, default=None)
 
     def only_type(self) -> str:
-        """Return the type of GPU that a job gets if it does not ask for one; "" if there are several."""
+        """Return the type of GPU that a job gets without naming a type; "" if there are several."""
         return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
-        """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
+        """Return the kinds of nodes that may have these numbers of GPUs by type ("" for any type)."""
         asked = [*gpus]
         wanted = sum(count for _, count in asked)
         return [
@@ -207,7 +207,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         ]
 
     def whole_of(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
-        """Return the GPUs of these types ("" for any) on a node, for each kind of nodes that has some."""
+        """Return the number of GPUs of these types ("" for any) on a node, for each kind that has some."""
         types = [Text(kind) for kind, _ in gpus]
         typed = "" not in types
         counts = [
@@ -321,7 +321,7 @@ class Reservation:
 
 @record
 class User:
-    """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
+    """Slurm's facts about one user. Rules look at them only if that user makes the job."""
 
     name: Text = required("The user's name.")
     groups: tuple[Text, ...] = described("Those of the user's groups that partitions name.", ())
@@ -335,7 +335,7 @@ class User:
 
 @record
 class FactSource:
-    """Where the documentation of a cluster says a fact."""
+    """The place of a fact in the documentation of a cluster."""
 
     at: Citation = required(
         "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
@@ -345,10 +345,10 @@ class FactSource:
 
 @record
 class KnownCluster(StartFacts):
-    """A cluster, with what the rules of scripts ask for; None is "not known"."""
+    """The facts of a cluster that rules of scripts ask for; None is "not known"."""
 
     KEYS_FIRST: ClassVar = True
-    places: ClassVar[Mapping[str, str]] = {}  # of its keys in its file, as "required" -> "/etc/x.yaml:4"
+    places: ClassVar[Mapping[str, str]] = {}  # key -> its place in a file: "required" -> "/etc/x.yaml:4"
 
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
@@ -388,13 +388,13 @@ class KnownCluster(StartFacts):
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
 
     def line(self, key: str) -> str:
-        """Return the file and line that say a key, in parentheses after a blank; "" if no file says it."""
+        """Return the file and line of a key, in parentheses after a blank; "" if no file has the key."""
         place = self.places.get(key, "")
         return f" ({place[place.rfind('/') + 1 :]})" if place else ""
 
     @property
     def age(self) -> int:
-        """Days since its facts were verified; 0 if `checked` is not a date."""
+        """The days since the facts were verified; 0 if `checked` is not a date."""
         try:
             return int(time.time() - Moment.parse(self.checked).epoch) // 86400
         except ValueError:

@@ -1,1 +1,1 @@
-"""Reading scripts critically: `lint` of `lint.linter` gives the findings of a script, ours or not."""
+"""The linter: `lint` in `lint.linter` returns the findings of any script."""

@@ -1,4 +1,4 @@
-"""Blocks of shell in documents: fences of Markdown, code blocks of reStructuredText, `<pre>` of HTML."""
+"""Blocks of code in documents: fences of Markdown, code blocks of reStructuredText, `<pre>` of HTML."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 # Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
 _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t{.]*(?P<language>[\w+-]*)")
-# An annotation of MkDocs at the end of a line, as "# (2)!"; in a directive also without the #.
+# An annotation of MkDocs at the end of a line, such as "# (2)!"; in a directive also without the #.
 _ANNOTATION = re.compile(r"[ \t]+#[ \t]*(?:\(\d{1,2}\)!?[ \t]*)+$")
 _BARE_ANNOTATION = re.compile(r"[ \t]+\(\d{1,2}\)!?[ \t]*$")
-# What readers fill in: an ellipsis, <name>, [name], --gres=gpu:N, HH:MM:SS, an option without its value, a
-# word about options.
+# Placeholders for readers: an ellipsis, <name>, [name], --gres=gpu:N, HH:MM:SS, an option without its value,
+# or the word "options".
 _ILLUSTRATION = re.compile(
     r"\.{2,}\]?[ \t]*$|\u2026|<[^<>]{1,60}>|\[[A-Za-z_ ]+\]|[=: \t][A-Z](?=[ \t,:]|$)"
     r"|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
@@ -20,12 +20,12 @@ _ILLUSTRATION = re.compile(
 )
 _LEFT_OUT = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
 _TO_FILL_IN = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
-# What begins a literal block: a directive for code, or a paragraph that ends in two colons.
+# The line before a literal block: a directive for code, or a paragraph that ends in two colons.
 _LITERAL = re.compile(
     r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
     r"|(?!\.\.[ \t])\S?.*::[ \t]*$)"
 )
-_OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # of a directive
+_OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # an option of a directive of reStructuredText
 _PRE = re.compile(r"<pre\b[^>]*>\n?(?P<text>.*?)</pre>", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]*>")
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
@@ -35,20 +35,20 @@ class CodeBlock(NamedTuple):
     """A block of a document."""
 
     text: str  # its lines
-    line: int  # the line of the document in which it starts, from 1
-    # How many characters of the document are before each of its lines. Columns of HTML are those of the text
-    # that people see.
+    line: int  # the line of the document where the block starts, from 1
+    # The number of characters that the document has before each line of the block. Columns in HTML count
+    # the visible characters.
     indents: tuple[int, ...]
 
 
 def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
-    """Yield the blocks of a document that may be shell, by its suffix."""
-    # Carriage returns at the ends of a document's lines are the document's, not the script's.
+    """Yield the blocks of a document that may be shell; `suffix` is the suffix of its file."""
+    # Carriage returns at the ends of lines belong to the document, not to the script.
     yield from DOCUMENTS[suffix](text.replace("\r\n", "\n"))
 
 
 def _of_markdown(text: str) -> Iterator[CodeBlock]:
-    """Yield fenced blocks; an open one ends with the document."""
+    """Yield fenced blocks; a fence without an end ends with the document."""
     opened: re.Match[str] | None = None
     start = 0
     block: list[str] = []
@@ -69,7 +69,7 @@ def _of_markdown(text: str) -> Iterator[CodeBlock]:
 
 
 def _quoted(line: str, width: int) -> int:
-    """Return how much of a line is before the script: as much as before the fence, or as there is."""
+    """Return the number of characters before the script in a line: at most as many as before the fence."""
     before = line[:width]
     return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
 
@@ -100,7 +100,7 @@ def _indent(line: str) -> int:
 
 
 def _of_html(text: str) -> Iterator[CodeBlock]:
-    """Yield what is preformatted, without its tags."""
+    """Yield the preformatted blocks, without their tags."""
     import html
 
     for match in _PRE.finditer(text):
@@ -114,10 +114,10 @@ def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBloc
 
 
 def _filled_in(line: str) -> str:
-    """Return a line without annotations, and as if readers had filled in what is theirs.
+    """Return a line without annotations and placeholders for readers.
 
-    In a directive it becomes a placeholder as scripts have them; in a command a word of the same length, so
-    that bash sees a word, not a redirection. A line that says "and so on" becomes a comment.
+    In a directive, a placeholder becomes <value>. In a command, it becomes a word of the same length, as bash
+    would see a redirection. A line with only an ellipsis becomes a comment.
     """
     line = _ANNOTATION.sub("", line)
     if _LEFT_OUT.match(line):
@@ -129,7 +129,7 @@ def _filled_in(line: str) -> str:
     return _TO_FILL_IN.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 
 
-DOCUMENTS = {  # each with its blocks
+DOCUMENTS = {  # suffix of a file -> reader of its blocks
     **dict.fromkeys((".md", ".markdown"), _of_markdown),
     **dict.fromkeys((".html", ".htm"), _of_html),
     ".rst": _of_restructured_text,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sbatchgen.base.finding import Edit, Finding
 
-_PASSES = 10  # more than any chain of fixes needs; two that undo each other end here
+_PASSES = 10  # more than any chain of fixes needs; also ends fixes that undo each other
 
 
 def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
-    """Return the script with every safe fix; one may make room for another, so it is read again."""
+    """Return the script with every safe fix; the script is read again, as a fix may allow another fix."""
     for _ in range(_PASSES):
         new = edited(data, findings(data))
         if new == data:
@@ -22,7 +22,7 @@ def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes
 
 
 def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
-    """Return the script with the edits of these findings; of findings whose edits meet, the first counts."""
+    """Return the script with the edits of findings; if edits of two findings overlap, the first wins."""
     lines = data.split(b"\n")
     taken: dict[int, list[Edit]] = {}
     for finding in findings:
@@ -41,13 +41,13 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
 
 
 def _meet(edit: Edit, other: Edit) -> bool:
-    """Return whether two edits of a line touch the same characters; two insertions at one place do."""
+    """Return whether two edits of a line overlap; two insertions at one place overlap."""
     ends = [each.end or 1 << 30 for each in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]
 
 
 def difference(name: str, before: bytes, after: bytes) -> bytes:
-    """Return the change as a unified diff for patch(1) and git; empty if nothing changed."""
+    """Return the change as a unified diff for patch(1) and git; b"" without a change."""
     import difflib
 
     label = os.fsencode(name.lstrip("/"))

@@ -1,4 +1,4 @@
-"""Findings as text for people, and as JSON, SARIF and annotations of GitHub for programs."""
+"""Formats of findings: text for people; JSON, SARIF and GitHub's annotations for programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sbatchgen.base.quoting import first_names, fix_lines, one_line, visible
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-_WIDTH = 100  # of a script's line as it is quoted
+_WIDTH = 100  # the width of a quoted line of a script
 
 Style = Callable[[str, str], str]
 
 
 @frozen()
 class Located:
-    """A finding, the file that it is in, and the line of the file that it is about."""
+    """A finding with its file, and the text of its line."""
 
     file: str
     finding: Finding
@@ -30,9 +30,10 @@ class Located:
 
 
 def as_text(located: Iterable[Located], style: Style) -> str:
-    """Return what, where with the line itself, and the fix; `style` colours a text by a severity.
+    """Return findings as text: what, where, the line itself, and the fix.
 
-    Findings of a file that say the same are shown once, with their other lines.
+    Equal findings of a file are shown once, with the numbers of the other lines. `style` colours a text by
+    a severity.
     """
     lines: list[str] = []
     alike: dict[tuple[str, str, Problem], list[Located]] = {}
@@ -52,7 +53,7 @@ def as_text(located: Iterable[Located], style: Style) -> str:
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
-    """Return the line with a mark below; of a long one, the part around the mark. A tab takes one column."""
+    """Return the line, or a part of a long line, with a mark below. A tab takes one column."""
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
     last = min(end - 1 if end else len(line), first + _WIDTH)
     shown = _flat(line[first : first + _WIDTH]).rstrip()
@@ -91,7 +92,7 @@ class FindingOutput(TypedDict):
 
 
 def as_json(located: Iterable[Located]) -> str:
-    """Return a list of FindingOutput."""
+    """Return findings as JSON: a list of FindingOutput."""
     return json.dumps([_object(each.file, each.finding) for each in located], indent=2) + "\n"
 
 
@@ -114,12 +115,12 @@ def _object(file: str, finding: Finding) -> FindingOutput:
 
 
 def _sound(text: str) -> str:
-    r"""Return the text without bytes that were no UTF-8, which JSON has no characters for: \xff."""
+    r"""Return the text with escapes such as \xff for bytes outside UTF-8, which JSON can't hold."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def as_github(located: Iterable[Located]) -> str:
-    """Return workflow commands: GitHub shows them next to the lines of a change."""
+    """Return findings as workflow commands, which GitHub shows next to the lines of a change."""
     lines: list[str] = []
     for each in located:
         finding, place = each.finding, each.finding.place
@@ -133,7 +134,7 @@ def as_github(located: Iterable[Located]) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """Return the text with GitHub's own marks escaped, and without control characters."""
+    """Return the text without control characters, and with the marks of workflow commands escaped."""
     return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
 
 
@@ -143,7 +144,7 @@ def as_sarif(
     titles: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> str:
-    """Return SARIF 2.1.0, for code scanning; `problems` are of files that can't be read."""
+    """Return findings as SARIF 2.1.0, for code scanning; `problems` are about files that can't be read."""
     used = sorted({each.finding.rule for each in located})
     texts = {"shortDescription": titles, "help": pages}
     rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
@@ -181,7 +182,7 @@ def _result(each: Located, index: int) -> dict[str, Any]:
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """Return an edit; without an end column a region goes to the end of the line, without its line break."""
+    """Return an edit as SARIF; a region without an end column goes to the end of the line."""
     region = {"startLine": edit.line, "startColumn": edit.column}
     region |= {"endColumn": edit.end} if edit.end else {}
     return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

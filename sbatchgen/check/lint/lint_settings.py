@@ -1,4 +1,4 @@
-"""What counts for all files of a call of `lint`."""
+"""The settings of a call of `lint`, which hold for all its files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sbatchgen.check.script.script import JobScript
 
 @frozen(kw_only=True)
 class Settings:
-    """What counts for all files of a call."""
+    """The settings of a call of `lint`."""
 
-    profile: KnownCluster | None  # the cluster, if one is named
-    slurm: str  # the release that reads the scripts
-    folder: Path  # where they would be submitted
-    places: Mapping[str, str] = field(default_factory=dict)  # where each key of the profile is written
+    profile: KnownCluster | None  # the cluster; None if no cluster is named
+    slurm: str  # the release of Slurm that reads the scripts
+    folder: Path  # the folder of the submission
+    places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
     assumed: bool = False  # whether the release is a guess
-    selected: tuple[str, ...] = ()  # the starts of ids of the rules that are wanted; empty for all
-    pedantic: bool = False  # whether pedantic rules are wanted that no whole id asks for
-    disabled: tuple[str, ...] = ()  # the starts of ids of those that are not wanted
+    selected: tuple[str, ...] = ()  # the starts of ids of the selected rules; empty for all rules
+    pedantic: bool = False  # whether all pedantic rules are selected; else only those named by a whole id
+    disabled: tuple[str, ...] = ()  # the starts of ids of the rules that are turned off
     severity: Mapping[str, Severity] = field(default_factory=dict)  # other severities, by the starts of ids
-    environment: Mapping[str, str] = field(default_factory=dict)  # that of the submission, where there is one
-    makes_log_folders: bool = False  # whether the folders of logs are made before a script is submitted
-    removed: tuple[str, ...] = ()  # the rules that flags or files name and that were removed
+    environment: Mapping[str, str] = field(default_factory=dict)  # the environment of the submission
+    makes_log_folders: bool = False  # whether the folders of logs are made before the submission
+    removed: tuple[str, ...] = ()  # the removed rules that flags or files name
 
     def judged(self, finding: Finding) -> Finding | None:
-        """Return the finding with the severity that it has here; None if it is not wanted."""
+        """Return the finding with the severity of these settings; None if its rule is off."""
         wanted = not self.selected or finding.rule.startswith(self.selected)
         if not wanted or finding.rule.startswith(self.disabled):
             return None
@@ -45,7 +45,7 @@ class Settings:
 
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
-    """Return the findings of a script that are not turned off, with the lines and columns of its file."""
+    """Return the findings of a script that are on, with lines and columns of the file."""
     findings = lint(script_of(source, settings), others)
     if source.indents:
         where = Applies.PARTS if source.is_part else Applies.EXAMPLES

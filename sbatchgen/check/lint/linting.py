@@ -1,4 +1,4 @@
-"""`sbatchgen lint`: from names of files to a report and an exit status."""
+"""The work of `sbatchgen lint`: from names of files to a report and an exit status."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
-FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
-PAGES_MAX = 2  # with their numbers of findings: a summary has five lines at most
-MANY = 100  # files from which on it pays to start processes
+FOUND = 3  # exit status of a call with findings to fail on, or with files that can't be read
+PAGES_MAX = 2  # documents in a summary, which has five lines at most
+MANY = 100  # files from which on more processes save time
 
 Others = Callable[[Source, Settings], Sequence[Finding]]
 
 
 @frozen(kw_only=True)
 class Outcome:
-    """What a call of `lint` gives."""
+    """The result of a call of `lint`."""
 
     report: str  # for stdout
-    change: bytes  # what --fix has changed or --diff would, for stdout, before the report
+    change: bytes  # the diff of --fix or --diff, for stdout, before the report
     problems: tuple[Problem, ...]  # files that can't be read, for stderr
     summary: tuple[str, ...]  # lines for stderr
     status: int  # the exit status
@@ -44,24 +44,24 @@ class Outcome:
 
 @frozen(kw_only=True)
 class Checked:
-    """The findings of a file, and the change that --fix or --diff makes of them."""
+    """The findings of a file, and the diff of --fix or --diff."""
 
     located: tuple[formats.Located, ...] = ()
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
-    submitters: int = 0  # of the scripts
+    submitters: int = 0  # scripts that only submit other scripts
     is_document: bool = False
 
 
 @frozen()
 class Task:
-    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
+    """The work on each file: `mend` is "fix" to change the file, "diff" to only show the change."""
 
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
-    others: Others | None = None  # finds more in a script, as a dry run of it does
+    others: Others | None = None  # finds more in a script, such as a dry run
 
 
 class RuleText(NamedTuple):
@@ -75,25 +75,25 @@ class RuleText(NamedTuple):
 
 
 class RulesOutput(TypedDict):
-    """What `lint --rules` and `lint --explain` print for programs."""
+    """The output of `lint --rules` and `lint --explain` for programs."""
 
     rules: Sequence[RuleText]
 
 
 def explanation(names: Sequence[str]) -> str:
-    """Return the pages of rules, in Markdown; raises CommandLineError if there is no such rule."""
+    """Return the pages of rules, in Markdown; raise CommandLineError for an unknown rule."""
     known = pages()
     return "\n".join(known[rule].short(_source(rule)) for rule in _named(names))
 
 
 def _source(rule: str) -> str:
-    """Return where a rule follows from, if that is not a page of ours."""
+    """Return the source of a rule; "" if the source is a page of sbatchgen."""
     source = rules()[rule].source or rules()[rule].report
     return "" if source.startswith("docs/") else source
 
 
 def _named(names: Sequence[str]) -> list[str]:
-    """Return the ids of rules that --explain names; raises CommandLineError if there is no such rule."""
+    """Return the ids of rules that --explain names; raise CommandLineError for an unknown rule."""
     known = pages()
     wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
     for rule in wanted:
@@ -108,7 +108,7 @@ def _named(names: Sequence[str]) -> list[str]:
 
 
 def rule_texts(names: Sequence[str]) -> list[RuleText]:
-    """Return rules with their pages: those that --explain names, or all."""
+    """Return the rules that --explain names, or all rules, with their pages."""
     wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
     return [
         RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].short(_source(each.id)))
@@ -117,10 +117,7 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
 
 
 def table() -> str:
-    """Return every rule: its id, its severity and its title.
-
-    Of those that are off by default, that they are.
-    """
+    """Return a table of all rules: the id, the severity, the title, and a note on pedantic rules."""
     every = rules().values()
     return tables.table(
         (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
@@ -139,10 +136,10 @@ def run(
     ask_shellcheck: bool | None,
     others: Others | None = None,
 ) -> Outcome:
-    """Lint files, folders and - for stdin, as the options of `sbatchgen lint` ask for it.
+    """Lint files, folders, and stdin for -, with the options of `sbatchgen lint`.
 
-    `style` colours a text by a severity; `mend` is "fix", "diff" or ""; `ask_shellcheck` may be None, for
-    up to shellcheck.FILES files where it is installed; `others` finds more in a script, in any process.
+    `style` colours a text by a severity. `mend` is "fix", "diff" or "". If `ask_shellcheck` is None, an
+    installed shellcheck reads up to shellcheck.FILES files. `others` finds more in a script, in any process.
     """
     problems: list[Problem] = []
     named = list(files(names, problems.append))
@@ -166,9 +163,9 @@ def run(
 
 
 def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
-    """Return the status of a plan that left steps out, unless no finding shall give one; else 0.
+    """Return the exit status if the plan of a script was cut short; 0 without such a plan.
 
-    A script that waits for ever in the dry run, as for a server, gives an info, which is not a failure.
+    A script that waits for ever in the dry run, for example for a server, gives an info, not a failure.
     """
     cut_short = [each.finding for each in located if each.finding.rule == CUT_SHORT]
     has_more = any(finding.severity == "warning" for finding in cut_short)
@@ -176,7 +173,7 @@ def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
 
 
 def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
-    """Raise CommandLineError if a change can't be made, or not be shown in this format."""
+    """Raise CommandLineError if --fix or --diff can't change stdin, or can't show the change as `form`."""
     if mend and form != "text":
         what = f"--{mend} shows a change, which is text"
         raise CommandLineError.of(what, at="--format", fix="--format text")
@@ -185,7 +182,7 @@ def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
 
 
 def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
-    """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+    """Check each file; use all CPUs for many files, and for shellcheck."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(processors, len(names))
     work = partial(check, task=task)
@@ -197,11 +194,11 @@ def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
 
 
 def check(name: str, task: Task) -> Checked:
-    """Lint a file, and mend it if the task says so."""
+    """Lint a file, and fix the file if the task asks for fixes."""
     try:
         scripts = sources(name)
         change = b""
-        if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
+        if task.mend and scripts and not any(source.indents for source in scripts):  # no document
             scripts, change = _mend(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
         is_document = any(source.indents for source in scripts)
@@ -218,7 +215,7 @@ def check(name: str, task: Task) -> Checked:
 
 
 def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
-    """Return what is left of a script to report on, and the change."""
+    """Return the script to report on, after --fix the fixed script, and the change."""
     new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
     change = fix.difference(source.file, source.data, new)
     if task.mend == "fix" and change:
@@ -228,7 +225,7 @@ def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
 
 
 def _located(source: Source, task: Task) -> Iterator[formats.Located]:
-    """Yield the findings of a script with their lines, in which secrets are not shown again."""
+    """Yield the findings of a script with their lines; stars replace the secrets in the lines."""
     others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
     if task.others:
         others = [*others, *task.others(source, task.settings)]
@@ -260,7 +257,7 @@ def _report(
 
 
 def _pages(checked: Sequence[Checked]) -> list[str]:
-    """Return the documents with the most findings, with their numbers, where there are several."""
+    """Return a table of the documents with the most findings, if several documents have findings."""
     pages = [file for file in checked if file.is_document and file.located]
     if len(pages) < 2:
         return []

@@ -1,7 +1,6 @@
-"""shellcheck's findings, where it is installed: what is wrong with a script as a program of bash.
+"""shellcheck's findings, if shellcheck is installed: faults of a script as a program of bash.
 
-It gets the very bytes that were read, on stdin. It counts columns in characters, a tab as one (shellcheck(1),
-json1).
+shellcheck gets the bytes that were read, on stdin. It counts a tab as one column (shellcheck(1), json1).
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.lint.source import Source
 
-FILES = 10  # run by default up to this many files: each costs a process
+FILES = 10  # the number of files up to which shellcheck runs by default, as each file costs a process
 MAX_BYTES = 128 << 10
 TIMEOUT_S = 10
 PAGES = "https://www.shellcheck.net/wiki/"
-# Which files `source` would read is known only where the job runs.
+# Only the node of the job has the files that `source` reads.
 _EXCLUDED = "SC1090,SC1091"
-# Its errors are warnings here: only what Slurm refuses, or what breaks the job for sure, fails a call.
+# shellcheck's errors are warnings here: an error is a fault that Slurm refuses or that surely breaks the job.
 _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 
 
 def program(files: int, *, wanted: bool | None) -> str:
-    """Return the path of shellcheck if it is to be run on so many files; else "".
+    """Return the path of shellcheck, or "" if it should not run on this number of files.
 
     Raises:
-        CommandLineError: It is wanted, and not installed.
+        CommandLineError: shellcheck is wanted, and not installed.
     """
     if wanted is False or (wanted is None and files > FILES):
         return ""
@@ -49,10 +48,7 @@ def program(files: int, *, wanted: bool | None) -> str:
 
 
 def findings(source: Source, path: str) -> list[Finding]:
-    """Return what shellcheck says of a script, also that it does not check it.
-
-    Nothing of another language.
-    """
+    """Return shellcheck's findings in a script; an info if shellcheck does not check the script."""
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
     if interpreter and programs("posix").isdisjoint(interpreter):
@@ -62,7 +58,7 @@ def findings(source: Source, path: str) -> list[Finding]:
     call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
         with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
-            (folder / ".shellcheckrc").write_bytes(_settings())  # the first that it looks for
+            (folder / ".shellcheckrc").write_bytes(_settings())  # shellcheck looks here first
             done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
         return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
@@ -73,9 +69,9 @@ def findings(source: Source, path: str) -> list[Finding]:
 
 
 def _settings() -> bytes:
-    """Return the user's settings as shellcheck finds them, but for those that let it open other files.
+    """Return the user's settings of shellcheck, without settings that let shellcheck open other files.
 
-    With `external-sources` it reads what a directive of the script names, as /dev/zero without end.
+    With `external-sources`, a directive in a script could make shellcheck read /dev/zero without end.
     """
     folders = [Path.cwd(), *Path.cwd().parents]
     paths = [folder / name for folder in folders for name in (".shellcheckrc", "shellcheckrc")]
@@ -99,10 +95,7 @@ def _unchecked(source: Source, why: str) -> Finding:
 
 
 def _holds_words(finding: Finding, text: str) -> bool:
-    """Return whether SC2086 wants quotes around a variable that holds several words.
-
-    That breaks the command.
-    """
+    """Return whether a finding of SC2086 would break the command: the variable holds several words."""
     place, lines = finding.place, text.split("\n")  # as shellcheck counts them
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False

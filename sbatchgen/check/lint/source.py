@@ -1,6 +1,6 @@
-"""Where scripts come from: files, folders, stdin, and the examples of documents.
+"""The sources of scripts: files, folders, stdin, and the examples of documents.
 
-Nothing larger than MAX_BYTES is read, and only regular files are: a pipe may never end.
+Files above MAX_BYTES are refused. Only regular files are read, as a pipe may never end.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.wrong_file import mistaken
 from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
-MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
+MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
 STDIN = "-"
-SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
-PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")  # with directives
+SCRIPTS = (".slurm", ".sbatch")  # suffixes of scripts
+# Suffixes of files that are scripts if they hold directives.
+PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
 OTHERS = (".py", ".yaml", ".yml")
-OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # of a run folder, whose scripts `submit` has reviewed
+OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # files of a run folder, whose scripts are not read
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
-# A command of a shell's script that submits others: alone, after another, or in id=$(sbatch ...).
+# A call of sbatch in a shell script: alone, after another command, or in id=$(sbatch ...).
 _SUBMITS = re.compile(
     rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
     rb"sbatch[ \t]+[^\s)]"
 )
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")
-_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # of a whole script, also a misspelt one
+_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # the start of a whole script, also misspelt
 _INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
 _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
@@ -40,30 +41,30 @@ _LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 @frozen(kw_only=True)
 class Source:
-    """A script and where it is."""
+    """A script and its place."""
 
     file: str  # the file's name, as the user wrote it
     data: bytes  # the script
-    line: int = 1  # the line of the file in which it starts, from 1
-    indents: tuple[int, ...] = ()  # of an example of a document, the characters before each of its lines
-    is_part: bool = False  # whether it is an example that shows a part of a script: it has no `#!`
+    line: int = 1  # the line of the file where the script starts, from 1
+    indents: tuple[int, ...] = ()  # for an example in a document: the characters before each line
+    is_part: bool = False  # whether the script is an example without `#!`, which shows a part of a script
 
     @property
     def is_submitter(self) -> bool:
-        """Whether it submits others, and is not a job itself."""
+        """Whether the script submits other scripts, and is no job itself."""
         return _is_submitter(self.data)
 
     @property
     def text(self) -> str:
-        """The script; bytes that are not UTF-8 are surrogates."""
+        """The script as text; bytes outside UTF-8 are surrogates."""
         return self.data.decode("utf-8", "surrogateescape")
 
     def indent(self, number: int) -> int:
-        """Return how many characters of the document are before a line of the script, counted from 0."""
+        """Return the number of characters before a line of the script in the document; lines count from 0."""
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
     def moved(self, finding: Finding) -> Finding:
-        """Return the finding with its place in the file; without edits in a document."""
+        """Return the finding with its place in the file, and without edits in a document."""
         if not self.indents:
             return finding
         old = finding.place
@@ -74,14 +75,14 @@ class Source:
         return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
 
     def _moved_lines(self, match: re.Match[str]) -> str:
-        """Return the numbers of lines in a message as those of the document."""
+        """Return the numbers of lines in a message as line numbers of the document."""
         return re.sub(r"\d+", lambda number: str(int(number[0]) + self.line - 1), match[0])
 
 
 def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
-    """Yield the files of these names, each once; of a folder, the scripts in it at any depth, by name.
+    """Yield the named files, and the scripts at any depth in named folders, each file once.
 
-    Run folders in it are left out, with the copies of scripts and code that they hold.
+    Run folders in a folder are skipped, as they hold copies of scripts and code.
     """
     seen: set[str] = set()
     for name in names:
@@ -130,10 +131,10 @@ def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
 
 
 def sources(name: str) -> list[Source]:
-    """Read the scripts of a file: one, or those of a document.
+    """Return the script in a file, or the scripts in a document.
 
     Raises:
-        DocumentError: It can't be read, is not a regular file, is too large, or is something else.
+        DocumentError: The file can't be read, is not a regular file, is too large, or holds no script.
     """
     if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
         raise DocumentError([problem])
@@ -142,7 +143,7 @@ def sources(name: str) -> list[Source]:
 
 
 def is_script(job: str) -> bool:
-    """Return whether JOB is a finished script: by its name, or by its first line."""
+    """Return whether JOB is a finished script, by its name or its first line."""
     path = Path(job)
     if job.endswith((".yaml", ".yml")) or not path.exists():
         return False
@@ -152,7 +153,7 @@ def is_script(job: str) -> bool:
 
 
 def whole(name: str) -> Source:
-    """Read a file as a script, whatever its name; raises DocumentError as `sources` does."""
+    """Return a file as a script, whatever its name; raise DocumentError as `sources` does."""
     shown = "<stdin>" if name == STDIN else name
     try:
         limit = MAX_BYTES + 1
@@ -167,7 +168,7 @@ def whole(name: str) -> Source:
 
 
 def _written(block: CodeBlock) -> Iterator[CodeBlock]:
-    """Yield the scripts that a block writes as they are, in cat > job.sh <<'EOF'; else the block."""
+    """Yield the scripts that a block writes with cat > job.sh <<'EOF', or else the block itself."""
     matches = [*_HEREDOC.finditer(block.text)]
     for match in matches:
         before = block.text.count("\n", 0, match.start("script"))
@@ -177,12 +178,12 @@ def _written(block: CodeBlock) -> Iterator[CodeBlock]:
 
 
 def scripts_of(document: Source) -> list[Source]:
-    """Return the scripts of a document; a missing `#!` is put before one."""
+    """Return the scripts of a document; a script without `#!` gets one."""
     scripts = []
     all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
     for block in (script for each in all_blocks for script in _written(each)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
-        is_indented = _INDENTED.match(script) is not None  # and so is the reader's copy
+        is_indented = _INDENTED.match(script) is not None  # a reader copies the indent too
         if _DIRECTIVE.search(script) or is_indented:
             if not (is_indented or _FIRST_LINE.match(script)):
                 script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1

@@ -1,4 +1,4 @@
-"""Findings that a script's author has seen and wants: comments that turn rules off, and rules about them.
+"""Comments in scripts that turn rules off, and the findings about such comments.
 
 #SBATCH --time=24   # sbatchgen: disable=SB127      this line
 # sbatchgen: disable=SB309,SB311                    the next line, with its continuations
@@ -22,7 +22,7 @@ _FILE = (0, 0)  # the lines of a comment for the whole script
 
 
 def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
-    """Yield those of a script's lines."""
+    """Yield the suppressions in a script's lines."""
     following = _FILE
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
@@ -32,7 +32,7 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
         if match["kind"] == "disable-file":
             covered = _FILE
         elif not line[: match.start()].strip():
-            if following[0] <= number:  # else it is one of several before the same line
+            if following[0] <= number:  # else several comments stand before the same line
                 following = _next_command(lines, number)
             covered = following
         names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []
@@ -42,7 +42,7 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
 
 
 def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
-    """Return the next line that is not a linter's comment, and the last of its continuations."""
+    """Return the first and the last line of the next command, past the comments of linters."""
     first = number + 1
     while first <= len(lines) and _OTHERS.match(lines[first - 1]):
         first += 1
@@ -55,12 +55,12 @@ def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
 def not_suppressed(
     findings: Iterable[Finding], comments: Sequence[Suppression]
 ) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
-    """Return the findings that no comment turns off, and lines and rules of comments that turn one off."""
-    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
+    """Return the findings that no comment turns off, and the lines and rules of the comments in use."""
+    starts: dict[tuple[int, int], set[str]] = {}  # lines -> the starts of ids that are off there
     for comment in comments:
         if comment.kind in KINDS:
             starts.setdefault(comment.lines, set()).add(comment.rule)
-    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
+    ranges = (covered for covered in starts if covered[0] < covered[1])  # ranges do not overlap
     around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
     used: set[tuple[tuple[int, int], str]] = set()
     left = []
@@ -82,9 +82,9 @@ def apply_suppressions(
     rules: Sequence[str],
     certain: Sequence[str],
 ) -> list[Finding]:
-    """Return the findings that no comment turns off, and what is wrong with the comments.
+    """Return the findings that no comment turns off, and the findings about the comments.
 
-    `certain` are the ids of rules for which a comment that turns nothing off has no use.
+    `certain` are the ids of rules whose comments are useless if they turn nothing off.
     """
     comments = list(find_suppressions(file, lines))
     left, used = not_suppressed(findings, comments)

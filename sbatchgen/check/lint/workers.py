@@ -1,4 +1,4 @@
-"""A pool of processes that always ends with the call."""
+"""A pool of processes, all of which end with the call."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sbatchgen.base.errors import DocumentError
 
 T = TypeVar("T")
 
-_CHUNK = 8  # names a process gets at once: after Ctrl-C it finishes these
+_CHUNK = 8  # names that a process gets at once, and finishes after Ctrl-C
 
 
 def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> list[T]:
-    """Return what `work` makes of each name, in their order; raises DocumentError if a process was killed."""
+    """Return the results of `work` for the names, in order; raise DocumentError if a process was killed."""
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_with_parent)
     try:
-        with _no_interrupts():  # which the processes inherit
+        with _no_interrupts():  # the processes inherit the blocked signal
             results = pool.map(work, names, chunksize=_CHUNK)
         return list(results)
     except BrokenProcessPool as error:
@@ -45,7 +45,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, even if that is killed."""
+    """End this process when its parent ends, even if the parent is killed."""
 
     def watch() -> None:
         if parent := multiprocessing.parent_process():

@@ -1,4 +1,4 @@
-"""Read what sbatch reads in a script, and say why it refuses it, without an sbatch: `read` of `reader`.
+"""A reader of scripts that reads and refuses as sbatch does, without an sbatch: `reader.read_script`.
 
-Of the rest of sbatchgen it needs only `units`, and no other library.
+The folder needs only `units` of the rest of sbatchgen, and no other library.
 """

@@ -1,17 +1,17 @@
-"""The indices of --array, as slurmctld reads them: the same from 20.11 to 26.05."""
+"""The indices of --array, as slurmctld of 20.11 to 26.05 reads them."""
 
 import re
 
 from sbatchgen.base.units import number
 
-_LARGEST = 10**18  # about what a long holds
-# 3, 1-9 or 1-9:2%4, in which a bracket may surround each number, and no number is 0.
+_LARGEST = 10**18  # about the largest long of C
+# 3, 1-9 or 1-9:2%4. A bracket may surround each number, and a missing number is 0.
 _NUMBER = r"\s*([+-]?[0-9]*)\]?"
 _ITEM = re.compile(rf"\[?{_NUMBER}(?:-{_NUMBER}(?::{_NUMBER})?)?(?:%.*)?", re.DOTALL)
 
 
 def indices(text: str) -> tuple[range, ...] | None:
-    """Return the indices, one range an item; no range for an empty text. None: slurmctld refuses it.
+    """Return a range of indices for each item of the text; None if slurmctld refuses the text.
 
     MaxArraySize is not checked.
     """

@@ -1,6 +1,6 @@
-"""The options together: which ones sbatch refuses side by side, and counts of GPUs that do not match.
+"""Combinations of options that sbatch refuses, and counts of GPUs that do not match.
 
-Of GPUs and other generic resources it checks what people get wrong: a resource with a type and without,
+The checks of GPUs and other generic resources cover common mistakes: a resource with and without a type,
 shards beside GPUs, and counts for the job, its nodes and its tasks. Source: Slurm's gres_job_state_validate,
 22.05 to 26.05.
 """
@@ -17,13 +17,13 @@ INVALID = "Invalid generic resource (gres) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
 _UNLIMITED = 2**32
-# With these, other counts follow from the rest, or another cluster has other resources.
+# With these options, Slurm derives other counts, or another cluster has other resources.
 _NOT_CHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
     *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
 _PER = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
-Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, then by job, node and task
+Requests = dict[tuple[str, str], dict[str, int]]  # counts by name and type, then by job, node and task
 
 
 def check_options(options: Mapping[str, str], *, slurm: str) -> None:
@@ -46,7 +46,7 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
     if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
         raise RefusedError(MIXED)
     if "cpus-per-gpu" in options:
-        return  # sbatch forgets what is wrong with GPUs that have a type
+        return  # sbatch then forgets its complaint about typed GPUs
     if "gpu" in names and names & {"mps", "shard"}:
         raise RefusedError(INVALID)
     for (name, _), counts in requests.items():
@@ -62,7 +62,7 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
         if option == "gpus-per-task" and slurm < "23.02":
             amounts = amounts or (("", 1),) * bool(value)  # a word counts as one GPU
         elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
-            continue  # later releases take anything, and no number for 0
+            continue  # later releases take any word, and read a missing number as 0
         for kind, amount in amounts:
             requests.setdefault(("gpu", kind), {})[per] = amount
     for name, kind, amount in gres.requested(options.get("gres", ""), slurm=slurm):
@@ -71,17 +71,17 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
 
 
 def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes that --nodes and --nodelist say."""
+    """Return the smallest and the largest number of nodes in --nodes and --nodelist."""
     low, high = node_range(options["nodes"], slurm=slurm) if "nodes" in options else (0, None)
     if "nodelist" in options:
         low, high = max(low, len({*hosts(options["nodelist"])})), None
-    if "ntasks" in options:  # of more nodes than tasks, Slurm takes fewer
+    if "ntasks" in options:  # Slurm takes no more nodes than tasks
         low = min(low, count("ntasks", options["ntasks"], slurm=slurm))
     return low, high or _UNLIMITED
 
 
 def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
-    """Return the number of tasks that --gpus-per-task is for; None where the options do not decide it."""
+    """Return the number of tasks to which --gpus-per-task applies; None if the options leave it open."""
     if "ntasks" in options:
         return count("ntasks", options["ntasks"], slurm=slurm)
     low, high = _node_counts(options, slurm)

@@ -1,4 +1,4 @@
-"""Read words as options, as the C library's getopt_long does for sbatch: it stops at the first other word.
+"""Reader of options that works like getopt_long for sbatch: it stops at the first word that is no option.
 
 Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
 """
@@ -11,28 +11,28 @@ from sbatchgen.check.sbatch.header import Token
 from sbatchgen.check.sbatch.option_table import ALIASES, HasArgument, Spec
 from sbatchgen.check.sbatch.values import fold
 
-MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
+MAIL_TYPES_REPLACE = "25.05"  # before this release, the events of several --mail-type add up
 
 
 @frozen(kw_only=True, slots=True)
 class Option:
-    """An option where it is given."""
+    """One use of an option."""
 
     spec: Spec  # its row in the table of options
-    word: Token  # the word that names it, such as -t10 or --part=gpu
+    word: Token  # the word that names the option, such as -t10 or --part=gpu
     value: str | None = None  # its argument, or None
-    # The word that holds the argument; the same word where it is glued to the option.
+    # The word that holds the argument; `word` in --name=VALUE and -nVALUE.
     value_word: Token | None = None
-    value_start: int = 0  # where in value_word's text it starts
+    value_start: int = 0  # the offset of the argument in value_word's text
 
     @property
     def name(self) -> str:
-        """Return the long name, also of a shortened name or a letter."""
+        """The long name, also for a shortened name or a letter."""
         return ALIASES.get(self.spec.name, self.spec.name)
 
     @property
     def line(self) -> int:
-        """Return the line of the option."""
+        """The line of the option."""
         return self.word.line
 
     @property
@@ -43,14 +43,14 @@ class Option:
 
 @frozen(kw_only=True, slots=True)
 class Stop:
-    """The end of the reading: the complaint of getopt, or the word that is not an option."""
+    """The place where getopt stops: its complaint, or a word that is no option."""
 
     word: Token
     complaint: str = ""
 
 
 def counting(before: Option | None, use: Option, slurm: str) -> Option:
-    """Return the use that counts of an option given again: the last one, or the events of both --mail-type.
+    """Return the use that wins if an option is repeated: the last use, or both lists of --mail-type.
 
     NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
     """
@@ -62,7 +62,7 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
 
 
 def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
-    """Yield the options in these words, and a Stop where getopt stops; `on`: read on after that word."""
+    """Yield the options in words, and a Stop where getopt stops; with `on`, continue after a Stop."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -101,7 +101,7 @@ def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Op
 
 
 def _cluster(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """Yield the options of a word like -HO or -n4."""
+    """Yield the options in a word of letters, such as -HO or -n4."""
     for end, letter in enumerate(word.text[1:], start=2):
         spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:

@@ -1,4 +1,4 @@
-"""Lists of generic resources, such as gpu:a100:2,shard:4: what each item asks for.
+"""Lists of generic resources, such as gpu:a100:2,shard:4: the name, type and count of each item.
 
 Source: Slurm's gres.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
@@ -13,28 +13,28 @@ from sbatchgen.base.units import GRES, NEWEST, number
 _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
 _NAME = re.compile("(?:gres[:/])?([^:=]*)")
-_BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # as in "gpu:GTX 1080 Ti:1"
-OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of one
+_BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # such as "gpu:GTX 1080 Ti:1"
+OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of a GPU
 _SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
 
 
 def parted(text: str) -> tuple[str, str]:
-    """Return the items of a --gres that are GPUs or parts of them, and the others."""
+    """Return the items of a --gres that are GPUs or parts of GPUs, and the other items."""
     items = [item for item in text.split(",") if item]
     gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in OF_GPUS]
     return ",".join(gpus), ",".join(item for item in items if item not in gpus)
 
 
 def is_slice(kind: str) -> bool:
-    """Return whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
+    """Return whether a type is a slice of a GPU (MIG), such as 1g.10gb or nvidia_a100_3g.20gb."""
     return bool(re.search(_SLICE, kind))
 
 
 @lru_cache(maxsize=1024)
 def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
-    """Return what each item of a --gres asks for, up to the first that is wrong."""
-    counts: dict[tuple[str, str], int] = {}  # the last counts of what is given twice
+    """Return the request of each item of a --gres, up to the first item that Slurm refuses."""
+    counts: dict[tuple[str, str], int] = {}  # the last count wins if an item is repeated
     with suppress(ValueError):
         for name, kind, count in items(text, slurm=slurm):
             counts[name, kind] = count
@@ -42,7 +42,7 @@ def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
 
 
 def requested_gpus(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
-    """Return type and count of each item of a --gpus option; None where it is not given."""
+    """Return the type and count of each item of a --gpus option; None without the option."""
     if text is None:
         return None
     return tuple((kind, count) for _, kind, count in requested(of_gpus(text), slurm=slurm))
@@ -54,7 +54,7 @@ def of_gpus(text: str) -> str:
 
 
 def items(text: str, *, slurm: str) -> Iterator[Amount]:
-    """Yield what each item of a --gres asks for, if anything; raises ValueError for what Slurm refuses."""
+    """Yield the request of each item of a --gres; raise ValueError for an item that Slurm refuses."""
     for item in filter(None, () if text.lower() == "none" else text.split(",")):
         resource = item
         if prefix := re.match("gres([:/])", item):
@@ -78,7 +78,7 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
 
 
 def amount(text: str) -> int | None:
-    """Return a count, with or without a unit; None for what is not a count."""
+    """Return a count, with or without a unit; None for other texts."""
     match = _AMOUNT.fullmatch(text)
     if match is None:
         return None

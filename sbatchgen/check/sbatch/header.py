@@ -1,7 +1,7 @@
-"""The header of an sbatch script: whether sbatch accepts the file, its directives, and their words.
+"""The header of a script: whether sbatch accepts the file, the directives, and their words.
 
-The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, releases 20.11 to
-26.05, and the behaviour of sbatch 22.05.8.
+sbatch has its own rules of quoting, not those of a shell. Source: Slurm's sbatch, releases 20.11 to 26.05,
+and the behaviour of sbatch 22.05.8.
 """
 
 import re
@@ -20,13 +20,13 @@ _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
 _CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
-# Before 24.05 `\ ` ended a word; later it is a space in it.
+# Before 24.05, `\ ` ended a word; from 24.05 on, it is a space in the word.
 _WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
 _PIECES = re.compile(rf"{_PIECE}|\\ ")
 _QUOTING = re.compile(r"""["'\\#]""")
 _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
-_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
+_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB up to this number of lines without a #
 
 _OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
 # Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF, RFC 36 of Flux.
@@ -40,7 +40,7 @@ _OTHERS = {
 
 
 class Kind(Enum):
-    """The meaning for sbatch of a line that looks like a directive."""
+    """The kind of a line that looks like a directive, as sbatch reads the line."""
 
     SBATCH = "directive"
     SEPARATOR = "start of the next component"
@@ -52,50 +52,50 @@ class Kind(Enum):
 
 
 READ = (Kind.SBATCH, Kind.SEPARATOR)
-FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates them, which is not done here
+FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates these lines; this module does not
 _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
 
 
 @frozen(kw_only=True, slots=True)
 class Token:
-    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1."""
+    """An argument without its quotes and escapes, as sbatch reads it. Lines and columns count from 1."""
 
     text: str  # the argument
     line: int
-    column: int  # where in the line it starts
-    end: int  # the column after it
+    column: int  # the column where the argument starts
+    end: int  # the column after the argument
 
     def span(self, start: int) -> tuple[int, int]:
-        """Return the columns after the first `start` characters; of a quoted word, all its columns."""
+        """Return the columns after the first `start` characters; all columns of a quoted word."""
         is_plain = self.end - self.column == len(self.text)
         return self.column + start * is_plain, self.end
 
 
 @frozen(kw_only=True, slots=True)
 class Directive:
-    """A line of the script that sbatch reads as a directive, or that looks like one."""
+    """A line of the script that is a directive, or looks like a directive."""
 
     kind: Kind  # its meaning for sbatch
     text: str  # the line
     line: int  # its number
     column: int  # the column of the #
-    # Its component of a heterogeneous job, from 0; -1 where sbatch reads nothing, and for #PBS and #BSUB,
-    # which count in each.
+    # The number of its component in a heterogeneous job, from 0. It is -1 for a line that sbatch ignores, and
+    # for #PBS and #BSUB, which count for each component.
     component: int = -1
-    words: tuple[Token, ...] = ()  # its arguments; empty where sbatch reads nothing
-    fault: Message | None = None  # the error that ends the reading in this line, such as an open quote
+    words: tuple[Token, ...] = ()  # the arguments; empty for a line that sbatch ignores
+    fault: Message | None = None  # the error of this line that ends sbatch, such as an open quote
 
 
 class OtherScheduler(NamedTuple):
-    """A scheduler that is not Slurm, and what a script asks of this scheduler."""
+    """Another scheduler than Slurm, and its directives in a script."""
 
     name: str
     lines: tuple[int, ...]  # the numbers of its directives
-    mark: str  # the first word of the first of them, such as #PBS
+    mark: str  # the first word of its first directive, such as #PBS
 
 
 def check_file(script: bytes) -> None:
-    """Raise RefusedError for a file that is not a script for sbatch."""
+    """Raise RefusedError for a file that sbatch does not take for a script."""
     if not script:
         raise RefusedError("Batch script is empty!", 1, 1)
     if not script.partition(b"\0")[0].strip(BLANKS.encode()):
@@ -109,7 +109,7 @@ def check_file(script: bytes) -> None:
 
 
 def other_scheduler(text: str) -> OtherScheduler | None:
-    """Return the scheduler whose directives begin a script; None if one line is, or looks like, Slurm's."""
+    """Return the scheduler whose directives begin a script; None if a line looks like Slurm's directives."""
     if _OF_SLURM.search(text):
         return None
     command = _COMMAND.search(text)
@@ -121,12 +121,12 @@ def other_scheduler(text: str) -> OtherScheduler | None:
 
 
 def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
-    """Return the directives of a script, and the lines that look like one, in order."""
-    spaces = line_of(slurm) >= "24.05" or "\\ " not in text  # is it in a word? before, it ended the word
+    """Return the directives of a script, and the lines that look like directives, in order."""
+    spaces = line_of(slurm) >= "24.05" or "\\ " not in text  # whether a word may hold an escaped space
     return _directives(text, spaces=spaces)
 
 
-@lru_cache(maxsize=2)  # for a script that is read by several releases
+@lru_cache(maxsize=2)  # rules read a script as several releases do
 def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
     return tuple(_each(text, spaces=spaces))
 
@@ -170,7 +170,7 @@ def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) ->
         elif line[stop : stop + 1] in ("'", '"'):
             fault = f"Unmatched `{line[stop]}` in [{line[at:]}]"
         text = _unquoted(line[start:stop])
-        if fault or not text:  # there is no word at the end, at a comment, and in empty quotes
+        if fault or not text:  # no word follows: the line ends, a comment begins, or quotes are empty
             break
         words.append(Token(text=text, line=number, column=start + 1, end=stop + 1))
         at = stop + (line[stop : stop + 1] == "\\")

@@ -11,20 +11,20 @@ from itertools import product
 from sbatchgen.base.units import number
 
 _MOST = 64 * 1024  # hosts of a list
-_ITEM = re.compile(r"(?:[^\[, \t]|\[[^\]]*\]?)+")  # a comma or a blank in brackets does not part
-_Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and how many digits each has at least
+_ITEM = re.compile(r"(?:[^\[, \t]|\[[^\]]*\]?)+")  # a comma or a blank in brackets does not end an item
+_Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and the least number of digits
 _RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
 
 
 def expanded(text: str) -> list[str]:
-    """Return the hosts of a list, none for more than 65,536; raises ValueError for what is not a list."""
+    """Return the hosts of a list, or [] for more than 65,536; raise ValueError for other texts."""
     parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
     return [name for part in parts for name in _names(*part)] if count <= _MOST else []
 
 
 def hosts(text: str) -> list[str]:
-    """Return the names; no names for a file, for a function of slurmctld, and for what is not a list."""
+    """Return the hosts of a list; [] for a file, for a function of slurmctld, and for other texts."""
     try:
         return [] if {"/", "{"} & {*text} else expanded(text)
     except ValueError:
@@ -32,7 +32,7 @@ def hosts(text: str) -> list[str]:
 
 
 def _part(item: str) -> tuple[list[str], list[_Numbers]]:
-    """Return the texts around the brackets of an item, and the numbers in the brackets."""
+    """Return the texts around the brackets of an item, and the numbers inside."""
     pieces = re.split(r"\[([^\]]*)\]", item.replace("[[", "[").replace("]]", "]"))
     texts = pieces[::2]
     if any("[" in text or "]" in text for text in texts):

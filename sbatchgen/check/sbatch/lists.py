@@ -11,7 +11,7 @@ from sbatchgen.base.units import number
 from sbatchgen.check.sbatch.values import fold
 
 _KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer", "expand")
-# What follows a job id, as in 12_3 or 12+5, is not checked.
+# The text after a job id, such as _3 in 12_3 or +5 in 12+5, is not checked.
 _ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
 _BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")
 _FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
@@ -20,7 +20,7 @@ _LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
 
 
 def check_dependency(text: str) -> None:
-    """Raise ValueError, with why slurmctld refuses conditions; states, as in 1(failed), are not checked."""
+    """Raise ValueError with the reason if slurmctld refuses conditions; 1(failed) is not checked."""
     if text in ("", "0") or "(" in text or "[" in text:
         return
     for condition in re.split("[,?]", text):
@@ -39,7 +39,7 @@ def check_dependency(text: str) -> None:
 
 
 def features(text: str) -> tuple[str, ...]:
-    """Return the names of the features, each as often as it is given.
+    """Return the names of the features in a list, with repetitions.
 
     Raises ValueError, with the reason, if slurmctld refuses the list whatever features its nodes have.
     """
@@ -53,15 +53,12 @@ def features(text: str) -> tuple[str, ...]:
 
 
 def is_flat(text: str) -> bool:
-    """Return whether a list has features that are all wanted, or any of them, without counts and brackets."""
+    """Return whether a list joins features by & alone or by | alone, without counts and brackets."""
     return bool(_FLAT.fullmatch(text))
 
 
 def matches(text: str, having: Collection[str]) -> bool:
-    """Return whether a node with these features may be what the list wants.
-
-    True of a list that is not flat.
-    """
+    """Return whether a node with these features may match the list; true for a list that is not flat."""
     if not is_flat(text):
         return True
     wanted = re.split(r"[&,|]", text)
@@ -69,7 +66,7 @@ def matches(text: str, having: Collection[str]) -> bool:
 
 
 def licenses(text: str) -> dict[str, int]:
-    """Return how many of each licence are wanted; 0 for one that is only named.
+    """Return the requested number of each licence: 1 for a plain name, 0 for a number without digits.
 
     Raises ValueError, with the reason, if slurmctld refuses the list whatever licences it has.
     """

@@ -12,7 +12,7 @@ ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the o
 
 
 class HasArgument(Enum):
-    """Whether an option takes one; an optional one counts only after `=` or glued to a short option."""
+    """Whether an option takes an argument; an optional argument needs `=`, or follows a letter directly."""
 
     NONE = "-"
     REQUIRED = "="
@@ -24,14 +24,14 @@ class Spec(NamedTuple):
 
     name: str  # its long name, without dashes
     short: str  # its letter, or ""
-    argument: HasArgument  # whether it takes one
-    early: bool = False  # it counts on the command line only: a directive that holds it does nothing
-    per_component: bool = False  # it does not carry over to the next component of a heterogeneous job
+    argument: HasArgument  # whether it takes an argument
+    early: bool = False  # whether the option only counts on the command line, not in a directive
+    per_component: bool = False  # whether each component of a heterogeneous job needs the option again
 
 
 @cache
 def specs(release: str) -> dict[str, Spec]:
-    """Return the options of a release, by long name; raises ValueError as `line_of` does."""
+    """Return the options of a release, by long name; raise ValueError as `line_of` does."""
     return {
         name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
         for name, short, argument, _ in _rows(line_of(release))
@@ -50,13 +50,13 @@ def variables(release: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def value_kinds() -> dict[str, str]:
-    """Return what kind of value each option has, for those whose values are checked."""
+    """Return the kind of value of each option whose values are checked."""
     return {name: kind for name, _, _, kind in _rows(NEWEST) if kind != "."}
 
 
 @cache
 def line_of(release: str) -> str:
-    """Return the release line, 22.05 of 22.05.8; raises ValueError for one that is not in RELEASES."""
+    """Return the release line, 22.05 of 22.05.8; raise ValueError for a line that is not in RELEASES."""
     line = ".".join(release.split(".")[:2])
     if line not in RELEASES:
         raise ValueError(f"Slurm {release} is not known; known are {', '.join(RELEASES)}")
@@ -64,7 +64,7 @@ def line_of(release: str) -> str:
 
 
 def _rows(line: str) -> Iterator[list[str]]:
-    """Yield name, letter, argument and kind of value of each option of a release."""
+    """Yield the name, letter, argument and kind of value of each option of a release."""
     for *cells, since, until in _table("options.txt"):
         if since.strip(".") <= line and (until == "." or line <= until):
             yield cells
@@ -72,6 +72,6 @@ def _rows(line: str) -> Iterator[list[str]]:
 
 @cache
 def _table(name: str) -> list[list[str]]:
-    """Return the cells of a file whose first lines say what they are."""
+    """Return the cells of a table; the first lines of the file describe them."""
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if not line.startswith("#")]

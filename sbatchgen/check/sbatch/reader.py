@@ -1,15 +1,15 @@
-"""Read a script as sbatch does: its directives, its options, and why it refuses them, without an sbatch.
+"""Reader of scripts that works like sbatch: directives, options, and the reason of a refusal.
 
     script = read_script(text, slurm="22.05")
     script.options["time"].value        # "1:30:00"
-    script.refusal                      # what sbatch would say where it refuses the script
+    script.refusal                      # the message with which sbatch refuses the script, or None
 
-It judges as sbatch itself does before it asks slurmctld; it holds no rules. Not read are files that an
-option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid), other
-clusters (--clusters), and SBATCH_ variables; options of a site's plugins come from the caller. The options
-that sbatch translates from #PBS and #BSUB lines are not known here: the options of such a script are not
-compared with each other. What slurm.conf decides is not judged, and rare values are let pass. What came
-between 22.05 and 26.05 counts from the release whose source has it first.
+The reader judges as sbatch does before sbatch asks slurmctld, and holds no rules. These are not read: files
+that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid),
+other clusters (--clusters), and SBATCH_ variables. The caller gives the options of a site's plugins. Options
+from #PBS and #BSUB lines, which sbatch translates, are unknown here, so combinations of options are not
+checked in such a script. Settings of slurm.conf are not judged, and rare values pass. A change between 22.05
+and 26.05 counts from the first release whose source has it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ from sbatchgen.check.sbatch.option_table import Spec, line_of, specs
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import Message, RefusedError, check_value
 
-MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no larger ones
+MAX_COMPONENTS = 128  # components of a heterogeneous job; Slurm takes no more
 
 
 @dataclass(kw_only=True, slots=True)
 class Component:
-    """A component of a heterogeneous job; the only one of other jobs."""
+    """A component of a heterogeneous job; other jobs have a single component."""
 
-    options: dict[str, Option]  # the options that count, by long name
-    given: list[Option] = field(default_factory=list)  # every use of an option that sbatch reached, in order
+    options: dict[str, Option]  # the use of each option that wins, by long name
+    given: list[Option] = field(default_factory=list)  # each use of an option that sbatch reached, in order
 
 
 @frozen(kw_only=True, slots=True)
@@ -39,18 +39,18 @@ class Script:
     """A script as sbatch reads it."""
 
     directives: tuple[Directive, ...]  # the lines that are directives, or look like directives
-    components: tuple[Component, ...]  # the components of the job; the last may be incomplete
-    refusal: Message | None  # why sbatch ends before it asks slurmctld; None if it does not
-    has_foreign: bool  # whether it takes options from #PBS or #BSUB lines, which are not read here
+    components: tuple[Component, ...]  # the components of the job; the last component may be incomplete
+    refusal: Message | None  # sbatch's message if it refuses the script before it asks slurmctld
+    has_foreign: bool  # whether sbatch takes options from #PBS or #BSUB lines, which are not read here
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """Return the options that count in the first component."""
+        """The options of the first component."""
         return self.components[0].options if self.components else {}
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as this sbatch and the site's plugins do; raises ValueError as `line_of` does."""
+    """Read a script as sbatch of a release with plugins does; raise ValueError as `line_of` does."""
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
@@ -103,7 +103,7 @@ def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
 
 
 def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
-    """Yield the options of a component; raise what ends sbatch."""
+    """Yield the options of a component; raise RefusedError at an error that ends sbatch."""
     for line in lines:
         if line.fault:
             raise RefusedError(*line.fault)

@@ -1,4 +1,4 @@
-"""Options of sbatch that exclude each other, from which release on, and what older releases do with them."""
+"""Options of sbatch that exclude each other, with the first release that refuses both."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -7,15 +7,15 @@ from typing import NamedTuple, Protocol
 class Rivals(NamedTuple):
     """Two options that exclude each other."""
 
-    first: str  # one of them
-    second: str  # the other one
-    since: str  # the first release that refuses them together
-    before: str  # what older releases do with them; "" for a release that is not known here
-    words: str  # what sbatch says
+    first: str  # the name of an option
+    second: str  # the name of the other option
+    since: str  # the first release that refuses both
+    before: str  # the behaviour of older releases; "" if all known releases refuse both
+    words: str  # sbatch's message
 
 
 class Options(Protocol):
-    """Something that knows which options are given."""
+    """A set of given options."""
 
     def __contains__(self, option: str, /) -> bool: ...
 
@@ -40,12 +40,12 @@ RIVALS = (
 
 
 def rivals(options: Options) -> Iterator[Rivals]:
-    """Yield the pairs of options that exclude each other, and that are both given."""
+    """Yield the pairs of given options that exclude each other."""
     return (pair for pair in RIVALS if pair.first in options and pair.second in options)
 
 
 def hint_rivals(options: Options, slurm: str) -> list[str]:
-    """Return the options for which sbatch drops --hint."""
+    """Return the given options that make sbatch drop --hint."""
     later = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
     names = ("ntasks-per-core", "threads-per-core", "extra-node-info", *later)
     return [name for name in names if name in options]

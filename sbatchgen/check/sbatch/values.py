@@ -1,6 +1,6 @@
-"""The values that sbatch itself reads, where people mistype them: times, sizes, counts, signals, words.
+"""The values that sbatch itself checks: times, sizes, counts, signals and words.
 
-What is refused here is refused by every sbatch; rare forms are let pass. Source: sbatch(1), Slurm 22.05 to
+Each sbatch refuses the values that this module refuses. Rare forms pass. Source: sbatch(1), Slurm 22.05 to
 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
@@ -12,7 +12,7 @@ from sbatchgen.base import units
 from sbatchgen.check.sbatch.option_table import value_kinds
 
 BLANKS = " \t\n\v\f\r"
-INFINITE = 0xFFFFFFFF  # minutes of no time limit
+INFINITE = 0xFFFFFFFF  # the minutes that stand for no time limit
 _MAIL_EVENTS = """
 NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT ARRAY_TASKS TIME_LIMIT TIME_LIMIT_50 TIME_LIMIT_80
 TIME_LIMIT_90
@@ -36,7 +36,7 @@ _DATE = (
 )
 _HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"
 _MORNING = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
-# sbatch reads a capital T as what is between a date and an hour.
+# sbatch takes a capital T for the separator between a date and an hour.
 _WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
 _FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_WORD})?)?\s*)?"
 _RATE = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"
@@ -66,11 +66,11 @@ _PATTERNS = {
     "segment": r"\s*\+?\d*",
     "specialized": r"\s*\+?\d*",
     "user-env": "[0-9]*[ls]?",
-    "env-file": "[^$~].*",  # sbatch expands nothing
+    "env-file": "[^$~].*",  # sbatch expands neither $ nor ~
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
-_NARROWER = (  # kind of value, first release, the release after the last one, all that these releases take
+_NARROWER = (  # kind of value, first release, first release after the last, all values that these take
     ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
     ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
 )
@@ -93,17 +93,17 @@ _MESSAGES = {
 class Message(NamedTuple):
     """A message of sbatch that refuses a script."""
 
-    text: str = ""  # the most telling part of its message; "" where it only prints a help text
-    line: int = 0  # the line that it is about; 0 for no single one
-    column: int = 0  # where in the line
+    text: str = ""  # the most telling part of the message; "" if sbatch only prints a help text
+    line: int = 0  # the line that the message is about; 0 for no single line
+    column: int = 0  # the column in the line
 
 
 class RefusedError(Exception):
-    """sbatch ends here, refusing the job; its arguments make a Message."""
+    """The refusal of a job by sbatch; the arguments make a Message."""
 
 
 class Signal(NamedTuple):
-    """A value of --signal: its flags (of "R" and "B"), the number, and the seconds before the time limit."""
+    """A value of --signal: flags ("R", "B"), the signal's number, and the seconds before the time limit."""
 
     flags: str
     number: int
@@ -111,7 +111,7 @@ class Signal(NamedTuple):
 
 
 def check_value(option: str, text: str, *, slurm: str) -> None:
-    """Raise RefusedError for a value that sbatch does not take."""
+    """Raise RefusedError for a value that sbatch refuses."""
     kind = value_kinds().get(option, "")
     if kind in ("count", "switches"):
         count(option, text.partition("@")[0] if kind == "switches" else text, slurm=slurm)
@@ -143,12 +143,12 @@ def _is_taken_by(slurm: str, kind: str, text: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """Return the text with the 26 capitals of ASCII made small, all that C's strcasecmp knows."""
+    """Return the text with ASCII's capitals in lower case, as C's strcasecmp compares texts."""
     return text.lower() if text.isascii() else re.sub("[A-Z]+", lambda match: match[0].lower(), text)
 
 
 def count(option: str, text: str, *, slurm: str) -> int:
-    """Return a count, such as that of --ntasks; raises RefusedError if sbatch refuses it."""
+    """Return the count in an option such as --ntasks; raise RefusedError if sbatch refuses the text."""
     match = _COUNT.fullmatch(text)
     value = units.number(match[1]) if match else 0
     if not value:
@@ -159,20 +159,23 @@ def count(option: str, text: str, *, slurm: str) -> int:
 
 
 def minutes(text: str) -> int | None:
-    """Return the minutes of a time limit, rounded up; INFINITE for no limit, None for an invalid time."""
+    """Return the minutes of a time limit, rounded up; INFINITE without a limit, None for an invalid time."""
     if fold(text) in ("infinite", "unlimited") or _NEGATIVE.fullmatch(text):
-        return INFINITE  # Slurm takes a negative time for a very long one
+        return INFINITE  # Slurm takes a negative time for a very long time
     seconds = units.seconds(f"{text}0" if _DAYS.fullmatch(text) else text)
     return None if seconds is None else -(-seconds // 60)
 
 
 def mebibytes(text: str) -> int | None:
-    """Return the MiB of a memory size; None for an invalid one."""
+    """Return the MiB of a memory size; None for an invalid size."""
     return units.mebibytes(re.sub(r"^\s*(?:\+|-(?=0+(?![0-9])))?", "", text))
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes, since 23.02 also of a list (2,4,8 or 1-15:4); or RefusedError."""
+    """Return the smallest and the largest number of nodes; raise RefusedError if sbatch refuses the text.
+
+    Since 23.02 the text may be a list, such as 2,4,8 or 1-15:4.
+    """
     if slurm >= "23.02" and _SIZES.fullmatch(text):
         sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
         return min(sizes), max(sizes)
@@ -194,7 +197,7 @@ def _nodes(digits: str, letters: str) -> int:
 
 
 def read_signal(text: str) -> Signal | None:
-    """Read a value of --signal; None for an invalid one."""
+    """Return the value of a --signal; None for an invalid value."""
     match = _SIGNAL.fullmatch(text.strip(BLANKS))
     if match is None:
         return None
