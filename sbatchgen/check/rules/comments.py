@@ -1,4 +1,4 @@
-"""What is wrong with comments that turn rules off: SB001 and SB002."""
+"""Rules about comments that turn rules off: SB001 and SB002."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Suppression:
 
     rule: str  # the rule's id, or the start of it; empty if the comment names no rule
     kind: str  # the word before the equals sign
-    lines: tuple[int, int]  # the first and the last line that it counts for
-    at: Place  # where the rule is named
+    lines: tuple[int, int]  # the first and the last line where the rule is off
+    at: Place  # the place of the rule's name
 
 
 @frozen(kw_only=True)
 class Applied:
-    """The comments of a script and what they met."""
+    """The comments of a script, and those without effect."""
 
-    comments: Sequence[Suppression]  # each rule that one names
-    idle: Sequence[Suppression]  # those that turned nothing off, where that is certain
+    comments: Sequence[Suppression]  # a suppression for each rule in a comment
+    idle: Sequence[Suppression]  # the suppressions that certainly turn nothing off
     rules: Sequence[str]  # the ids of all rules
 
 
@@ -66,16 +66,16 @@ def _idle(applied: Applied) -> Iterator[Hit]:
 
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
-    """Return whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
+    """Return whether an id of these rules, of the removed rules or of shellcheck begins with `start`."""
     of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
     return of_shellcheck or starts_id(start, (*rules, *RETIRED))
 
 
 def starts_id(start: str, rules: Iterable[str]) -> bool:
-    """Return whether one of these ids starts so."""
+    """Return whether an id of these rules begins with `start`."""
     return bool(start) and any(rule.startswith(start) for rule in rules)
 
 
 def removal(rule: str) -> str:
-    """Return what to say to those who name a rule that was removed."""
+    """Return the message for a rule that was removed."""
     return f"rule {rule} was removed"

@@ -1,7 +1,7 @@
-"""Images, mounts, and what gets into a container.
+"""Rules about containers: images, mounts, GPUs, and the programs inside.
 
-What pyxis takes and refuses: its README and args.c (0.24). Apptainer: its user documentation (1.3), pages
-"Bind Paths and Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
+Sources: README and args.c of pyxis (0.24); Apptainer's user documentation (1.3), pages "Bind Paths and
+Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
 _DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
-# A driver that is mounted by hand, and a flag in a variable.
+# A driver that the script mounts itself, and a flag in a variable.
 _BY_HAND = re.compile(
     r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
     re.IGNORECASE,
@@ -49,12 +49,12 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     given = any(GPU_FLAGS & container.options.keys() for container in containers)
     if given or not containers or GPU_VARIABLES & variables:
         return
-    if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's devices are those of /dev
+    if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's GPUs are devices of /dev
         return
-    if _DRIVER.search(script.text):  # mounted by hand
+    if _DRIVER.search(script.text):  # the script mounts the driver itself
         return
     for container in containers:
-        if container.trains and not container.image.startswith("instance:"):  # which has what it started with
+        if container.trains and not container.image.startswith("instance:"):  # instances have own flags
             what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
             yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
 
@@ -69,7 +69,7 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
             continue
         if not script.makes_log_folders or not image.startswith("/") or "$" in image:
-            continue  # only where it is submitted
+            continue  # the path is only known on the host of the submission
         missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
         if missing and not _MAKES_IMAGE.search(script.text):
             what = f"image '{image}' does not exist here"
@@ -117,7 +117,7 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/skypilot-org/skypilot/pull/9181",
 )
 def _meets_at_home(script: JobScript) -> Iterator[Hit]:
-    """Find a file below ~ that one node writes and others wait for, where each node has a home of its own."""
+    """Find a file below ~ that one node writes and others wait for, if each node has its own home."""
     for launch in script.steps:
         step = launch.step
         if step is None or (launch.nodes or 0) < 2 or "container-image" not in step.options:
@@ -131,7 +131,7 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
                 what = f"~/{min(both)} is in the container's home, which each node has for itself: what one "
                 what += "node writes there, the others never see"
                 fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
-                is_sure = "no-container-mount-home" in step.options  # else the site's enroot.conf decides
+                is_sure = "no-container-mount-home" in step.options  # else enroot.conf of the site decides
                 yield Hit(script.at_word(launch.command), what, fix, None if is_sure else "info")
                 return
 
@@ -148,7 +148,7 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
             continue
         last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
         name, colon, tag = last.partition(":")
-        is_registry = "." in name and "/" not in container.image  # without an image: SB146
+        is_registry = "." in name and "/" not in container.image  # SB146 reports a registry without an image
         if "$" in name or is_registry or (colon and tag != "latest"):
             continue
         what = f"'{container.image}' names no version: a restart may get a newer image from the registry"
@@ -160,14 +160,14 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
         for option, value, _ in container.uses:
-            # A variable of several options, as BINDS="-B /a:/x -B /b:/y", that bash splits into words later.
+            # A variable with several options, such as BINDS="-B /a:/x -B /b:/y": bash splits the value later.
             if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
             before, plain = "", value
-            while before != plain:  # ${DATA:-/data} and the like would divide the list
+            while before != plain:  # the colon in ${DATA:-/data} does not divide the list
                 before, plain = plain, _EXPANSION.sub("$X", plain)
             at = container.options[name][1]
-            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # by a variable
+            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # an empty variable
             for item in plain.split(",") if not is_unset else ():
                 if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
@@ -175,9 +175,9 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
 
 
 def _of_pyxis(item: str) -> str:
-    """Return why pyxis refuses a mount.
+    """Return the reason why pyxis refuses a mount; "" if pyxis takes the mount.
 
-    Empty if it does not. Source: args.c, add_mount and parse_mount_option.
+    Source: args.c, add_mount and parse_mount_option.
     """
     source, *rest = item.split(":", 2)
     if not source or (rest and not rest[0]):
@@ -193,7 +193,7 @@ def _of_pyxis(item: str) -> str:
 
 
 def _of_apptainer(item: str) -> str:
-    """Return why Apptainer refuses a bind path; empty if it does not."""
+    """Return the reason why Apptainer refuses a bind path; "" if Apptainer takes the path."""
     source, *rest = item.split(":")
     if rest and not source:
         return "an empty source"
@@ -225,7 +225,7 @@ def _home(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/21404",
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
-    """Find commands in the string of a container's shell: few images have Slurm and its key."""
+    """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
     held = script.launches if "container" in script.text or "exec" in script.text else ()
     for launch in () if _HAS_SLURM.search(script.text if held else "") else held:
         if not (launch.container or (launch.step and "container-image" in launch.step.options)):
@@ -234,9 +234,9 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
             option = shell.option("command") if shell.name in SHELLS else None
             string = option.value_word if option else None
             if not string or tool.body.source.fixed or string.source is not script.body.source:
-                continue  # the value of a variable, whose $( ) ran in the script
+                continue  # the value of a variable: its $( ) ran in the script
             traps = [each for _, trap in tool.body.traps for each in trap.commands]
-            is_later = string.text.startswith("'")  # in double quotes $( ) runs in the script
+            is_later = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *traps):
                 if command.name in _OF_SLURM and (is_later or not command.context.substitution):
                     what = f"{command.name} runs inside the container, and few images have Slurm"
@@ -260,7 +260,7 @@ _HAS_SLURM = re.compile(
     report="https://github.com/NVIDIA/pyxis/issues/157",
 )
 def _outside(script: JobScript) -> Iterator[Hit]:
-    """Find a command after a semicolon, as in srun --container-image=X A; B."""
+    """Find a command after a semicolon, such as B in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
     inside = {id(container.command) for container in script.containers}
     for first, second in pairwise(commands):

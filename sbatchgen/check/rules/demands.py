@@ -1,7 +1,7 @@
-"""Tasks, GPUs, CPUs and memory of a job, and what its nodes have of them: SB131 to SB133, SB207 to SB241.
+"""Rules that compare a job's tasks, GPUs, CPUs and memory with its nodes: SB131 to SB133, SB207 to SB241.
 
-A fact that the profile does not give is not judged. Limits that hold whatever the profile says are those of
-Slurm: sbatch(1), slurm.conf(5), gres.html.
+No rule judges a fact that the profile lacks. Limits that hold on all clusters are those of Slurm: sbatch(1),
+slurm.conf(5), gres.html.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
-    """Find what SB131 reports."""
+    """Find options that exclude each other, and options that lack another option."""
     resources = job.resources
     pairs = [*rivals(resources)]
     names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
-    if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
+    if "gpus-per-node" in resources and "gpu" in names:  # sbatch 26.05 compares only the first letters
         before = "--gres counts and --gpus-per-node is ignored"
         typed = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
         typed |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
-        if len(typed) > 1:  # a type beside none: every release refuses it
+        if len(typed) > 1:  # with and without a type: every release refuses the job
             pairs.append(Rivals("gpus-per-node", "gres", "", "", ""))
         else:
             pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
@@ -56,7 +56,7 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
             what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
             of_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
             yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
-    if not (job.is_script or pairs):  # of a script SB135 has these words
+    if not (job.is_script or pairs):  # SB135 reports scripts
         yield from _refused_counts(resources.options, job.slurm)
 
 
@@ -65,7 +65,7 @@ def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
     asked = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
     if asked is None:
         return
-    from sbatchgen.check.sbatch.combination import check_options  # few jobs need them
+    from sbatchgen.check.sbatch.combination import check_options  # few jobs need these modules
     from sbatchgen.check.sbatch.values import RefusedError
 
     try:
@@ -160,9 +160,9 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
 
 
 def _on_each_node(job: Job) -> int | None:
-    """Return the processes that a script starts on each node, 1 if not known; None if tasks follow GPUs.
+    """Return the processes that a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
 
-    Slurm gives a node with more GPUs more of the tasks of --ntasks: each may still have a GPU.
+    Slurm gives a node with more GPUs more tasks of --ntasks, so each task may still have a GPU.
     """
     launches = getattr(job, "trainings", ())
     if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
@@ -172,13 +172,13 @@ def _on_each_node(job: Job) -> int | None:
 
 
 def _untyped(resources: ResourceRequest) -> int:
-    """Return how many GPUs of a node must have one type, although the job names none: not those of --gpus."""
+    """Return how many untyped GPUs a node must supply from one type; --gpus does not count."""
     per_node = resources.gpu_option in ("gres", "gpus-per-node")
     return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
 
 
 def _of_one_type(node: NodeFacts) -> int:
-    """Return the most GPUs of one type that a node has."""
+    """Return the largest number of GPUs of one type on a node."""
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
 
@@ -207,7 +207,7 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
 
 
 def _is_passed_over(option: str, job: Job) -> bool:
-    """Return whether Slurm looks at no type here: since 23.02, at one of --gpus-per-task without a number."""
+    """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE."""
     value = job.resources.options.get(option, "")
     return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
 
@@ -270,7 +270,7 @@ def _shards_for_one(job: Job) -> Iterator[Hit]:
         what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
         what += "duplicate GPU)"
         fix = "use one process per node, or whole GPUs"
-        # The tasks of a script may be meant as its CPUs.
+        # The author of a script may mean CPUs by --ntasks.
         yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
 
 
@@ -326,18 +326,18 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
 
 
 def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
-    """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
+    """Return the most MiB that a job can have on a kind of node; 0 if unknown."""
     largest = node.mem_largest or node.mem_per_node or node.mem_installed
-    shared_out = job.profile.limits.memory_consumable is not False  # else Slurm does not look at the limit
+    shared_out = job.profile.limits.memory_consumable is not False  # else Slurm ignores the limit
     return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
 
 
 def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
-    """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
+    """Return the MiB that a job needs on a kind of node; 0 if unknown."""
     shared_out = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
     whole = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
-    if whole and shared_out:  # all that a node has is the job's
+    if whole and shared_out:  # the job gets all CPUs and GPUs of a node
         cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
     if asked.mem is not None:
         return asked.mem or node.mem_per_node or 0
@@ -347,7 +347,7 @@ def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: N
     if not shared_out:
         return of_gpus
     of_cpus = (partition.mem_per_cpu_default or 0) * cpus
-    if of_gpus:  # and a node also has to have the default memory of the CPUs
+    if of_gpus:  # a node must also have the default memory of the CPUs
         return max(of_gpus, of_cpus)
     return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
 
@@ -381,9 +381,9 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
         asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
         enough = [[shape for shape in shapes if fits(shape)] for fits, _ in _wishes(job, asked, partition)]
         if not all(enough):
-            continue  # other rules tell it
+            continue  # other rules report this
         fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
-        alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
+        alike = asked.ntasks is None and asked.gpus is None  # else some nodes may get less
         nodes = job.resources.nodes if alike else 1
         count = sum(shape.nodes or nodes for shape in fitting)
         what = " and ".join(words for _, words in _wishes(job, asked, partition) if words)
@@ -398,7 +398,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
 
 
 def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
-    """Yield what a job asks of a node: whether a kind has it, and what it is."""
+    """Yield each wish of a job for a node: whether a kind of node fulfils the wish, and the wish in words."""
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
     having = partition.kinds(asked.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":
@@ -411,7 +411,7 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
 
     yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
     if features:
-        from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need it
+        from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
         yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
     others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]
@@ -423,7 +423,7 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
 
 
 def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
-    """Return how many of a generic resource a node has."""
+    """Return a node's count of a generic resource; `unknown` if the profile lacks the count."""
     return unknown if node.gres is None else node.gres.get(Text(name), 0)
 
 
@@ -438,7 +438,7 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
             available = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
-            is_judged = resource == "gpu" or (available and resource == "shard")  # by SB207 and SB212
+            is_judged = resource == "gpu" or (available and resource == "shard")  # SB207, SB212
             if count > available and not is_judged:
                 has = f"{available or 'no'} {resource}"
                 what = f"a node of partition '{name}' has {has}, but {count} were asked for"
@@ -461,7 +461,7 @@ _OF_CONS_TRES = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu nta
 
 
 def _described(shape: NodeShape) -> str:
-    """Return what a kind of node has, in words."""
+    """Return the hardware of a kind of node, in words."""
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
     facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
@@ -470,7 +470,7 @@ def _described(shape: NodeShape) -> str:
 
 
 def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
-    """Return the types of GPUs on nodes that have so many."""
+    """Return the types of GPUs on nodes that have these numbers of GPUs."""
     named = (partition.gpu_type,) if partition.gpu_type else ()
     here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
     return tuple(dict.fromkeys((*named, *here)))

@@ -1,6 +1,6 @@
-"""Lines of a script that sbatch reads as directives, or passes over: SB101 to SB106, and others up to SB136.
+"""Rules about lines that sbatch reads as directives, or ignores: SB101 to SB106, and others up to SB147.
 
-They are exact: the reader reads as sbatch does.
+These rules are exact, as the reader reads scripts as sbatch does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RULES: Rules[JobScript] = Rules()
 
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
 _OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
-_SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # as #xSBATCH and #YBATCH
+_SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # such as #xSBATCH and #YBATCH
 _NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
-_USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
+_USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # a comment about the call of the script
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
@@ -66,9 +66,9 @@ def _late(script: JobScript) -> Iterator[Hit]:
     lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
     late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
     if not late:
-        return  # without reading the body
+        return  # saves reading the body
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
-    late = [line for line in late if comments is None or line in comments]  # else a script writes it
+    late = [line for line in late if comments is None or line in comments]  # else the line is text
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
@@ -102,7 +102,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
 
 
 def unread_lines(script: JobScript) -> Iterator[str]:
-    """Yield lines that were meant as directives, and that sbatch does not read or does not know."""
+    """Yield lines that were meant as directives, but that sbatch ignores or refuses."""
     for check in (_late, _lookalike, unknown_options):
         for hit in check(script):
             yield script.lines[hit.at.line - 1] if isinstance(hit.at, Place) else ""
@@ -132,7 +132,7 @@ def _fault(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB146", "warning", "a # that ends the value of an option", source="sbatch(1)")
 def _cut(script: JobScript) -> Iterator[Hit]:
-    """Find a # within a word: to sbatch a comment starts there, as in nvcr.io#nvidia/pytorch."""
+    """Find a # within a word, such as nvcr.io#nvidia/pytorch: sbatch starts a comment there."""
     for directive in script.sbatch.directives:
         word = directive.words[-1] if directive.kind in READ and directive.words else None
         rest = directive.text[word.end - 1 :] if word else ""
@@ -200,11 +200,9 @@ def _writes_scripts(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:
-    """Return whether a line was meant as a directive.
+    """Return whether a line was meant as a directive: no blank follows its #, and the option is new.
 
-    No blank follows its #, and no other line gives the option.
-
-    With a blank it is mostly switched off on purpose.
+    A line with a blank is usually switched off on purpose.
     """
     match = _SLIP.match(line.text)
     option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
@@ -218,7 +216,7 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
 
 
 def _header(script: JobScript) -> Iterator[tuple[int, str]]:
-    """Yield the comments before the first command, with their numbers."""
+    """Yield the comments before the first command, with the numbers of their lines."""
     for number, line in enumerate(script.lines[1:], start=2):
         if (stripped := line.lstrip()) and stripped[0] != "#":
             return

@@ -1,4 +1,4 @@
-"""Safe edits of a script's body: words and lines inserted without changing anything else."""
+"""Safe edits of a script's body: new words and lines that change nothing else."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sbatchgen.check.script.script import JobScript
 
 
 def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """Return an insertion before a word; none if the word comes from an expansion or another text."""
+    """Return the insertion of a text before a word; () if the word is not written in the script."""
     if word.source is not script.body.source or not word.text or word.text != word.value:
         return ()
     return (Edit(word.line, word.column, word.column, text),)
 
 
 def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """Return an insertion after a word; none if the word comes from an expansion or another text."""
+    """Return the insertion of a text after a word; () if the word is not written in the script."""
     return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
 
 
 def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """Return a new line before a command that always runs; none if another command starts on its line."""
+    """Return a new line before a command that always runs; () if the line has another command before."""
     line = _line(script, command.line)
     if not _is_own(script, command) or line[: command.column - 1].strip():
         return ()
@@ -30,7 +30,7 @@ def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, .
 
 
 def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """Return a new line after a background command that always runs; none if its line continues."""
+    """Return a new line after a background command that always runs; () if its line continues."""
     line = _line(script, command.end_line)
     if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
         return ()

@@ -1,8 +1,8 @@
-"""Variables that are empty where a script uses them: SB335, and elements of lists: SB434.
+"""Rules about variables that are empty at their uses, SB335, and about elements of lists, SB434.
 
-What the environment of the submission, a site or a module may set is not known, so a variable that the script
-does not set is reported only if the text shows that it should: it is set later, or almost under this name, or
-it is the only one, and nothing works without it.
+The environment of the submission, a site or a module may set variables, and is not known. An unset variable
+is therefore reported only in three cases: the script sets the variable later; the script sets a variable with
+nearly the same name; the script sets all other variables, and can't work without this variable.
 
 Source: bash(1), PARAMETERS.
 """
@@ -22,10 +22,10 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-SHORTEST = 5  # characters of a name that can be taken for another
+SHORTEST = 5  # characters of a name that counts as a misspelt name
 ALIKE = 0.9
 _HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
-_BY_OTHERS = re.compile(  # what Slurm, bash, the login shell, a module or a site sets
+_BY_OTHERS = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
     r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
     r"|_?LMFILES|LMOD|MODULE[SD]|LD_|CONDA|PYTHON[A-Z]|VIRTUAL_ENV|EB(?:ROOT|VERSION)|LANG$|LC_|TERM$|DISPLAY$"
     r"|PS[1-4]$|IFS$|REPLY$|OPT(?:ARG|IND)|PIPESTATUS$|FUNCNAME$|\w*PATH$"
@@ -69,7 +69,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/RILAB/lab-docs/issues/2",
 )
 def _outside_of_list(script: JobScript) -> Iterator[Hit]:
-    """Find tasks of the array whose number, perhaps with a sum, is beyond a list that the text gives."""
+    """Find tasks of the array whose index, NUMBER or NUMBER + N, is outside of a list in the text."""
     body, text = script.body, script.body.source.text
     if body.language not in ("bash", "sh") or not script.array:
         return
@@ -98,7 +98,7 @@ _SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
 
 
 def _offset(body: Body, index: str, depth: int = 3) -> int | None:
-    """Return what an index adds to the number of the task, also by a variable; None of another one."""
+    """Return the number that an index adds to the task's number; None for other indexes."""
     match = _SUM.fullmatch(index.strip().strip('"'))
     if match:
         return int(f"{match[1]}{match[2]}") if match[2] else 0
@@ -109,7 +109,7 @@ def _offset(body: Body, index: str, depth: int = 3) -> int | None:
 
 
 def _length(body: Body, name: str) -> int:
-    """Return how many elements a list has for certain; 0 if the text does not say it."""
+    """Return the number of elements of a list; 0 if the text does not show the number."""
     sets = body.sets_of(name)
     items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
     for item in items or ():
@@ -120,7 +120,7 @@ def _length(body: Body, name: str) -> int:
 
 
 def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
-    """Return the hit of a variable that is used above the only lines that set it."""
+    """Return a hit if a variable is used above all lines that set the variable; else None."""
     if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
         return None
     command = script.body.command_around(use.at)
@@ -142,7 +142,7 @@ def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> H
 def _misnamed(
     script: JobScript, unset: dict[str, VariableUse], sets: dict[str, list[Assignment]]
 ) -> Iterator[Hit]:
-    """Yield the variables that the script sets under nearly the same name."""
+    """Find unset variables with nearly the name of a variable that the script sets."""
     plain = {_plain(name): name for name in sets if len(name) >= SHORTEST}
     by_length: dict[int, list[tuple[str, str, str]]] = {}  # a script may set thousands of names
     for like, name in plain.items():
@@ -152,13 +152,13 @@ def _misnamed(
             continue
         series, like = re.sub(r"\d", "", name), _plain(name)
         near = [length for length in by_length if _may_be_alike(len(like), length)]
-        # Not the next of a series.
+        # The next name of a series, such as A2 after A1, is not a misspelt name.
         others = {each: other for length in near for each, other, of in by_length[length] if of != series}
         other = others.get(like) or others.get(nearest(like, others, ALIKE), "")
         if not other:
             continue
         if any(made.word and name in made.word.variables for made in sets[other]):
-            continue  # which takes its value from it
+            continue  # the script's variable takes its value from this variable
         command = script.body.command_around(use.at)
         if command is None or not _only_shows(command):
             what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
@@ -166,7 +166,7 @@ def _misnamed(
 
 
 def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
-    """Yield the only variable that the script does not set, if it is a folder, a program or its script."""
+    """Find the only unset variable of a script, if the variable is a folder, a program or its script."""
     names = [name for name in unset if not _OF_SITE.match(name.upper())]
     prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
     if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
@@ -174,7 +174,7 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
     name, use = names[0], unset[names[0]]
     command = script.body.command_around(use.at)
     if command is None or re.search(rf"#.*\b{name}\b|--export", script.text):
-        return  # a comment, or an option, that explains it
+        return  # a comment or an option explains the variable
     index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
     if index is None or command.context.function or command.test:
         return
@@ -188,13 +188,13 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
 
 
 def _only_shows(command: Command) -> bool:
-    """Return whether a command prints a variable, and nothing depends on it."""
+    """Return whether a command only shows a variable, such as echo without a pipe or a redirection."""
     is_read = command.context.substitution or command.pipe or command.redirects
     return command.name in ("echo", "printf", "unset") and not is_read
 
 
 def _may_be_alike(first: int, second: int) -> bool:
-    """Return whether texts of these lengths may be as like as ALIKE, by the most that difflib can find."""
+    """Return whether difflib may find a ratio of ALIKE for two texts of these lengths."""
     return 2.0 * min(first, second) / (first + second) >= ALIKE
 
 

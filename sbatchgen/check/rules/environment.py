@@ -1,4 +1,4 @@
-"""What the body finds and sets around the programs it starts, and where the job is submitted from.
+"""Rules about the environment of a job: its variables, its folders, its shell and its CPUs.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -26,18 +26,18 @@ _ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
 _CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
-LONG_S = 3600  # from here on people wait for a program's output
+LONG_S = 3600  # seconds of a job from which on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = values_of("needed")
 _OLD = {old: new for old, (new,) in values_of("old").items()}
 _SLOW = values_of("slow")
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
-_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # where the system has its own
+_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # a misspelt bash in a folder of the system
 _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
-# Options that give a job more CPUs than it asks for a task.
+# Options that may give a task more CPUs than --cpus-per-task.
 _LOOSE = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
 _IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
 _KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
@@ -58,7 +58,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
     if script.submits:
         return
     if any("SUBMIT_DIR" in test.text or _IS_A_JOB.search(test.text) for test in script.body.tests):
-        return  # it also knows the other folder, or runs without Slurm
+        return  # the script also knows the other folder, or runs without Slurm
     for use in script.body.uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
             continue
@@ -85,7 +85,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     sets = any(made.exported for made in script.body.sets) or script.named(*PREPARES, "conda", "spack")
     if not sets and export.upper() in ("NONE", "NIL"):
-        return  # Slurm loads the user's environment, and the script sets nothing that could be lost
+        return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
             continue
@@ -147,14 +147,14 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
 )
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
-    """Find a LOCAL_RANK that asks for another GPU than the one that CUDA_VISIBLE_DEVICES leaves a task."""
+    """Find tasks with one visible GPU by CUDA_VISIBLE_DEVICES, and a LOCAL_RANK above 0."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
         if not launch.is_native or tasks < 2:
             continue
         source = script.source_of(launch)
         if source and "device_count" in source.words:
-            continue  # the trainer asks how many GPUs it sees, as in LOCAL_RANK % torch.cuda.device_count()
+            continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
             sets = _texts(body)
             if all(_is_local(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
@@ -165,7 +165,7 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
 
 
 def _texts(body: Body) -> dict[str, str]:
-    """Return the last value of each variable, as it is written, also of env NAME=VALUE; "" for none."""
+    """Return the last value of each variable as written, also in env NAME=VALUE; "" without a value."""
     texts = {made.name: made.word.text if made.word else "" for made in body.sets}
     for command in body.commands if "env" in body.source.text else ():
         given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
@@ -174,7 +174,7 @@ def _texts(body: Body) -> dict[str, str]:
 
 
 def _is_local(name: str, texts: dict[str, str], depth: int = 4) -> bool:
-    """Return whether a variable is the number of a task on its node, by the text or other variables."""
+    """Return whether a variable holds SLURM_LOCALID, directly or through other variables."""
     match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
     if match is None or not depth:
         return False
@@ -199,7 +199,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if cpus is None:
             yield from _one_by_default(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
-            continue  # the batch shell has the CPUs of all tasks of its node
+            continue  # the batch shell has the CPUs of all tasks on its node
         has = f"a task has {counted(cpus, 'CPU')}"
         before = (made for made in script.body.sets if made.at < launch.command.end)
         settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
@@ -220,10 +220,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 
 def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
-    """Find workers in a job that asks for GPUs and for no CPUs.
-
-    Some partitions have a number for each GPU.
-    """
+    """Find workers in a job with GPUs and without a number of CPUs, which may be 1."""
     asked = script.resources
     is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
     whole = any(partition.exclusive for partition in script.partitions.values())
@@ -235,7 +232,7 @@ def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
 
 
 def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
-    """Yield the options of a program that say how many workers load its data, with the number."""
+    """Yield the options of a program that set its number of data loading workers, with the number."""
     for name, word, value in arguments(launch):
         if _WORKERS.fullmatch(name):
             yield word, _small(value)
@@ -251,7 +248,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
-        if options == ["array"]:  # most often given to sbatch itself
+        if options == ["array"]:  # usually on sbatch's command line
             if not script.body.option_at("nounset", use.line) or _ARRAY_GIVEN.search(script.text):
                 continue
             what = (
@@ -269,13 +266,13 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW,))
 def _debugging(script: JobScript) -> Iterator[Hit]:
-    of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
+    of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
     for setting, value in _settings(script, _SLOW):
         if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
             continue
         if value.upper() in _SLOW[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
-            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
+            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need this
             yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
 
 
@@ -386,7 +383,7 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
     for variable, name in variables(script.slurm) if script.environment else ():
         new = script.environment.get(variable)
         is_flag = name in known and known[name].argument is HasArgument.NONE
-        if new is None or (is_flag and new not in ("", "1", "yes")):  # else it takes the flag back
+        if new is None or (is_flag and new not in ("", "1", "yes")):  # other values remove the flag
             continue
         if name not in script.options:
             what = f"{variable}={new} in the environment sets --{name}, which the script does not set"
@@ -397,7 +394,7 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
 
 
 def _cpus(launch: Launch, script: JobScript) -> int | None:
-    """Return the CPUs of a task; None if the script does not say."""
+    """Return the number of CPUs of a task; None if the script does not show the number."""
     resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
     if option:
@@ -410,7 +407,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
-    """Yield the options of the program with their values, as --name VALUE, --name=VALUE or name=VALUE."""
+    """Yield the options of the program with their values: --name VALUE, --name=VALUE or name=VALUE."""
     program = launch.program
     words = list(program.rest)
     for index, word in enumerate(words):
@@ -423,12 +420,12 @@ def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
 
 
 def _small(text: str) -> int:
-    """Return a number of up to four digits; 0 for anything else."""
+    """Return a number of up to four digits; 0 for other texts."""
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
-    """Yield the assignments of variables with these names, with their values."""
+    """Yield the assignments of these variables, with their known values."""
     for assignment in script.body.sets:
         if assignment.name in names and assignment.word is not None and assignment.by != "unset":
             value = script.body.value(assignment.word)
@@ -437,7 +434,7 @@ def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assign
 
 
 def _of_bash(command: Command) -> str:
-    """Return what of a command is bash's and no other shell's; "" if nothing is."""
+    """Return the part of a command that only bash understands; "" without such a part."""
     if command.test:
         opener = command.words[0].text if command.words else ""
         return opener if opener in ("[[", "((") else ""

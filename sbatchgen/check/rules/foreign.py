@@ -1,4 +1,4 @@
-"""Lines of other schedulers: sbatch translates those of PBS and LSF, and skips others.
+"""Rules about directives of other schedulers: sbatch translates those of PBS and LSF, and skips others.
 
 tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
 """
@@ -17,14 +17,14 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The letters of options with and without a value; -d of PBS came after 22.05.
+# The letters of options with and without a value. -d of PBS came after 22.05.
 VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
 FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
 _NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
-# What sbatch drops of a list of resources (-l), with the option for it.
+# The resources of a list (-l) that sbatch drops, with Slurm's option for each.
 _DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
 DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
-# How sbatch reads a list of resources (-l): the values of the first kind end at a colon, others at a comma.
+# A list of resources (-l), as sbatch reads it: values of the first kind end at a colon, others at a comma.
 _RESOURCE = re.compile(
     r"(select|ncpus|mpiprocs)=([^:]+)|(mem|walltime|cput|file|accelerator|arch|gres|host|mpp\w+|nice|nodes"
     r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
@@ -105,16 +105,16 @@ def _lost(script: JobScript) -> Iterator[Hit]:
 
 
 def _lines(script: JobScript) -> list[Directive]:
-    """Return the lines that sbatch translates: those of LSF, or else those of PBS."""
+    """Return the lines that sbatch translates: the lines of LSF, or else the lines of PBS."""
     lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
     of_lsf = [line for line in lines if line.kind is Kind.BSUB]
     return [] if "ignore-pbs" in script.options else of_lsf or lines
 
 
 def _refused(line: Directive) -> tuple[Token, str] | None:
-    """Return the word of a line that sbatch does not take, and what is wrong with it.
+    """Return the first word of a line that sbatch refuses, and the reason; None without such a word.
 
-    Open quotes are SB108's.
+    SB108 reports open quotes.
     """
     if line.fault:
         return None
@@ -132,7 +132,7 @@ def _refused(line: Directive) -> tuple[Token, str] | None:
 
 
 def _refused_resources(text: str) -> str:
-    """Return what sbatch says of a list of resources that it refuses; "" where it takes it."""
+    """Return the reason why sbatch refuses a list of resources; "" if sbatch takes the list."""
     for match in _RESOURCE.finditer(text):
         name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
         try:
@@ -145,7 +145,7 @@ def _refused_resources(text: str) -> str:
 
 
 def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:
-    """Yield letter, value and word of each option, as getopt(3) reads them; no letter for other words."""
+    """Yield the letter, value and word of each option, as getopt(3) reads them; "" for other words."""
     words = iter(line.words)
     for word in words:
         text = word.text

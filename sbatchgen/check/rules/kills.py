@@ -1,6 +1,6 @@
-"""Commands that end programs: pkill, killall and kill, also of traps. SB624 to SB626.
+"""Rules about commands that end programs: pkill, killall and kill, also in traps. SB624 to SB626.
 
-Sources: pgrep(1), killall(1); what TERM to srun does was seen on Slurm 22.05 and 26.05, docs/design/slurm.md.
+Sources: pgrep(1), killall(1); TERM to srun on Slurm 22.05 and 26.05, docs/design/slurm.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# Options that choose among the processes, so that only some of those that match are ended.
+# Options that end only some of the processes with a matching name.
 _CHOOSES = re.compile(
     r"-[a-z]*[PgGstFnoOUxAr]|-0$"
     r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
@@ -52,7 +52,7 @@ def _ends_more(script: JobScript) -> Iterator[Hit]:
 
 
 def _ends_itself(script: JobScript) -> Iterator[Hit]:
-    """Find a pkill -f that ends its shell, and srun: both have the text of bash -c in their command lines."""
+    """Find a pkill -f that ends its own shell and srun, whose command lines hold the text of bash -c."""
     for launch in script.steps:
         for shell, body in launch.strings:
             for command in body.commands if shell.option("command") else ():
@@ -72,7 +72,7 @@ def _is_full(command: Command) -> bool:
 
 
 def _pattern(command: Command) -> str:
-    """Return what a pkill or killall looks for; "" if other options choose, or the text does not say it."""
+    """Return the pattern of a pkill or killall; "" if other options choose, or the pattern is unknown."""
     if command.name not in ("pkill", "killall"):
         return ""
     words = [word.value for word in command.words[1:]]
@@ -86,7 +86,7 @@ def _pattern(command: Command) -> str:
 
 
 def _finds(pattern: str, text: str) -> bool:
-    """Return whether a plain pattern, with .* and classes of one letter at most, is in a text."""
+    """Return whether a plain pattern matches in a text; the pattern may hold .* and [x]."""
     if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
         return False
     for choice in pattern.split("|"):
@@ -134,7 +134,7 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
     names = {command.name for command in _of_traps(script)}
     if signal is None or "kill" not in names or names & _STAYS or len(waits) != 1 or "kill -0" in script.text:
-        return  # what the trap calls may wait itself
+        return  # the commands of the trap may wait themselves
     wait, background = waits[0], [each for each in script.launches if each.command.background]
     goes_on = any(each.at > wait.at and each.name in _STAYS - {"exit"} for each in script.body.commands)
     if background and wait.context.top and not wait.context.loop and not goes_on:
@@ -150,7 +150,7 @@ _STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tai
 
 
 def _of_traps(script: JobScript) -> Iterator[Command]:
-    """Yield the commands that run at a signal: of a trap's string, and of the functions that it calls."""
+    """Yield the commands that run at a signal, in the strings of traps and in functions called there."""
     for trap, body in script.body.traps:
         names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
         called = {command.name for command in body.commands}
@@ -159,7 +159,7 @@ def _of_traps(script: JobScript) -> Iterator[Command]:
 
 
 def _is_term(command: Command) -> bool:
-    """Return whether a kill sends TERM: it names it, or no signal."""
+    """Return whether a kill sends TERM: its words name TERM, or no signal."""
     signals = [word.text for word in command.words[1:] if _SIGNAL.fullmatch(word.text)]
     named = [word.text.removeprefix("SIG") for word in command.words[1:]]
     if "-s" in named or "--signal" in named:
@@ -168,10 +168,7 @@ def _is_term(command: Command) -> bool:
 
 
 def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """Return the training's step in the background whose process a variable holds.
-
-    It is set to $! after it.
-    """
+    """Return the training's step in the background whose process a variable holds: it is set to $!."""
     for name in names:
         sets = [made for made in script.body.sets if made.name == name and made.word]
         if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):
