@@ -1,6 +1,6 @@
-"""Where a job may run and for how long: SB201 to SB206, SB223 to SB234, and SB250 to SB254.
+"""Rules about limits of a cluster, its partitions and QOS: SB201 to SB206, SB223 to SB234, SB250 to SB254.
 
-A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
+No rule judges a fact that the profile lacks. Sources: sbatch(1), slurm.conf(5).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sbatchgen.check.script.resource_request import UNLIMITED
 
 RULES: Rules[Job] = Rules()
 
-LIMITS_OF_GPUS = ("SB224", "SB254")  # a job that names no number of nodes may have more, and goes elsewhere
+LIMITS_OF_GPUS = ("SB224", "SB254")  # rules that a job without --nodes may keep to with fewer nodes
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 _UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
-MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
-USUAL_QOS = "normal"  # of jobs that name none, unless an administrator says otherwise: sacctmgr(1)
+MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
+USUAL_QOS = "normal"  # the default QOS, unless an administrator changed it: sacctmgr(1)
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
-MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
+MANY_TASKS = 500  # tasks of an array from which on a limit on running tasks is a courtesy to others
 
 
 @RULES.add_fit("SB201", "error", "the cluster has no such partition")
@@ -62,7 +62,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
 def _partition_given(job: Job) -> Iterator[Hit]:
     if job.fits_nowhere:
         if job.why_nowhere:
-            # Of a chosen partition, the rules that keep the job out of it report the error.
+            # If a partition was chosen, the rules that the job breaks there report the error.
             severity: Severity | None = "info" if job.has_chosen_partition else None
             yield Hit(NOWHERE, job.why_nowhere, severity=severity)
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
@@ -93,9 +93,9 @@ _REFUSED = "Slurm refuses the job"
 
 
 def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
-    """Return a limit of the partition, None if the QOS lifts it, and what leaves it in doubt.
+    """Return a limit of the partition, None if the QOS lifts the limit, and a doubt as the end of a sentence.
 
-    Where a job names no QOS it has its user's default one, which the profile does not know.
+    A job without --qos has the default QOS of its user, which the profile does not know.
     """
     asked = _asked_qos(job)
     lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
@@ -104,7 +104,7 @@ def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, s
 
 
 def _lifting(job: Job, asked: int) -> str:
-    """Return the QOS with which a job may run so long, as the rest of a fix."""
+    """Return the end of a fix: a QOS with which a job may run for `asked` seconds; "" without such a QOS."""
     names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
     fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
@@ -115,9 +115,9 @@ def _in(doubt: str) -> Severity | None:
 
 
 def _asked_qos(job: Job) -> list[str]:
-    """Return the QOS that the job names.
+    """Return the QOS that the job names, in lower case.
 
-    Slurm compares them without case (assoc_mgr_fill_in_qos in assoc_mgr.c).
+    Slurm ignores the case of their names (assoc_mgr_fill_in_qos in assoc_mgr.c).
     """
     return [name for name in job.option("qos").lower().split(",") if name]
 
@@ -130,9 +130,9 @@ def _known_qos(job: Job) -> dict[str, Qos]:
 def _time_given(job: Job) -> Iterator[Hit]:
     empty = job.is_script and not job.resources.options
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
-        return  # a script without directives has its options elsewhere, or writes another
+        return  # a script without directives has its options elsewhere, or writes another script
     if job.is_script:
-        from sbatchgen.check.rules.directives import unread_lines  # plans need it not
+        from sbatchgen.check.rules.directives import unread_lines  # only scripts need the module
 
         if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
             return
@@ -146,11 +146,11 @@ def _time_given(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     tasks = job.resources.ntasks or job.resources.nodes
-    nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
+    nodes = min(job.resources.nodes, tasks)  # Slurm takes no more nodes than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if partition.nodes_max is None and nodes > 1:
-            from sbatchgen.check.sbatch.hostlist import hosts  # only jobs of several nodes need it
+            from sbatchgen.check.sbatch.hostlist import hosts  # only jobs of several nodes need the module
 
             limit = len(hosts(str(partition.nodes or ""))) or None
         if limit is not None and nodes > limit:
@@ -231,13 +231,13 @@ def _required_options(job: Job) -> Iterator[Hit]:
 def _not_allowed(
     job: Job, where: str, option: str, allowed: Sequence[str], denied: Sequence[str]
 ) -> Iterator[Hit]:
-    """Yield that a job may not use a partition with its account or QOS.
+    """Find a partition that a job may not use with its account or QOS.
 
-    A Slurm with a database looks at both, whatever it enforces. Without one it knows no account: where
-    AllowAccounts names some, 22.05 starts no job and 26.05 each; neither looks at anything else.
+    With a database, Slurm compares both, whatever it enforces. Without a database, Slurm knows no accounts
+    and compares nothing else: if AllowAccounts names accounts, 22.05 starts no job, and 26.05 each job.
     """
     limits = job.profile.limits
-    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # for all that is known
+    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # as far as is known
     asked = job.option(option) or str(getattr(job.user, option, None) or "")
     if option == "account" and allowed and no_database and (not asked or asked in allowed):
         pends = limits.enforce_part_limits not in ("any", "all")
@@ -266,7 +266,7 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if not (partition.groups or partition.submit_hosts):
             continue
-        from sbatchgen.check.script.user import closed  # few partitions are
+        from sbatchgen.check.script.user import closed  # few partitions are closed
 
         for why_not, sure in closed(partition, job.user):
             fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
@@ -297,7 +297,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             sure = job.profile.limits.enforce_qos
             fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
             what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
-            if job.profile.sources and job.profile.user is None:  # projects have qualities of their own
+            if job.profile.sources and job.profile.user is None:  # projects have their own QOS
                 what, sure = f"profile '{job.profile.name}' lists no qos '{name}'", False
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
     reported: set[str] = set()
@@ -310,7 +310,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 
 def _beyond_qos(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
-    """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
+    """Find the limits of QOS that the job breaks; the partition's QOS wins over the job's QOS."""
     known, first = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
     in_force = [*dict.fromkeys(name for name in (first, *(_asked_qos(job) or [default])) if name in known)]
@@ -327,7 +327,7 @@ _LIMITS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_m
 
 
 def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
-    """Yield the limits of a QOS that the job does not keep to, and what to say."""
+    """Yield the name of each limit of a QOS that the job breaks, with a hit."""
     resources = job.resources
     fate = "Slurm refuses the job" if denies else "the job would pend for ever"
     if limits.time_max and (resources.time or 0) > limits.time_max:
@@ -391,7 +391,7 @@ def _gpus_of_partition(job: Job) -> Iterator[Hit]:
 
 
 def _ways(job: Job, most: int) -> str:
-    """Return how a job keeps to a number of GPUs: fewer nodes with as many on each, or fewer on each."""
+    """Return the ways in which a job keeps to a number of GPUs: fewer nodes, or fewer GPUs on each node."""
     nodes, each, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
     if nodes < 2 or not each or option == "gpus":
         return f"ask for at most {most}"
@@ -407,7 +407,7 @@ def _features_known(job: Job) -> Iterator[Hit]:
     if not every or None in every:
         return
     known = {feature for features in every for feature in features or ()}
-    documented = job.profile.sources and job.profile.user is None  # which may name some of them alone
+    documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
     names = " or ".join(f"'{name}'" for name in job.partitions)
     for option in ("constraint", "prefer"):
         for feature in _listed(job, option):
@@ -437,7 +437,7 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
     lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
     if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
         return
-    from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need it
+    from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need the module
 
     known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
     for option, text in lists.items():
@@ -479,7 +479,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
     reservation = known.get(name)
     if not reservation:
         near = nearest(name, map(str, known), 0.8) if name and known else ""
-        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # not the next of a series
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # no next name of a series
             what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
             yield Hit("reservation", what, f"did you mean '{near}'?")
         return
@@ -547,14 +547,12 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
 
 
 def _listed(job: Job, option: str) -> dict[str, int]:
-    """Return a job's licences with their numbers, or its features; nothing for a malformed list (SB140)."""
+    """Return a job's licences with their numbers, or its features; {} for a malformed list (SB140)."""
     if not (text := job.option(option)):
         return {}
-    from sbatchgen.check.sbatch import lists  # few jobs name any
+    from sbatchgen.check.sbatch import lists  # few jobs name licences or features
 
-    if (
-        option == "constraint" and job.slurm < "26.05"
-    ):  # seen on 22.05: it reads nothing up to the next & or |
+    if option == "constraint" and job.slurm < "26.05":  # Slurm 22.05 skips the text up to the next & or |
         text = re.sub(r"\][^&,|]+", "]", text)
     with suppress(ValueError):
         return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)

@@ -1,4 +1,4 @@
-"""Logs and signals in the options of a resolved job or a script: SB117, SB604, SB606, SB701 to SB711."""
+"""Rules about logs and signals in the options of a job: SB117, SB604, SB606, SB701 to SB711."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES: Rules[Job] = Rules()
 
 _LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 LOGS = ("output", "error")
-DEFAULT_LEAD_S = 60  # of --signal without @
+DEFAULT_LEAD_S = 60  # seconds before the time limit in a --signal without @
 MAX_LEAD_S = 65535
 _LITERAL_OPTIONS = """
 account chdir comment container-image container-mounts container-workdir error input job-name mail-user output
@@ -29,7 +29,7 @@ MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
-    """Find a dollar or ~ that Slurm leaves as it is; in a resolved job a path may hold some variables."""
+    """Find a dollar or ~ that Slurm does not expand; in a resolved job, a path may hold some variables."""
     literal = _SHELL if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
@@ -45,7 +45,7 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     signal, time = job.resources.options.get("signal"), job.resources.time
     to, at, seconds = (signal or "").partition("@")
     if not to or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
-        return  # none, or one that sbatch refuses: SB126
+        return  # no signal, or a signal that sbatch refuses: SB126
     lead = int(seconds) if at else DEFAULT_LEAD_S
     if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
         what = f"the signal comes {lead} s before the time limit of {time} s: the job would hardly have begun"
@@ -86,9 +86,9 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         reported.add(folder)
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
-        rare = _in_script(job) if job.assumed else None  # most sites have a later one
+        rare = _in_script(job) if job.assumed else None  # most sites have a later release
         fix = f"mkdir -p {folder} first, as sbatchgen submit does"
-        if _OF_JOB.search(folder):  # which is not known before
+        if _OF_JOB.search(folder):  # the number of a job is not known before
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(name, what, fix, rare)
 
@@ -149,5 +149,5 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
 
 
 def _in_script(job: Job) -> Severity | None:
-    """Return a milder severity for what many scripts mean, and what would be a mistake in a resolved job."""
+    """Return the severity of an option that is a mistake in a resolved job, but meant in many scripts."""
     return "info" if job.is_script else None

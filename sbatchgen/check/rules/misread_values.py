@@ -1,4 +1,4 @@
-"""Values that mean something else to Slurm than to people."""
+"""Rules about values that Slurm reads otherwise than people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables that a script reads by a wrong name or does not pass on."""
+"""Rules about variables with a wrong name, and variables that a script does not export."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def values_of(kind: str) -> dict[str, list[str]]:
 
 
 OF_SLURM = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
-NAMES_MAX = 200  # of a script, which are compared with Slurm's
-LONGEST = 60
+NAMES_MAX = 200  # names of a script that are compared with names of Slurm
+LONGEST = 60  # characters of a name that is compared
 OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR"))
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
 OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
@@ -45,17 +45,14 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
-    """Return what to write instead of a name that Slurm does not have.
-
-    "" if Slurm has it, or a site may have.
-    """
+    """Return the variable of Slurm to write for a name; "" if Slurm has the name, or a site may have."""
     is_known = not OF_SLURM.isdisjoint((name, _GROUPED.sub("", name))) or name.replace("_", "") in OF_SITES
     if is_known or len(name) > LONGEST:
         return ""
     for end in range(len(name) - 1, len("SLURM_"), -1):
         if name[end] == "_" and name[:end] in OF_SLURM:
             rest = name[end:]
-            if rest == "_":  # glued to what follows
+            if rest == "_":  # the underscore belongs to the text after the variable
                 return f"${{{name[:end]}}}{rest}"
             break
     swapped = sorted(known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_")))
@@ -74,7 +71,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     used = {use.name for use in body.uses}
     has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
     if not has_python or any(each.launcher for each in script.launches):
-        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # which MPI does not read, and launchers set
+        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # MPI ignores them, launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
         name, context = assignment.name, assignment.context
@@ -90,7 +87,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
 
 
 def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
-    """Find variables of the script in the text of a task, in single quotes or a quoted here-document."""
+    """Find unexported variables in the text of a task: a string in single quotes, a quoted here-document."""
     sets = script.body.sets
     exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
     for launch, text in _texts_of_tasks(script):
@@ -103,13 +100,13 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
 
 
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
-    """Yield the texts that the shells of tasks read, and the batch shell does not."""
+    """Yield the texts that the shells of tasks expand, and the batch shell does not."""
     for launch in script.steps:
         command, shell = launch.command, next((each for each in launch.tools if each.name in SHELLS), None)
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             string = option.value_word.text if option and option.value_word else ""
-            if re.fullmatch(r"'[^']*'", string):  # not a part of '...'"$NAME"'...'
+            if re.fullmatch(r"'[^']*'", string):  # in '...'"$NAME"'...' the batch shell expands $NAME
                 yield launch, string
         for redirect in command.redirects if shell and "command" not in shell.options else ():
             if redirect.target and redirect.operator.startswith("<<") and redirect.target.quoted:
@@ -118,7 +115,7 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
                 yield launch, after[: end.start()] if end else ""
 
 
-# In a task's text: single quotes within a here-document, comments, and a $ that is kept from this shell.
+# Parts of a task's text without variables: single quotes in a here-document, comments, and an escaped $.
 _OF_TEXT = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
 _USED = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
 _MADE = re.compile(
@@ -171,7 +168,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/CoBrALab/qbatch/pull/239",
 )
 def _overwritten(script: JobScript) -> Iterator[Hit]:
-    """Find numbers at the top of the script, the same for each task of an array, or not the job's."""
+    """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
     cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
     for made in script.body.sets:
         value = made.value or ""

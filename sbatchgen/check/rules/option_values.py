@@ -1,8 +1,8 @@
-"""Values that Slurm refuses, whatever the cluster has, or reads otherwise than people: SB127, SB138, SB140.
+"""Rules about values that Slurm refuses on each cluster, or reads otherwise than people: SB127, SB138, SB140.
 
-What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
-profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
-26.05, as named in the readers of `sbatch`.
+The rules about profiles judge values that depend on the cluster, such as names of nodes and licences.
+benchmarks/values.py compares each verdict with a real slurmctld. Sources: slurmctld 22.05 to 26.05, as named
+in the readers of `sbatch`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from sbatchgen.check.script.resource_request import UNLIMITED
 RULES: Rules[Job] = Rules()
 
 BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
-FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # that a job is mostly given
-FEW_HOURS = 16  # up to here a number is mostly meant as hours in a training, and as minutes in a short test
-FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
+FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # usual time limits in hours
+FEW_HOURS = 16  # a number up to this usually means hours in a training, and minutes in a short test
+FEW_MIB = 128  # a number up to this usually means gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
 _TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
 
 
 @cache
 def _examples() -> dict[str, str]:
-    """Return how values are written, by option or by kind of value."""
-    from sbatchgen.check.executables.word_table import rows  # which a sound job does without
+    """Return examples of values, by option or by kind of value."""
+    from sbatchgen.check.executables.word_table import rows  # a sound job needs no examples
 
     return dict(rows(__file__, "value_examples.txt"))
 
 
 def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
-    """Return what sbatch says of an option with this value, and a fix; None where it accepts it (SB126)."""
+    """Return the message and the fix for a value that sbatch refuses (SB126); None for other values."""
     from sbatchgen.check.sbatch.values import RefusedError, check_value
 
     try:
@@ -54,7 +54,7 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
 
 
 def _like(example: str, value: str) -> str:
-    """Return how a value is written, with the type of GPU that a wrong one has."""
+    """Return an example of a value, with the type of GPU from a wrong value."""
     kind = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
     return example.replace("TYPE", kind[1]) if kind and kind[1] != "gpu" else example
 
@@ -91,7 +91,7 @@ def _megabytes(job: Job) -> Iterator[Hit]:
 
 
 def _is_short(job: Job, name: str) -> bool:
-    """Return whether a directive names an option by its letter, as -p."""
+    """Return whether a directive names an option by its letter, such as -p."""
     from sbatchgen.check.script.script import JobScript
 
     return isinstance(job, JobScript) and not job.options[name].word.text.startswith("--")
@@ -127,7 +127,7 @@ def _refused_value(job: Job) -> Iterator[Hit]:
 
 
 def _of_others(job: Job) -> Iterator[Hit]:
-    """Yield the options that Slurm takes from root or an operator alone."""
+    """Find options that Slurm only takes from root or an operator."""
     for name in ("uid", "gid") if job.is_script else ():
         if name in job.resources.options:
             what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
@@ -141,7 +141,7 @@ def _of_others(job: Job) -> Iterator[Hit]:
 
 
 def _more_nodes_named(job: Job) -> Iterator[Hit]:
-    """Yield a --nodelist that names more nodes than --nodes asks for.
+    """Find a --nodelist that names more nodes than --nodes asks for.
 
     Source: sbatch 22.05 and 26.05, and CHANGES of Slurm 23.02.
     """
@@ -166,7 +166,7 @@ TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.
 
 
 def refuses(option: str, text: str, job: Job) -> bool:
-    """Return whether slurmctld refuses the value of an option, on each cluster."""
+    """Return whether slurmctld refuses the value of an option on each cluster."""
     try:
         _check(value_kinds().get(option, ""), text, job)
     except ValueError:
@@ -180,7 +180,7 @@ def time_limit(seconds: int) -> str:
 
 
 def _check(kind: str, text: str, job: Job) -> None:
-    """Raise a ValueError for a value that slurmctld refuses; a reader is loaded where its kind is given."""
+    """Raise ValueError for a value that slurmctld refuses."""
     match kind:
         case "array":
             _check_array(text)
@@ -195,7 +195,7 @@ def _check(kind: str, text: str, job: Job) -> None:
             readers[kind](text)
         case "hosts":
             _check_hosts(text, job)
-        case "gres" | "gpus" if job.is_script:  # a resolved job holds only words and counts
+        case "gres" | "gpus" if job.is_script:  # the keys of a resolved job were checked before
             from sbatchgen.check.sbatch.gres import items, of_gpus
 
             for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):
@@ -225,6 +225,6 @@ def _check_hosts(text: str, job: Job) -> None:
     if text == job.resources.options.get("exclude"):
         asked = hosts(job.option("nodelist"))
         sizes = (job.resources.ntasks, job.resources.nodes_min)
-        fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may leave some out
+        fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may use a part
         if both := set() if fewer else {*hosts(text)} & {*asked}:
             raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")

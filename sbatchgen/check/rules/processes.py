@@ -1,4 +1,4 @@
-"""How many processes the body starts.
+"""Rules about the number of processes that a script starts.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -31,8 +31,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
-# Without --ntasks, srun ignores --ntasks-per-node in a job that asks for another number of tasks.
+NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not inherit --cpus-per-task
+# srun without --ntasks ignores --ntasks-per-node in a job with another number of tasks.
 ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 
 
@@ -46,7 +46,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         return
     if script.named("srun", *OTHER_LAUNCHERS):
         return
-    if resources.nodes < 2:  # one process on one node has the CPUs of all tasks
+    if resources.nodes < 2:  # a single process on one node has the CPUs of all tasks
         yield from _gpus_of_tasks(script, tasks)
         return
     for launch in script.trainings:
@@ -63,12 +63,12 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             return
 
 
-# What a program needs that is one of several processes.
+# Variables and libraries of a program that is one of several processes.
 _ONE_OF_SEVERAL = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
 def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
-    """Find a program that runs once in a job that gives each task GPUs, which only steps have."""
+    """Find a program that runs once, in a job that gives GPUs to the tasks of steps."""
     binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
     work = last_work(script) if binding and "none" not in script.option(binding) else None
     if work and not script.named("parallel", "xargs"):
@@ -94,7 +94,7 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
             continue
         name = launch.launcher.name
         if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
-            continue  # one agent for each process
+            continue  # each agent has one process
         what = f"srun starts {name} {tasks} times on a node"
         asked = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
         if asked and launch.number(asked, launch.step) != tasks:
@@ -117,7 +117,7 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     words=LAUNCHER_WORDS,
 )
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    """Find short forms of several options: torchrun looks for its own among the program's too."""
+    """Find an option of the program that torchrun takes for a short form of several options of its own."""
     for launch in script.trainings:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
@@ -142,7 +142,7 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
 
 @cache
 def _spellings() -> list[str]:
-    """Return the long options of torchrun with - and _, each of which argparse knows by its beginning."""
+    """Return the long options of torchrun, with - and _; argparse accepts the start of each."""
     table = PROGRAMS["torchrun"]
     names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
     return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
@@ -184,14 +184,14 @@ def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
 
 
 def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
-    """Return a launcher that runs on the first node only."""
+    """Return the hit of a launcher that runs on the first node only."""
     program, call = PROGRAMS[launcher.name], launch.launcher_call
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
     at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
     rank = launcher.option(program.role("RANK"))
     is_static = call is not None and call.is_static
-    if launcher.name == "deepspeed":  # one of them on each node would train alone
+    if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
         fix = rendezvous.instead_of_deepspeed(f"{ONE_ON_EACH_NODE} ")
     elif rank or (is_static and launcher.name not in rendezvous.OF_TORCH):
         option = rank.name if rank else program.role("RANK").replace("-", "_")
@@ -224,7 +224,7 @@ def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int)
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     yield from _fewer_visible(script)
     resources, trainings = script.resources, script.trainings
-    shared = any(launch.command.background for launch in trainings)  # they may share the job
+    shared = any(launch.command.background for launch in trainings)  # launches may share the job
     for launch in trainings:
         launcher = launch.launcher
         if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
@@ -250,7 +250,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
 
 
 def _fewer_visible(script: JobScript) -> Iterator[Hit]:
-    """Find a launcher for which CUDA_VISIBLE_DEVICES leaves fewer GPUs than it starts processes."""
+    """Find a CUDA_VISIBLE_DEVICES with fewer GPUs than the launcher starts processes."""
     for launch in script.trainings:
         before = [made for made in script.body.sets if made.at < launch.command.end]
         sets = [made for made in before if made.name == "CUDA_VISIBLE_DEVICES"]
@@ -267,7 +267,7 @@ def _fewer_visible(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_one_process(launch: Launch) -> bool:
-    """Return whether its torchrun, the only one of a node, starts one process by its options."""
+    """Return whether the launch is a torchrun that starts one process, and is alone on its node."""
     is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
     call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
     return call is not None and call.is_one_by_default
@@ -290,9 +290,9 @@ def _expected(script: JobScript) -> Iterator[Hit]:
             wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
             unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
             has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
-            if unit == "process":  # Lightning takes it for the tasks that srun starts
+            if unit == "process":  # Lightning compares `devices` with the tasks of srun
                 has = (launch.tasks_per_node or 0) if launch.is_native else 0
-            is_all = launch.nodes == nodes or "ray start" in script.text  # else others may have the rest
+            is_all = launch.nodes == nodes or "ray start" in script.text  # else other steps may have the rest
             if wanted and has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{has}{' on a node' * (unit != 'node')}: "
@@ -301,7 +301,7 @@ def _expected(script: JobScript) -> Iterator[Hit]:
 
 
 def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
-    """Return the number of a program in words of Slurm."""
+    """Return the fix for a program's number of nodes, GPUs or processes: a variable or an option of Slurm."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
     variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
@@ -413,7 +413,7 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     each = resources.cpus_per_task or 1
-    # With CPUs for a task and no number of tasks, sbatch takes one for each node.
+    # With --cpus-per-task and no number of tasks, sbatch counts a task for each node.
     asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
     tasks = asked or (resources.nodes if each > 1 and resources.ntasks_per_gpu is None else 0)
     launches = [launch for launch in script.launches if launch.mpi]
@@ -427,7 +427,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
             continue
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
-        # With CPUs for each task other MPIs may start them all the same, on these.
+        # Other MPIs may start all processes on the CPUs of --cpus-per-task.
         severity: Severity | None = "info" if count > tasks and each > 1 else None
         if count > tasks:
             what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
@@ -445,7 +445,7 @@ _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
 def _is_all(script: JobScript, launch: Launch) -> bool:
-    """Return whether a launch is all that its job does, and takes no threads or memory of other tasks."""
+    """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
     return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
@@ -484,7 +484,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/TUM-DAML/seml/issues/177",
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
-    """Find a step with --cpus-per-task and without a number of tasks, in a job that has whole nodes."""
+    """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
     if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
         return
     inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
@@ -502,7 +502,7 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
 
 
 _OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"))
-LEAST_CPUS = 32  # of a node that jobs take alone, where the profile does not say more
+LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
 
 
 @RULES.add(

@@ -1,4 +1,4 @@
-"""Why Slurm would not take a script at all: what sbatch says of it, and what its cluster does not have."""
+"""Refusals of a script: by sbatch itself, and by a cluster that lacks the requested resources."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ REFUSED = "sbatch refuses this script: "
 _SAID = re.compile(
     r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
 )
-_OF_FILE = ("SB101", "SB102")  # about the whole of it, which sbatch looks at first
-_OF_COMBINATION = "SB135"  # a warning where the command line of sbatch may give what is missing
+_OF_FILE = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
+_OF_COMBINATION = "SB135"  # a warning if sbatch's command line may give the missing option
 _FIT = ("limits", "demands")
 
 
 def refusal(script: JobScript) -> Finding | None:
-    """Return why sbatch refuses a script, in the words of the rule of lint, where that is certain.
+    """Return the finding that says why sbatch certainly refuses a script; None without such a finding.
 
-    Where no release is named, it is certain of what an old one refuses too.
+    If no release is named, a refusal is certain if an old release refuses the script too.
     """
     message = script.sbatch.refusal
     if message is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
@@ -45,7 +45,7 @@ def refusal(script: JobScript) -> Finding | None:
 
 
 def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
-    """Return what a script asks for and its cluster does not have; `nodes`: in place of its own --nodes."""
+    """Return the findings on requests that the cluster can't meet; `nodes` replaces --nodes."""
     if nodes:
         asked = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
         script = replace(script)

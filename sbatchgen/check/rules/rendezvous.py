@@ -1,4 +1,4 @@
-"""How the processes of a launch find each other.
+"""Rules about the rendezvous: the address and the port where the processes of a launch meet.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -20,7 +20,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
+MANY_GPUS = 4  # a job with this number of GPUs on a node usually has the node alone
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -78,7 +78,7 @@ _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?I
 
 
 def _highest(text: str) -> int | None:
-    """Return the highest number that a sum of random numbers and ids is; None if the text does not say it."""
+    """Return the highest value of a sum of random numbers and job ids; None if the text does not show it."""
     text = text.strip('"')
     if picked := _RANGE.fullmatch(text):
         return int(picked[1])
@@ -92,7 +92,7 @@ def _highest(text: str) -> int | None:
         if number and modulo:
             return None
         if not (number or random or modulo):
-            return None  # an id alone: small on a young cluster
+            return None  # a job id without % is small on a young cluster
         highest = int(number) if number else 32767 if random and not modulo else int(modulo) - 1
         total += min(highest, 32767) if random else highest
     return total
@@ -127,7 +127,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
             elif "$(hostname" in value and not (source is script.body.source or source.fixed):
-                # It is in single quotes after bash -c, so that the shell of each task expands it.
+                # In single quotes after bash -c, the shell of each task expands the text.
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for assignment in _addresses(script):
@@ -159,19 +159,19 @@ def _all_first(script: JobScript) -> Iterator[Hit]:
         if not call.is_static or is_own or (launch.told_nodes or 0) < 2 or _may_hold_rank(launch):
             continue
         if not is_joined(launcher) and not rank and launcher.name == "torchrun":
-            continue  # SB307: it has no place to meet
+            continue  # SB307 reports the missing address
         severity = None if not launcher.name.startswith("accelerate") else "warning"
         edits = meeting_edits(script, launcher)
         what, fix = of_first_node(launcher.name, nodes, rank.name if rank else "")
         yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
 
 
-OF_TORCH = ("torchrun", "ft_launcher")  # which have the rendezvous of torch
+OF_TORCH = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
 _TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py"
 
 
 def instead_of_deepspeed(before: str = "") -> str:
-    """Return the fix of deepspeed on several nodes, with what comes before torchrun in the line."""
+    """Return the fix for deepspeed on several nodes: torchrun, with `before` in front."""
     return (
         "start the program with torchrun, whose variables deepspeed's initialize() reads"
         f"{CODE}{before}{_TORCHRUN}{OR}write a --hostfile, and start deepspeed without srun"
@@ -179,7 +179,7 @@ def instead_of_deepspeed(before: str = "") -> str:
 
 
 def without_hosts(nodes: int) -> str:
-    """Return what is wrong with deepspeed on each of several nodes."""
+    """Return the message about deepspeed on each of several nodes without a list of hosts."""
     return (
         f"without --hostfile deepspeed knows its own node only: each of the {nodes} nodes trains the same "
         "model alone"
@@ -187,9 +187,9 @@ def without_hosts(nodes: int) -> str:
 
 
 def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
-    """Return what is wrong with launchers that all have rank 0, perhaps by an option, and the fix."""
+    """Return the message and the fix for launchers that all have rank 0, by the option `given` if any."""
     option = PROGRAMS[name].role("RANK")
-    if name.startswith("accelerate"):  # of which older releases know the option by its underscore alone
+    if name.startswith("accelerate"):  # older releases only know the option with an underscore
         option = option.replace("-", "_")
     fix = f"srun bash -c '{name} ... --{option}=$SLURM_NODEID ...', in single quotes"
     if name.startswith("accelerate"):
@@ -204,12 +204,12 @@ def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
 
 
 def is_joined(launcher: Tool) -> bool:
-    """Return whether the options of a launcher say where its nodes meet."""
+    """Return whether the options of a launcher give the address where its nodes meet."""
     return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
 
 
 def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
-    """Return the edits by which a static torchrun meets the others; none if they are not safe."""
+    """Return the edits that make nodes of a static torchrun meet by a rendezvous; () if not safe."""
     host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
     if launcher.name not in OF_TORCH or not host or launcher.body.source is not script.body.source:
         return ()
@@ -232,7 +232,7 @@ def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
 
 
 def _is_plain(script: JobScript, option: ToolOption) -> bool:
-    """Return whether an option is written in a line of the script, where it can be replaced."""
+    """Return whether an option is written in a single line of the script, so that it can be replaced."""
     words = [option.word, option.value_word or option.word]
     is_here = all(word.source is script.body.source and word.text.strip() for word in words)
     return (
@@ -243,13 +243,13 @@ def _is_plain(script: JobScript, option: ToolOption) -> bool:
 
 
 def _written(option: ToolOption) -> str:
-    """Return the value of an option as the script has it, with its quotes."""
+    """Return the value of an option as written, with its quotes."""
     word = option.value_word
     return word.text if word and word is not option.word else option.word.text.partition("=")[2]
 
 
 def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
-    """Return the edit that puts a text in place of an option with its value; no text also removes a blank."""
+    """Return the edit that replaces an option and its value; an empty text also removes a blank."""
     start, end = option.word.column, (option.value_word or option.word).end_column
     line = script.lines[option.word.line - 1]
     if not text and line[start - 2 : start - 1] == " ":
@@ -258,20 +258,20 @@ def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
 
 
 def _may_hold_rank(launch: Launch) -> bool:
-    """Return whether words or variables that the text does not show may number the nodes of a launcher."""
+    """Return whether unknown words or PET_ variables may give the launcher of a node its rank."""
     program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
     is_words = program.startswith("$") and "/" not in program
     return is_words or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
-    """Return whether neither the options of its torchrun nor variables may say where the nodes meet."""
+    """Return whether a torchrun certainly has no address for its nodes, by options or variables."""
     backend = launcher.option("rdzv-backend")
     known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
     is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
     if is_other or known & launcher.options.keys():
         return False
-    # Ours finds it itself.
+    # The bundled torchrun.py finds the address itself.
     knows = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
     return "$" not in launch.program.name and not knows
 
@@ -285,7 +285,7 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     report="https://github.com/ishandhanani/srt-slurm/pull/250",
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
-    """Find 2>&1 of a step in $( ), or in a function that is called there."""
+    """Find a 2>&1 of a step inside $( ), or of a function that $( ) calls."""
     places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
     for launch in script.steps:
         command = launch.command
@@ -350,14 +350,14 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_whole_nodes(script: JobScript) -> bool:
-    """Return whether the job takes all GPUs of its nodes, so that no other training shares them."""
+    """Return whether the job takes all GPUs of its nodes, so that no other training runs there."""
     partitions, gpus = script.partitions, script.resources.gpu_count
     sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
     return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield each literal port, with its place and the variable for it."""
+    """Yield the place, the variable's name and the text of each literal port."""
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
@@ -377,7 +377,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 
 def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield addresses that are a certain node, which --nodelist does not ask for, each with its variable."""
+    """Yield the place, the variable's name and the message of addresses that name a fixed node."""
     named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
     given = [(script.at_start(made), made.name, made.value or "") for made in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
@@ -391,7 +391,7 @@ def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 
 def named_node(address: str) -> str:
-    """Return the node in an address with or without a port; "" if it is not certain, or this node itself."""
+    """Return the node in an address, with or without a port; "" for an uncertain node and for localhost."""
     match = _NODE.match(address)
     return match[1] if match and not LOOPBACK.match(address) else ""
 
@@ -404,7 +404,7 @@ def _addresses(script: JobScript) -> list[Assignment]:
 
 
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield commands in an assignment of an address that other nodes can't use, with its variable."""
+    """Yield the place, the variable's name and the message of commands that may give a useless address."""
     addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
@@ -421,7 +421,7 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
             yield script.at_word(words[0]), inside[0], what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
             if command.pipe:
-                continue  # which takes one of them
+                continue  # the pipe may choose one address
             what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
             yield script.at_word(words[0]), inside[0], what

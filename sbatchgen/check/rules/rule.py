@@ -1,4 +1,4 @@
-"""A rule, what it finds, and the list that a module's rules are in."""
+"""Rules, their hits, and the lists in which modules register their rules."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.finding import NOWHERE, Edit, Finding, Place, Severity
 from sbatchgen.base.frozen import frozen
 
-CUT_SHORT = "SB336"  # the rule that says what a dry run does not show
+CUT_SHORT = "SB336"  # the rule about steps that a dry run does not show
 J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comments of a script
 
 
 class Applies(Flag):
-    """The scripts and lines that a rule is true of, beside whole scripts that a person submits."""
+    """The scripts and lines to which a rule applies, besides whole scripts that a person submits."""
 
-    EXAMPLES = auto()  # scripts of documents, in which readers have something to fill in
-    PARTS = auto()  # scripts of documents that lack their first line, and perhaps more
-    UNFILLED = auto()  # filled lines of scripts in which another line is yet to be filled in
-    PLACEHOLDERS = auto()  # lines that are yet to be filled in
+    EXAMPLES = auto()  # scripts in documents, which may have placeholders for readers
+    PARTS = auto()  # scripts in documents without a first line, which may lack more lines
+    UNFILLED = auto()  # lines without placeholders, in scripts with placeholders in other lines
+    PLACEHOLDERS = auto()  # lines with placeholders
     TEMPLATES = auto()  # scripts that a program fills in
     WRITERS = auto()  # scripts without directives that write a job script
-    PURE_WRITERS = auto()  # those whose #SBATCH lines are all parts of scripts that they write
-    RENDERED = auto()  # scripts that sbatchgen renders: the rules of resolved jobs judge these jobs too
+    PURE_WRITERS = auto()  # writers of job scripts whose #SBATCH lines are all text of the job script
+    RENDERED = auto()  # scripts that sbatchgen renders; the rules of resolved jobs judge these jobs too
     NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED
     USUALLY = NOT_WRITERS | WRITERS
-    AS_TEXT = USUALLY | PURE_WRITERS  # the lines do harm wherever they run, whatever writes them
+    AS_TEXT = USUALLY | PURE_WRITERS  # rules about lines that do harm in any script
 
 
 class Hit(NamedTuple):
-    """What a rule found."""
+    """A mistake that a rule found in a job."""
 
-    at: Place | str  # a place, or the long name of the option that it is about
-    what: str  # the facts, and what follows from them
-    fix: str = ""  # something to type
-    severity: Severity | None = None  # if it is not the rule's
+    at: Place | str  # a place, or the long name of an option
+    what: str  # the message: the facts, and their consequence
+    fix: str = ""  # a text to type
+    severity: Severity | None = None  # another severity than the rule's
     edits: tuple[Edit, ...] = ()  # a fix that changes nothing else in the script
-    pedantic: bool | None = None  # whether it is off by default, if that differs from the rule's
-    # In a few words, why the job can't run in the partition; "" if it is not about the partition.
+    pedantic: bool | None = None  # whether the hit is off by default; None as the rule
+    # A few words on why the job can't run in the partition; "" for hits about other things.
     why_not: str = ""
 
 
@@ -54,20 +54,20 @@ class Rule(Generic[J]):
     severity: Severity
     title: str  # a phrase that starts with a small letter, without a full stop
     check: Check[J]  # the function that judges a job
-    about_fit: bool = False  # whether it compares a job with its cluster
-    has_defaults: bool = False  # whether it compares with Slurm's defaults where no cluster is known
-    pedantic: bool = False  # whether it is off by default: it is true, and mostly harmless
-    applies: Applies = Applies.USUALLY  # the scripts and lines that it is true of
-    marks_secret: bool = False  # whether its findings mark what no report may show again
-    # Texts of which a script has one wherever the rule finds something; empty where any script may break it.
+    about_fit: bool = False  # whether the rule compares a job with its cluster
+    has_defaults: bool = False  # whether the rule uses Slurm's defaults if no cluster is known
+    pedantic: bool = False  # whether the rule is off by default, as its mistake is usually harmless
+    applies: Applies = Applies.USUALLY  # the scripts and lines to which the rule applies
+    marks_secret: bool = False  # whether the findings mark a secret, which no report may show again
+    # A script that breaks the rule holds at least one of these texts; empty if any script may break the rule.
     words: tuple[str, ...] = ()
-    # The manual that it follows from: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
-    # page. "" if public scripts show it, as tests/fixtures/seen.tsv says.
+    # The manual behind the rule: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
+    # page. "" if public scripts show the mistake, as tests/fixtures/seen.tsv lists them.
     source: str = ""
-    report: str = ""  # the address of a public report of the mistake, for one that public scripts do not show
+    report: str = ""  # the address of a public report of the mistake, if public scripts do not show it
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
-        """Return a hit as a finding; `at` is the place of the option that it names."""
+        """Return a hit as a finding; `at` is the place of the option that the hit names."""
         at = at if isinstance(hit.at, str) else hit.at
         severity, pedantic = hit.severity or self.severity, hit.pedantic
         pedantic = self.pedantic and severity != "error" if pedantic is None else pedantic
@@ -76,9 +76,9 @@ class Rule(Generic[J]):
 
 
 class Rules(list[Rule[J]]):
-    """Rules of a module: `Rules[JobScript]` of scripts, `Rules[JudgedJob]` of jobs, `Rules[Job]` of both.
+    """The rules of a module: `Rules[JobScript]` judge scripts, `Rules[JudgedJob]` jobs, `Rules[Job]` both.
 
-    `source` is that of rules which name none.
+    `source` is the source of rules that name no source.
     """
 
     def __init__(self, *, source: str = "") -> None:
@@ -99,12 +99,12 @@ class Rules(list[Rule[J]]):
     def add_fit(
         self, rule_id: str, severity: Severity, title: str, *, source: str = "slurm.conf(5)", **more: Any
     ) -> Callable[[Check[J]], Check[J]]:
-        """Return the decorator of a rule that compares a job with its cluster."""
+        """Return a decorator that makes a function a rule about a job and its cluster."""
         return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
 
     def again(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
     ) -> Callable[[Check[J]], Check[J]]:
-        """Return a decorator that makes a function a rule of another module, for what this one judges."""
+        """Return a decorator that makes a function a second check of another module's rule."""
         rule = next(rule for rule in rules if rule.id == rule_id)
         return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

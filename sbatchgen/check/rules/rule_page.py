@@ -1,12 +1,12 @@
-"""The page of a rule: why it is there, with bad and good examples, which are its tests too.
+"""The page of a rule: the reason for the rule, and bad and good examples, which are also its tests.
 
-Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## SB104 Title`. Its examples are
-fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. Settings
-NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted,
-`plan=yes` for one in which a dry run shows the same, `plan=only` where the text alone does not, others for
-the environment of the submission; with `escapes=yes` a backslash with an r is a carriage return. Examples are
-for the cluster of example.yaml, unless the part has a block ```yaml profile; a block ```python trainer is
-their train.py.
+Pages are Markdown in `pages`, a file for each group. A page starts with `## SB104 Title`. Examples are fenced
+blocks that begin with ```bash bad or ```bash good, or with ```yaml bad or ```yaml good for a job. Settings
+NAME=VALUE may follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted,
+`plan=yes` if a dry run shows the same mistake, `plan=only` if only a dry run shows the mistake. With
+`escapes=yes` a backslash and an r stand for a carriage return. Other settings are variables of the
+submission's environment. The cluster is that of example.yaml, unless the page has a block ```yaml profile.
+A block ```python trainer is the train.py of the examples.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BLOCK = re.compile(
 )
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _SHOWN = ("trainer", "bad", "good")
-PAGE_LINES = 30  # of a page, as it is read at once
+PAGE_LINES = 30  # lines of a short page
 
 
 @frozen()
 class Example:
-    """A script or a job, good or bad; `settings` are the words after it."""
+    """A script or a job, good or bad; `settings` are the words NAME=VALUE after it."""
 
     is_job: bool
     good: bool
@@ -40,19 +40,19 @@ class Example:
 
 @frozen()
 class Page:
-    """All that is said about a rule."""
+    """The page of a rule."""
 
     rule: str
-    title: str  # the rule's, as in its code
-    text: str  # the whole part, in Markdown
-    examples: tuple[Example, ...]  # at least a bad and a good one
-    profile: str | None  # the YAML of the cluster of the examples; None for that of example.yaml
-    trainer: str  # the text of train.py; "" if the part does not show it
+    title: str  # the rule's title, as in its code
+    text: str  # the whole page, in Markdown
+    examples: tuple[Example, ...]  # at least a bad example and a good example
+    profile: str | None  # the YAML of the cluster of the examples; None for example.yaml
+    trainer: str  # the text of train.py; "" if the page does not show it
 
     def short(self, source: str = "") -> str:
-        """Return what is read at once: the prose, a bad example, a good example, and the source.
+        """Return a short page: the prose, the source, a bad example and a good example.
 
-        Of several examples these are the first; the shortest, if the first would make the page too long.
+        The first examples are shown, or the shortest examples if the first make the page too long.
         """
         blocks = [(kind, match[0]) for match in _BLOCK.finditer(self.text) if (kind := match[2]) in _SHOWN]
         prose = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
@@ -75,7 +75,7 @@ class Page:
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
-    """Return every page by its rule, in the order of the files."""
+    """Return the pages by the id of their rule, in the order of the files."""
     return {page.rule: page for file in sorted(folder.glob("*.md")) for page in _pages(file)}
 
 

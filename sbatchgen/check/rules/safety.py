@@ -1,4 +1,4 @@
-"""Lines that do not do what they say, or do harm.
+"""Rules about lines that do harm, or not what they seem to do.
 
 Source: bash(1).
 """
@@ -35,8 +35,8 @@ OF_SITES = frozenset(VARIABLES["of-sites"])
 ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
-_TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # which neither Slurm nor bash sets
-WHOLE_GPUS = 8  # of a job that has its node alone, most likely
+_TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # variables that neither Slurm nor bash sets
+WHOLE_GPUS = 8  # GPUs of a job that most likely has its node alone
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
@@ -56,7 +56,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
                 what = f"'{match[1]}' is not a variable name: bash refuses to export it"
                 yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
     if script.body.faults:
-        return  # what looks like a command may be text
+        return  # a line that looks like a command may be text
     yield from _run_by_mistake(script)
     for command in script.commands:
         words = command.words
@@ -75,7 +75,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
 
 
 def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
-    """Yield the values that are run as commands, and meant as input: $($file | cut ...)."""
+    """Find values that bash runs as commands, but that are meant as input: $($file | cut ...)."""
     looped = {made.name for made in script.body.sets if made.by == "for"}
     for command in script.commands if looped else ():
         piece = command.words[0].only_piece if len(command.words) == 1 else None
@@ -87,7 +87,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
-    """Return whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
+    """Return whether a command such as NAME = VALUE or NAME =VALUE is meant as an assignment."""
     second = command.words[1].text
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
@@ -110,7 +110,7 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
     for command in script.named(*_OF_FILES):
         for before, word in zip(command.words, command.words[1:], strict=False):
             if before.text.startswith("--") and "=" not in before.text:
-                continue  # its value, as of --exclude
+                continue  # the word is the value of an option, such as --exclude
             starred = [piece for piece in word.pieces if piece.quoted and "*" in piece.text]
             plain = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
             if not starred or "=" in word.text or ":" in plain or plain.startswith("-") or " " in plain:
@@ -225,7 +225,7 @@ def _evaluated(script: JobScript) -> Iterator[Hit]:
 
 
 def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
-    """Yield what runs words as commands, eval or a shell with -c, and the words."""
+    """Yield the words that eval or a shell with -c runs as commands, each with the name of the runner."""
     for command in script.named("eval"):
         yield from (("eval", word) for word in command.words[1:])
     for launch in script.launches:
@@ -242,7 +242,7 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    """Find a placeholder; of a text that sbatch or bash surely refuses, an error."""
+    """Find placeholders; a placeholder that sbatch or bash refuses is an error."""
     of_bash = {} if script.refused_unfilled else unfilled_commands(script)
     lines = dict(_placeholders(script)) | of_bash
     if not lines:
@@ -251,7 +251,7 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
     match, others = lines[first], [str(number) for number in lines if number != first]
     fate = ": bash can't parse the line" if of_bash else ""
     fate = ": sbatch refuses the script" if script.refused_unfilled else fate
-    for option in ("array", "dependency") if not fate else ():  # which slurmctld reads
+    for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
         if line in lines and refuses(option, script.option(option), script):
             first, match, fate = line, lines[line], ": Slurm refuses the script"
@@ -264,7 +264,7 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the lines that a person has yet to fill in."""
+    """Yield the lines with a placeholder for a person, each with the placeholder."""
     text = script.text.lower()
     words = [word for word in _UNFILLED_WORDS if word in text]
     lines = enumerate(text.split("\n"), start=1) if words else ()
@@ -273,7 +273,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
     for number in sorted(wanted | script.unfilled.keys()):
         line = script.lines[number - 1]
-        comment = None if number in read else _COMMENT.search(line)  # also of a program in a here-document
+        comment = None if number in read else _COMMENT.search(line)  # also in a here-document
         end = comment.start() if comment else len(line)
         if number in read and read[number].words:
             end = read[number].words[-1].end - 1
@@ -285,7 +285,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
             yield number, match
 
 
-# Of ${NAME:?message}, where the placeholder says what to give.
+# The start of ${NAME:?message}: a placeholder in the message tells users what to give.
 _MESSAGE = re.compile(r"\$\{\w+:?\?[^}]*$")
 
 
@@ -330,14 +330,14 @@ _COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?
 @RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     if not _OPTION_LINE.search(script.text):
-        return  # without looking for comments
+        return  # saves looking for comments
     ends: set[int] = set()
     comments = {line for line, _ in script.body.comments}
     starts = {command.at for command in script.body.commands}
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
         if at >= script.body.end or at not in starts:
-            continue  # to the grammar --name=value is an assignment
+            continue  # the grammar takes --name=value for an assignment
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         stripped = before.rstrip(" \t")
@@ -367,8 +367,8 @@ _ALONE = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an 
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
-    """Return whether options may belong to the command of a line; a comment may be between."""
+    """Return whether options in the next line may belong to a command before, perhaps above a comment."""
     line = script.lines[number - 1].strip()
-    if line.startswith("#") and number not in ends:  # which ends what the line before continues
+    if line.startswith("#") and number not in ends:  # the comment ends a continued line
         return number > 1 and script.lines[number - 2].endswith("\\")
     return number in ends

@@ -1,7 +1,7 @@
-"""Secrets in a script.
+"""The rule about secrets in a script.
 
-Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
-each kind its prefix. Messages never hold more of a secret than its first four characters.
+Sources of the prefixes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS
+IAM. A message holds at most the first four characters of a secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# What a token of each kind starts with, and looks like.
+# The start of each kind of token, its name, and its shape.
 _TOKENS = {
     "hf_": ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
     "gh": ("a GitHub token", re.compile(r"\bgh[opsu]_[A-Za-z0-9]{30,}")),
@@ -47,7 +47,7 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
 
 
 def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
-    """Yield tokens recognised by their shape, even in comments and directives."""
+    """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
         for match in shape.finditer(text) if start in text else ():
@@ -93,7 +93,7 @@ def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether a literal value is a secret, and no placeholder, path or number."""
+    """Return whether a literal value is a secret, not a placeholder, a path or a number."""
     if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
         return False
     if "PASS" in name.upper():

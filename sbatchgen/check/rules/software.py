@@ -1,4 +1,4 @@
-"""Modules and conda in a job.
+"""Rules about modules, conda and other environments in a job.
 
 Sources: the manuals of Lmod and Environment Modules; bash(1), INVOCATION; `conda init --help`.
 """
@@ -46,7 +46,7 @@ def _modules_pinned(script: JobScript) -> Iterator[Hit]:
 
 
 def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
-    """Yield each call of module or ml, with its verb and names; ml NAME is a load."""
+    """Yield each call of module or ml, with its verb and its names; ml NAME counts as a load."""
     for command in script.named("module", "ml"):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
         if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
@@ -102,7 +102,7 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
         words = command.words
-        if command.name in SHELLS:  # -c, -n and -s do something else with it
+        if command.name in SHELLS:  # with -c, -n or -s, the shell does not run a file
             words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
         path = script.body.text_of(words[0]).strip("\"'") if words else ""
         if _FOR_SHELLS.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
@@ -130,7 +130,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
-            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
+            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda works with set -u
             fix = "set +u on a line before it, and set -u after it"
             yield Hit(script.at_word(command), what, fix, None if rc else "info")
             return
@@ -145,7 +145,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/573",
 )
 def _changed_at_once(script: JobScript) -> Iterator[Hit]:
-    """Find installations of several tasks at a time, in a place that is the same for all."""
+    """Find installations by several tasks at the same time, in the same place."""
     if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
@@ -163,7 +163,7 @@ _CHANGES = re.compile(
     r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"
     r"|python3? -m (?:venv|pip install)\b"
 )
-# A place of its own for each task, or a lock.
+# Texts of a script that gives each task its own place, or takes a lock.
 _OWN_PLACE = re.compile(
     r"TMP|/tmp|/dev/shm|mktemp|flock|lockfile|UV_PROJECT_ENVIRONMENT=\S*\$|(?:venv|env)\S*ARRAY|--target|apptainer|singularity"
 )

@@ -1,4 +1,4 @@
-"""Checks of a status that end a script with 0 all the same. Source: bash(1), EXIT STATUS."""
+"""Failures of the last program that a script only prints. Source: bash(1), EXIT STATUS."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.grammar import Node
 
 _SMALL = programs("last")
-# Of || true and a warning: who writes it wants the script to continue.
+# Commands and words of authors who want the script to continue after a failure.
 _MEANT = frozenset(("true", ":"))
 _WARNS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
 
 
 def only_printed(script: JobScript) -> Iterator[Hit]:
-    """Yield a hit if the failure of a script's last program is looked at, and then only printed (SB312)."""
+    """Find a failure of a script's last program that the script only prints before it ends with 0."""
     body = script.body
     work = _last_work(script)
     if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
@@ -31,7 +31,7 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
     later = [each for each in body.commands if each.at > work.at and each not in stages]
     later = [each for each in later if not (each.context.function or each.context.substitution)]
     is_kept = work.context.condition or not body.option_at("errexit", work.line)
-    is_over = all(each.test or not each.name or each.name in _SMALL for each in later)  # its work is done
+    is_over = all(each.test or not each.name or each.name in _SMALL for each in later)  # no work follows
     if not later or not is_kept or not is_over:
         return
     asks = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
@@ -48,7 +48,7 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
 
 
 def _last_work(script: JobScript) -> Command | None:
-    """Return the last command that starts a program, if it always runs, and in the foreground."""
+    """Return the last command that starts a program, if the command always runs, in the foreground."""
     started = (each for each in script.launches if each.is_training or each.step or each.mpi)
     launched = [each.command for each in started if not each.is_helper]
     work = launched[-1] if launched else None
@@ -58,14 +58,14 @@ def _last_work(script: JobScript) -> Command | None:
 
 
 def _lost_in_pipe(body: Body, work: Command) -> bool:
-    """Return whether a pipe hides the status (SB311)."""
+    """Return whether a pipe hides the status of the command (SB311)."""
     several = work.pipe is not None and len(work.pipe.stages) > 1
     known = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
     return several and not known
 
 
 def _ends_well(body: Body, node: Node) -> bool:
-    """Return whether a statement of small commands ends with 0 whatever its tests say."""
+    """Return whether a statement of small commands always ends with status 0."""
     if node.kind == "redirected_statement" and node.children:
         return _ends_well(body, node.children[0])
     if node.kind == "list" and len(node.children) > 1:
@@ -78,9 +78,9 @@ def _ends_well(body: Body, node: Node) -> bool:
     command = next((each for each in body.commands if each.at == node.start), None)
     if node.kind != "command" or command is None or command.test:
         return False
-    return command.name != "scontrol" or "requeue" not in command.arguments  # then it is not over
+    return command.name != "scontrol" or "requeue" not in command.arguments  # a requeued job goes on
 
 
 def _opens(node: Node) -> bool:
-    """Return whether a node begins another part of an if."""
+    """Return whether a node begins the next part of an if."""
     return node.kind in ("then", "elif_clause", "else_clause")

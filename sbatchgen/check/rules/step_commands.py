@@ -1,4 +1,4 @@
-"""Steps that lack a program or a part of it, or have options that are not theirs: SB332, SB333, SB351, SB354.
+"""Rules about steps without a program, or with options that a step can't have: SB332, SB333, SB351, SB354.
 
 Sources: srun(1), "No command given to execute" and "applies to job allocations"; bash(1), EXPANSION; steps on
 Slurm 22.05 and 26.05 (docs/design/slurm.md).
@@ -18,7 +18,7 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 _ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
-_OF_JOBS = ("dependency", "begin")  # the others of a job are repeated in steps, without harm
+_OF_JOBS = ("dependency", "begin")  # other options of jobs do no harm in steps
 _REFUSES_BOTH = "26.05"
 _BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
@@ -36,7 +36,7 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
         if step is None or step.rest or _ANSWERS & step.options.keys():
             continue
         if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
-            continue  # which may hold a program
+            continue  # the value may hold a program
         following = next((each for each in script.commands if each.at > command.end), None)
         is_next = following is not None and following.line == command.end_line + 1
         fix = "end the line with a backslash" if is_next else "srun PROGRAM"
@@ -46,7 +46,7 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB333", "warning", "a command string that uses a variable that nothing sets")
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     if script.sources_commands:
-        return  # a file that may set them
+        return  # a sourced file may set the variables
     texts = {made.name: made for made in script.body.sets if made.word and not made.append}
     reported: set[str] = set()
     for launch in script.launches:
@@ -61,12 +61,12 @@ def _incomplete_command(script: JobScript) -> Iterator[Hit]:
 
 
 def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
-    """Yield the variables of a command's string that neither the script, nor Slurm, nor a site sets."""
+    """Yield the variables in a command's string that neither the script, nor Slurm, nor a site sets."""
     pieces = made.word.pieces if made and made.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
-        return  # a single word: mostly a path
+        return  # a single word is usually a path
     if made and script.body.option_at("nounset", made.line):
-        return  # bash ends there, and says which one
+        return  # bash ends there, and names the variable
     for piece in pieces:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
         if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):
@@ -82,10 +82,7 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
     report="https://github.com/NVIDIA/NVFlare/pull/5269",
 )
 def _of_another_job(script: JobScript) -> Iterator[Hit]:
-    """Find options of new jobs, but not in a script without directives.
-
-    Its srun may make a job of its own.
-    """
+    """Find options of new jobs. Skip scripts without directives, where srun allocates a job itself."""
     for launch in script.steps if script.directive_lines else ():
         step = launch.step
         if step is None or "jobid" in step.options:

@@ -1,4 +1,4 @@
-"""What becomes of the steps that a script starts.
+"""Rules about the steps of a script: their variables, their ends, their statuses and what they share.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -26,7 +26,7 @@ WORDS_AT_THE_END = programs("last")
 POLLS = programs("polls")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 OF_A_NODE = frozenset(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"))
-MANY_GPUS = 4  # a job that has so many on a node mostly has it alone, and so the same numbers on each
+MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, with equal numbers
 _ENDS_ALONE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
@@ -45,7 +45,7 @@ _LEAVING = {
     "tmux": _ENDS_ALONE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
+MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # sites may allow sudo, ssh may leave the cluster
 _AN_HOUR = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
@@ -71,7 +71,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
             if c10d and re.search("node[-_]rank", launch.command.text):
-                continue  # the agents number themselves
+                continue  # the rendezvous gives the agents their ranks
             gets = "the GPUs of the first node" if name in OF_A_NODE else "the batch script's value"
             what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
@@ -104,7 +104,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     rest = [each for each in after if id(each) not in same and not each.context.function]
     if rest and not alone:
         return
-    # A loop may start the others in the background, too.
+    # A loop may start the other programs in the background too.
     later = [each for each in rest if each.name in KEEPERS or not (each.context.loop and each.background)]
     if any(each.context.loop or not (each.test or each.name in QUICK) for each in later):
         return
@@ -133,16 +133,16 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         takes = "CPUs" if any(_takes_all(launch, script) for launch in waiting) else "GPUs"
         what = f"each srun takes all {takes} of its nodes: the steps run one after another"
         fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
-        if option := script.resources.gpu_option:  # with another, Slurm 22.05 gives the step all GPUs
+        if option := script.resources.gpu_option:  # with other options, 22.05 gives a step all GPUs
             fix += f" --{option}={'gpu:' * (option == 'gres')}N"
         yield Hit(script.at_word(step.words[0]), what, fix)
 
 
-_IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # before its loop starts another
+_IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # a loop that waits before the next step
 
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
-    """Find a step in the foreground that needs what one in the background holds."""
+    """Find a step in the foreground that waits for the CPUs of a step in the background."""
     ends = [end.at for end in script.named("wait", "kill", "scancel") if end.at > first.command.at]
     for launch in script.steps:
         command = launch.command
@@ -175,11 +175,11 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         if any(use.name == "PIPESTATUS" for use in body.uses):
             continue
         if any(each.name == "set" and "+e" in each.arguments for each in pipe.stages[command.stage]):
-            continue  # it looks at the status itself, or does not want it
+            continue  # the script checks the status itself, or ignores it
         seen.add(id(pipe))
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
         if command.context.condition and last.endswith("grep"):
-            continue  # which asks for what it printed
+            continue  # grep tests the program's output
         aside = _is_aside(script, command)
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
         what += "the script continues" if aside else "the job is shown as COMPLETED"
@@ -192,7 +192,7 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
 
 
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """Find the pipes that give a task its status, in bash -c 'python train.py | tee log'."""
+    """Find pipes that end a task with another status, such as bash -c 'python train.py | tee log'."""
     for launch in script.steps:
         for shell, body in launch.strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
@@ -209,12 +209,12 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
-# What may follow the last command of a string, also in its if.
+# The texts that may follow the last command of a string, also within an if.
 _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 
 def _is_aside(script: JobScript, command: Command) -> bool:
-    """Return whether a command is a check in an if before the work, as a test of the network is."""
+    """Return whether a command is a check in an if before the work, such as a test of the network."""
     context = command.context
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
     work = (launch.command.context for launch in later)
@@ -234,7 +234,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
     always = last.name == "exit" and last.arguments == ["0"]
     small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # one that is printed is lost
+    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
     wait = _wait_for_all(script)
     if wait and (wait is last or (small and not is_kept)):
         kind = (
@@ -248,7 +248,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
         return
     work = last_work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
-        return  # a server ends when it is killed
+        return  # a server only ends when it is killed
     if late := _status_of_another(script, work):
         what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
@@ -263,14 +263,14 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
 
 
 def _wait_for_all(script: JobScript) -> Command | None:
-    """Return the wait for all, or for several, that ends the work, with programs in the background."""
+    """Return the wait for several programs in the background that ends the work; None without one."""
     waits = script.named("wait")
     at = [launch.command.at for launch in script.launches if not launch.is_helper]
     background = any(launch.command.background and not launch.is_helper for launch in script.launches)
     if not background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
         return None
     if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
-        return None  # for one process
+        return None  # the wait is for one process
     return waits[-1] if waits[-1].at > at[-1] else None
 
 
@@ -279,20 +279,17 @@ def _name(command: Command) -> str:
 
 
 def last_work(script: JobScript) -> Command | None:
-    """Return the last command that does work.
-
-    A launch, or any program that always runs but the small ones.
-    """
+    """Return the last command that does work: a launch, or any program that always runs and is not small."""
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):
-        return None  # it only submits others
+        return None  # the script only submits other scripts
     for command in reversed(script.body.commands):
         context = command.context
         is_launch = id(command) in launched
         sometimes = context.branch and not is_launch
         elsewhere = context.condition or context.function or sometimes or context.substitution
         if is_launch and (elsewhere or command.background):
-            return None  # its status may be looked at
+            return None  # the script may check the status
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
             continue
         if command.arguments == ["--version"] or (command.name == "wait" and not command.arguments):
@@ -303,7 +300,7 @@ def last_work(script: JobScript) -> Command | None:
 
 
 def _status_of_another(script: JobScript, work: Command) -> Command | None:
-    """Return the small command after the work whose status $? is."""
+    """Return the small command after the work whose status the script takes for that of the work."""
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue
@@ -373,7 +370,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         if name == "ssh" and any(re.fullmatch(r"-(?=\w*[LRDNV])\w+", word.text) for word in words):
             continue
         if name == "sudo" and first.startswith("/"):
-            continue  # what the site lets all users run
+            continue  # the site may let all users run this program
         flags = "".join(word.text[1:] for word in words if re.fullmatch("-[it]{1,2}", word.text))
         if name == "docker" and {"i", "t"} <= set(flags):
             what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
@@ -415,7 +412,7 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
         elif loop is not None and id(command) in readers:
             step = readers[id(command)].step
             if command.background:
-                continue  # it has no stdin
+                continue  # a background command has no stdin
             fed = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
                 what = "srun reads the loop's input: only the first line is processed"
@@ -423,7 +420,7 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
 
 
 def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
-    """Yield the words of a step in which the batch shell expands a task's variable, with the variable."""
+    """Yield the words of a step in which the batch shell expands a task's variable, with its name."""
     body = script.body
     step = launch.step
     for word in step.words[1:] if step else ():
@@ -436,7 +433,7 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
 def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
-    """Yield exported variables whose value uses a per-task variable, with the name of that one."""
+    """Yield exported variables with a per-task variable in their value, and the per-task variable's name."""
     for assignment in script.body.sets:
         exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
         reaches = assignment in launch.command.prefix if assignment.prefix else exported
@@ -445,7 +442,7 @@ def _exported_early(
             yield assignment, name
 
 
-# Options by which a step shares its nodes, has others, or is a job of its own.
+# Options with which a step shares its nodes, uses other nodes, or becomes a job of its own.
 _OF_ITS_OWN = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
 OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
 
@@ -460,7 +457,7 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
 
 
 def _takes_gpus(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step with its own CPUs takes all GPUs of the nodes, as no option says how many."""
+    """Return whether a step with --exact takes all GPUs of the nodes, as no option gives a number."""
     step, job = launch.step, script.resources
     if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
         return False
@@ -469,9 +466,9 @@ def _takes_gpus(launch: Launch, script: JobScript) -> bool:
 
 
 def _is_exact(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step takes a part of the job by SLURM_CPUS_PER_TASK, which srun reads from 23.11 on.
+    """Return whether a step only takes a part of the job, as srun reads SLURM_CPUS_PER_TASK from 23.11 on.
 
-    Source: steps on 22.05, which wait for each other, and 26.05, where they run at the same time.
+    Source: such steps wait for each other on 22.05, and run at the same time on 26.05.
     """
     job = script.resources
     if launch.step is None or script.release < "23.11" or not job.cpus_per_task:
@@ -519,7 +516,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find programs that srun starts several times, know nothing of each other, and save into one file."""
+    """Find a program that srun starts several times, each a training of its own, with the same saved file."""
     if _OF_TASKS.search(script.text) or script.named("cd"):
         return
     for launch in script.trainings:
@@ -534,7 +531,7 @@ def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
 
 
 def _in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find commands that every task of a step runs in the same place: rm -r, git clone, pip install."""
+    """Find commands such as rm -r, git clone or pip install that each task of a step runs in one place."""
     for launch in script.steps:
         tasks, together = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
         shared = together and all(container.pyxis for container in script.containers)
@@ -558,14 +555,14 @@ def _values(script: JobScript, text: str) -> Iterator[str]:
             yield " " + script.body.text_of(made.word).strip('"')
 
 
-# What is done once for all tasks, and what tells tasks apart.
+# Commands to run once for all tasks, and texts that tell tasks apart.
 _ONCE = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
 )
 _OF_TASKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
-_STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # which may fill each node's own disk
+_STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # commands that fill each node's own disk
 SERIAL = programs("serial")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
 

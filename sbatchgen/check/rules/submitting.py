@@ -1,4 +1,4 @@
-"""Scripts that call sbatch: what they make of its answer, and what it gets. SB903 to SB908.
+"""Rules about scripts that call sbatch: its status, its options and its environment. SB903 to SB908.
 
 Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-# Commands with a status of their own, whatever that of $( ) among their words is.
+# Commands that hide the status of $( ) among their words.
 _ITS_OWN = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
 _OF_A_JOB = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
@@ -39,7 +39,7 @@ _OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "S
 def _refusal_seen(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         if not script.body.option_at("errexit", command.line) or command.context.condition:
-            continue  # nothing asks for its status
+            continue  # the script ignores the status
         hides = _hides(script, command)
         if hides:
             what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
@@ -48,7 +48,7 @@ def _refusal_seen(script: JobScript) -> Iterator[Hit]:
 
 
 def _hides(script: JobScript, command: Command) -> str:
-    """Return the command whose status bash takes for that of sbatch; "" if it is that of sbatch."""
+    """Return the command that hides the status of sbatch from bash; "" without such a command."""
     pipe = command.pipe
     if not command.context.substitution:
         last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
@@ -88,7 +88,7 @@ def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
 
 
 def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
-    """Find the variables of a job that the submitting shell expands."""
+    """Find a variable of the job that the submitting shell expands."""
     for name in wrapped.variables:
         if _OF_A_JOB.fullmatch(name) and name not in script.assigned:
             what = f"${name} is expanded here, where it is empty, and not in the job"
@@ -97,7 +97,7 @@ def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
 
 
 def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
-    """Find an --export that ends at a blank, or whose value ends at a comma."""
+    """Find an --export that ends at a blank, and a value in it that ends at a comma."""
     value = script.body.text_of(word).removeprefix("--export=")
     if value.endswith(",") and following is not None and "=" in following.text:
         what = f"--export ends at the blank: sbatch takes {following.text} for the script"
@@ -108,7 +108,7 @@ def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]
 
 
 def _cut_at_comma(value: str) -> tuple[str, str] | None:
-    """Return what --export makes of a value with a comma in it, and the fix; None if it has none."""
+    """Return the message and the fix for an --export that cuts a value at a comma; None without one."""
     first, *parts = value.strip("\"'").split(",")
     for before, part in zip((first, *parts), parts, strict=False):
         if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
@@ -141,7 +141,7 @@ def _of_another_step(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
-    """Find after:ID alone; with +MINUTES, or beside servers and what watches others, it is meant."""
+    """Find after:ID in a dependency. With +MINUTES, or for servers and monitors, after: is meant."""
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
     if _AFTER.search(script.option("dependency")) and not _are_together(script.text):
@@ -157,7 +157,7 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
 
 
 def _are_together(text: str) -> bool:
-    """Return whether names in a text say that the jobs run beside each other."""
+    """Return whether a text has names of servers or workers, whose jobs run at the same time."""
     return bool(_TOGETHER.search(_COUNTS.sub("", text)))
 
 

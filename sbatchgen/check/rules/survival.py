@@ -1,7 +1,7 @@
-"""Signals, restarts and checkpoints; rules about options alone are in `options`.
+"""Rules about signals, restarts and checkpoints. `logs` has the rules about options alone.
 
-Who gets which signal was seen on Slurm 22.05.8, and is in sbatch(1) (--signal), scancel(1) (--batch) and
-slurm.conf(5) (KillWait, KillOnBadExit); when bash runs a trap, in bash(1), SIGNALS.
+Sources: signals on Slurm 22.05.8; sbatch(1) (--signal), scancel(1) (--batch) and slurm.conf(5) (KillWait,
+KillOnBadExit); for traps bash(1), SIGNALS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULES: Rules[JobScript] = Rules()
 
 _AGENT = "torch/distributed/elastic/multiprocessing/api.py"
 LONG_S = 12 * 3600
-HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
+HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # signals that a process without a handler ignores
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _NAMES = {str(int(signal)): signal.name for signal in Signals}
@@ -37,10 +37,7 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def signal_of(script: JobScript, *, batch: bool) -> str | None:
-    """Return the name of --signal's signal, if it is for the batch shell, or if it is for the steps.
-
-    Else None.
-    """
+    """Return the signal that --signal sends to the batch shell (`batch`) or to the steps, if any."""
     setting = read_signal(script.option("signal"))  # else SB126
     return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
 
@@ -50,7 +47,7 @@ def _name(signal: str) -> str:
 
 
 def _trapped(script: JobScript) -> set[str]:
-    """Return the signals for which the script sets a trap; "?" for unknown ones."""
+    """Return the signals for which the script sets a trap; "?" for an unknown signal."""
     signals: set[str] = set()
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
@@ -60,10 +57,7 @@ def _trapped(script: JobScript) -> set[str]:
 
 
 def _is_whole(script: JobScript) -> bool:
-    """Return whether the script is all that its shell runs.
-
-    Bash, without other files of commands or an exec.
-    """
+    """Return whether the shell runs only the text of the script: no sourced commands, and no exec."""
     if script.body.language not in SHELLS:
         return False
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
@@ -74,7 +68,7 @@ def _is_whole(script: JobScript) -> bool:
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = signal_of(script, batch=True)
-    if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
+    if name is None or name in HARMLESS or name == "INT":  # a waiting bash survives INT
         return
     if {name, "?"} & _trapped(script) or not _is_whole(script):
         return
@@ -100,7 +94,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     what = f"bash runs the trap for {signal} only when {program} has ended: "
     if asked := signal == signal_of(script, batch=True):
         what += "by then the training is over, or was killed at the time limit"
-    else:  # of scancel, a preemption or the time limit, which the program gets as well
+    else:  # scancel, a preemption and the time limit also signal the program
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
     yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
@@ -165,7 +159,7 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
                 continue
             others = script.text.replace(script.body.source.text[command.at : command.end], "")
             if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
-                continue  # which may send it
+                continue  # the script may send the signal itself
             what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
             yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
 
@@ -190,7 +184,7 @@ def _marks_success(script: JobScript) -> Iterator[Hit]:
 
 
 def _marks(script: JobScript, body: Body) -> bool:
-    """Return whether a trap, or a function that it calls, always writes a file such as `done`."""
+    """Return whether a trap, or a function called there, always writes a file such as `done`."""
     functions = {command.name for command in body.commands}
     called = [each for each in script.body.commands if each.context.function in functions - {""}]
     uses = [each for each in (*body.uses, *script.body.uses) if each.name == "?"]
@@ -200,7 +194,7 @@ def _marks(script: JobScript, body: Body) -> bool:
     )
     for command in places:
         if command.context.branch and not sees_status:
-            continue  # it asks for something that the script says of its work
+            continue  # the script tests its work before
         files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
         if any(file and _DONE.search(file.text) for file in files):
@@ -213,13 +207,13 @@ _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed
 
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _bounded(script: JobScript) -> Iterator[Hit]:
-    """Find a requeue after a failure, or in any case: one that fails at its start does so for ever."""
+    """Find a requeue after each failure: a job that fails at its start does so for ever."""
     if (
         "requeue" not in script.text
         or "RESTART" in script.text
         or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
     ):
-        return  # which may count
+        return  # the script may count its restarts
     for command, context in _requeues(script):
         if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
             what = "the job is requeued after each failure: one that fails at its start does so for ever"
@@ -243,7 +237,7 @@ def _element(script: JobScript) -> Iterator[Hit]:
 
 
 def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
-    """Return the commands that requeue the job itself, each with what surrounds it."""
+    """Return the commands that requeue the job itself, with their contexts."""
     commands = [*script.named("scontrol")]
     commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
     return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
@@ -258,7 +252,7 @@ def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
 )
 def _deletes_results(script: JobScript) -> Iterator[Hit]:
-    """Find a folder that goes at the top of a job with --requeue, and that its program gets."""
+    """Find a folder of the program's results that a job with --requeue removes at its start."""
     if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
         return
     for command in script.named("rm"):
@@ -284,7 +278,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)", words=_ASKS)
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """Find a loop without a bound or a look at the server, which runs in the background."""
+    """Find a loop that waits for a server in the background, without a bound or a check of the server."""
     servers = [each for each in script.body.commands if each.background and not each.context.substitution]
     for command in script.named(*_ASKS) if servers else ():
         context = command.context
@@ -332,7 +326,7 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 if command.context.branch or command.context.function or "depend" in command.text:
-                    continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
+                    continue  # usually if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
@@ -362,7 +356,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
         if any("kill-on-invalid-dep" in word.text for word in command.words):
             continue
         for word in command.words[1:]:
-            pieces = script.body.followed(word).pieces  # those of $( ) may submit others
+            pieces = script.body.followed(word).pieces  # a $( ) may submit other jobs
             if _AFTER_OK.search("".join(piece.text for piece in pieces if piece.kind != "command")):
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
@@ -415,7 +409,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             if len(commands) < 2 and not any(command.context.loop for command in commands):
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            last = commands[-1]  # which newer bash versions run in their own place
+            last = commands[-1]  # newer releases of bash replace themselves by this command
             replaced = shell.name == "bash" and last.context.top and not last.pipe
             replaced = replaced and last.at == tool.words[0].at
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
@@ -432,7 +426,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/ascii-supply-networks/dagster-slurm/issues/43",
 )
 def _keeps_step(script: JobScript) -> Iterator[Hit]:
-    """Find a program in the background of a task that has srun's output, and never ends by itself."""
+    """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.strings:
             if any(each.name in _ENDS_OTHERS or each.name == "exec" for each in body.commands):
@@ -440,7 +434,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
             serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
             for command in serving if not all(each.background for each in body.commands) else ():
                 if _has_own_output(command):
-                    continue  # a step ends without it
+                    continue  # the step does not wait for the program
                 what = f"{command.name} has the output of the task and never ends: the step waits for it, "
                 what += "until the time limit"
                 yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
@@ -448,10 +442,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_own_output(command: Command) -> bool:
-    """Return whether a command writes nothing to where its shell does.
-
-    A step waits for stderr as for stdout.
-    """
+    """Return whether a command redirects both stdout and stderr, for which a step waits."""
     own = set()
     for redirect in command.redirects:
         to = redirect.target.text if redirect.target else ""
@@ -473,7 +464,7 @@ def _has_own_output(command: Command) -> bool:
     report="https://github.com/NVIDIA-NeMo/RL/pull/3386",
 )
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
-    """Find programs in the background of a task beside which another one continues, in a step of several."""
+    """Find a program in the background of a task that may end while the task continues."""
     for launch in script.steps:
         for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
             if any(each.name in _ENDS_OTHERS for each in body.commands):

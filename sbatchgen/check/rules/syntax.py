@@ -1,6 +1,6 @@
-"""What bash can't parse, as `bash -n` reports it, which runs nothing.
+"""Rules about texts that bash can't parse, as `bash -n` reports them without running anything.
 
-Source: bash(1), the option -n. Without a bash here these rules are silent: the grammar of
+Source: bash(1), the option -n. Without bash on this machine these rules are silent, as the grammar of
 `sbatchgen.check.bash` takes a little less than bash.
 """
 
@@ -18,10 +18,10 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0
-BYTES_MAX = 4 << 20  # no larger script is read at all
+BYTES_MAX = 4 << 20  # `lint` reads no larger script
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
-_COMMENT = re.compile(r"#(?<!\S#).*")  # the # first, which is looked for fast
+_COMMENT = re.compile(r"#(?<!\S#).*")  # begins with the literal #, for which the search is fast
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
@@ -53,7 +53,7 @@ def _unread(script: JobScript) -> Iterator[Hit]:
 
 
 def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
-    """Return the line that bash can't parse because a person has yet to fill it in, by number."""
+    """Return the placeholder of a person that bash can't parse, by the number of the line."""
     faults = {line: FOR_A_PERSON.search(script.lines[line - 1]) for line, _ in _faults(script)}
     return {line: match for line, match in faults.items() if match}
 
@@ -79,19 +79,19 @@ def _heredoc(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1)  # for all these rules
 def _faults(script: JobScript) -> list[tuple[int, str]]:
-    """Return what bash says of the script up to an unconditional exit, with line numbers."""
+    """Return bash's first complaint up to an unconditional exit, with the number of the line."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
     last = script.text.count("\n") + 1
     faults = faults_of_bash(text.partition("\0")[0])
-    if faults and script.body.end < len(text):  # what follows an exit may be anything
+    if faults and script.body.end < len(text):  # any text may follow an exit
         faults = faults_of_bash(text[: script.body.end].partition("\0")[0])
     return [(min(line, last), message) for line, message in faults[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:
-    """Return whether bash may find a fault: a look at the text, to spare sound scripts a process."""
+    """Return whether bash may find a fault; this look at the text spares sound scripts a process."""
     text = _COMMENT.sub("", script.text)
     if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True
@@ -103,12 +103,12 @@ def _is_doubtful(script: JobScript) -> bool:
 
 
 def faults_of_bash(text: str) -> list[tuple[int, str]]:
-    """Return what bash says, with line numbers; nothing without a bash, and an empty text if it is late."""
+    """Return bash's complaints with line numbers; [] without bash, an empty complaint if bash is too slow."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
         done = child.run(
             ["bash", "--norc", "--noprofile", *options, "-n"],
-            {"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # no BASH_ENV, which bash would run
+            {"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # without BASH_ENV, a file to run
             data=text.encode("utf-8", "surrogateescape"),
             timeout=SECONDS_MAX,
         )

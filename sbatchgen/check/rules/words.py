@@ -1,6 +1,6 @@
-"""The words of directives, as sbatch takes them for options.
+"""Rules about the options in directives.
 
-Exact: the reader does as sbatch does.
+These rules are exact, as the reader reads options as sbatch does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES: Rules[JobScript] = Rules()
 
 _WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
 _SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
-COMPLAINTS_MAX = 100  # of a script: each is compared with all options
+COMPLAINTS_MAX = 100  # complaints about a script, as each is compared with all options
 NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
@@ -42,7 +42,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
         if before and before.takes_next_line:  # SB110
             fix = f"write the value of {before.word.text} on its line"
         elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
-            fix = f"write --{before.spec.name}={word}"  # it takes a value only after =
+            fix = f"write --{before.spec.name}={word}"  # an optional value needs =
         elif before and before.value and before.spec.name in _WITH_BLANKS:
             value = " ".join((before.value, *(stray.word.text for stray in strays)))
             fix = f'quote the value: --{before.spec.name}="{value}"'
@@ -87,7 +87,7 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
 def unknown_options(script: JobScript) -> Iterator[Hit]:
-    """Find what SB113 reports."""
+    """Find options that sbatch does not know."""
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
@@ -106,7 +106,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
             option = stop.word.text.partition("=")[0]
-            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no short ones
+            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no letters
                 what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, sbatch "
                 what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
@@ -141,7 +141,7 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
 def _repeated(script: JobScript) -> Iterator[Hit]:
     hits = [*_repetitions(script)]
-    if len(hits) > 1 and not script.body.commands:  # a sheet of headers to copy
+    if len(hits) > 1 and not script.body.commands:  # a collection of headers to copy
         what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
         hits = [
             hits[0]._replace(what=f"{what}: no command follows these headers", fix="write a file for each")
@@ -190,12 +190,12 @@ def _release(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
 def _combination(script: JobScript) -> Iterator[Hit]:
-    """Find what no other rule reports: each option alone is fine."""
+    """Find a combination that no other rule reports, and in which each option alone is fine."""
     sbatch, reply = script.sbatch, script.sbatch.refusal
     if reply is None or not reply.text or not sbatch.components:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
-        return  # they may mend it
+        return  # the variables may add the missing option
     stops = any(isinstance(use, Stop) for use in script.uses)
     faults = any(line.fault for line in sbatch.directives)
     reported = any(
@@ -208,7 +208,7 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
-        # The caller may give what is missing: the text shows how the script is submitted.
+        # The text may show a call of sbatch with the missing option.
         of_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
         fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
         yield Hit(at, what, fix, "warning" if of_caller else None)
@@ -217,20 +217,20 @@ def _combination(script: JobScript) -> Iterator[Hit]:
 
 
 def uses(script: JobScript) -> Iterator[Option]:
-    """Return the options that sbatch can take."""
+    """Return the options that getopt accepts."""
     return (use for use in script.uses if isinstance(use, Option))
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
-    """Return the first places where sbatch ends at an option that it can't take."""
+    """Return the first options that getopt refuses."""
     stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
     return islice(stops, COMPLAINTS_MAX)
 
 
 def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
-    """Yield words of a line in a row that are not options, with the option that ends there.
+    """Yield the stray words after an option of the same line, with the option; None without an option.
 
-    What follows an option that sbatch does not know is most likely its value.
+    Words after an unknown option are left out, as they are most likely its value.
     """
     before: Option | None = None
     strays: list[Stop] = []
@@ -252,14 +252,14 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 
 
 def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
-    """Yield options whose value a space cuts off, with the words that belong to it."""
+    """Yield options with a blank in their value, each with the stray words that belong to the value."""
     for before, strays in _stray_words(script):
         if before and _is_apart(before, strays[0].word.text):
             yield before, strays
 
 
 def _is_apart(before: Option, stray: str) -> bool:
-    """Return whether a stray word belongs to the value before it, from which a blank separates it."""
+    """Return whether a stray word belongs to the value of the option before."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 
@@ -269,7 +269,7 @@ def _long_name(text: str) -> str:
 
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
-    """Return what sbatch says of an option alone, if it ends there, and a fix."""
+    """Return the message and the fix for an option that sbatch refuses by itself; None for other options."""
     is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
     if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
         return None
