@@ -15,9 +15,9 @@ from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.bash.body import Body, input_body, string_body
 from sbatchgen.check.bash.statement import Command
 from sbatchgen.check.bash.word import ASSIGNED, Word
-from sbatchgen.check.executables.command_options import Given, program_name, read_options
+from sbatchgen.check.executables.command_options import ReadOption, program_name, read_options
 from sbatchgen.check.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
-from sbatchgen.check.executables.python_program import of_python
+from sbatchgen.check.executables.python_program import program_of_python
 
 DEPTH_MAX = 8  # shells that shells start
 TOOLS_MAX = 50
@@ -129,7 +129,7 @@ def _launcher(tool: Tool) -> Sequence[Word]:
     """Return the words of the launcher that Python starts: a module, or a file of the training package."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     texts = [word.text for word in tool.rest]
-    if name and of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
+    if name and program_of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
         return tool.rest
     if name.endswith("/training/task.py") and "--" in texts:  # task.py starts Python again
         return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
@@ -170,7 +170,7 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     name, at = program_name(words, PROGRAMS, body.text_of)
     if name.endswith(".py"):
-        name = of_python([body.text_of(words[0])], is_module=False)[0] or name
+        name = program_of_python([body.text_of(words[0])], is_module=False)[0] or name
     name = MODULES.get(name, name)
     program = PROGRAMS.get(name)
     if program is None:
@@ -193,7 +193,7 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     )
 
 
-def _option(words: Sequence[Word], body: Body, given: Given) -> ToolOption:
+def _option(words: Sequence[Word], body: Body, given: ReadOption) -> ToolOption:
     name, value, at, value_at = given
     if value_at is None:
         return ToolOption(name=name, value="", word=words[at])

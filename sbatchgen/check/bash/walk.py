@@ -53,15 +53,15 @@ _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
 _HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
 _NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
-_IN_FOR = {"loop": True, "branch": True, "condition": False}
-_IN_SUBSTITUTION = {"substitution": True, "condition": False, "background": False}
-_CHANGES: dict[str, dict[str, Any]] = {
+_FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
+_SUBSTITUTION_CONTEXT = {"substitution": True, "condition": False, "background": False}
+_CONTEXTS: dict[str, dict[str, Any]] = {
     "subshell": {"subshell": True},
-    "command_substitution": _IN_SUBSTITUTION,
-    "process_substitution": _IN_SUBSTITUTION,
+    "command_substitution": _SUBSTITUTION_CONTEXT,
+    "process_substitution": _SUBSTITUTION_CONTEXT,
     "while_statement": {"loop": True, "branch": True, "condition": True},
-    "for_statement": _IN_FOR,
-    "c_style_for_statement": _IN_FOR,
+    "for_statement": _FOR_CONTEXT,
+    "c_style_for_statement": _FOR_CONTEXT,
     "do_group": {"condition": False},
     "if_statement": {"condition": True},
     "elif_clause": {"branch": True, "condition": True},
@@ -107,9 +107,9 @@ class _Walker:
                 context = context._replace(background=True)
             if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
                 context = context._replace(subshell=True)
-            node, rest = self.cut(node) if kind == "command" else (node, None)
+            node, rest = self.split_assignments(node) if kind == "command" else (node, None)
             inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
-        changes = _CHANGES.get(kind)
+        changes = _CONTEXTS.get(kind)
         inner_context = inner.context._replace(**changes) if changes else inner.context
         inner = _Place(kind, inner_context, inner.pipe, inner.stage)
         entered: list[tuple[Node, _Place]] = []
@@ -159,7 +159,7 @@ class _Walker:
         if command.pipe:
             command.pipe.add(command)
 
-    def cut(self, node: Node) -> tuple[Node, Node | None]:
+    def split_assignments(self, node: Node) -> tuple[Node, Node | None]:
         """Split assignments from the next line, which the grammar takes for their command.
 
         The tree is unchanged, as other passes read it.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The long name of an option, or its letter if there is no long name; its value, or ""; the places of the
 # words that hold the name and the value.
-Given = tuple[str, str, int, "int | None"]
+ReadOption = tuple[str, str, int, "int | None"]
 
 
 def program_name(
@@ -38,9 +38,9 @@ def program_name(
 
 def read_options(
     words: Sequence[Any], at: int, program: Program, text: Callable[[Any], str] = str
-) -> tuple[list[Given], int]:
+) -> tuple[list[ReadOption], int]:
     """Return the options of a command from the word `at` on, and the place of the first word after them."""
-    given: list[Given] = []
+    given: list[ReadOption] = []
     while at < len(words) and not (given and given[-1][0] in program.last):
         word, place = text(words[at]), at
         if word[:1] == "+" and "shell" in program.kinds:

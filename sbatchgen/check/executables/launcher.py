@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.executables.command_options import program_name, read_options
 from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS
-from sbatchgen.check.executables.python_program import of_python
+from sbatchgen.check.executables.python_program import program_of_python
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +42,7 @@ class LauncherCall:
             given, at = read_options(words, at, PROGRAMS[name])
             modules = [value for option, value, *_ in given[-1:] if option == "m"]
             words = [*modules, *words[at:]]
-            name, at = of_python(words, is_module=bool(modules)) if words else ("", 0)
+            name, at = program_of_python(words, is_module=bool(modules)) if words else ("", 0)
         if name not in LAUNCHERS:
             return None
         given, at = read_options(words, at, PROGRAMS[name])

@@ -99,5 +99,7 @@ def _read_table() -> None:
 _read_table()
 SHELLS = programs("shell")
 # Programs that start the processes of a training themselves. With srun, each task would start such a program.
-STARTERS = programs("step", "mpi", "starter") | {name for name in programs("launcher") if " " not in name}
+RANK_STARTERS = programs("step", "mpi", "starter") | {
+    name for name in programs("launcher") if " " not in name
+}
 LAUNCHERS = programs("launcher")

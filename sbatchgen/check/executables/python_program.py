@@ -6,7 +6,7 @@ from sbatchgen.check.executables.command_options import program_name
 from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands
 
 
-def of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
+def program_of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
     """Return the program of the table that Python starts from a module or file, and where its options begin.
 
     A file is known by its name in a folder of programs, such as .venv/bin/torchrun, or by the name of a

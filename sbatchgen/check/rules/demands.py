@@ -15,7 +15,7 @@ from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Memory, Text, mebibytes
 from sbatchgen.check.cluster_facts import NodeFacts, NodeShape, PartitionFacts
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.sbatch.gres import OF_GPUS, is_slice, requested
+from sbatchgen.check.sbatch.gres import GPU_RESOURCES, is_slice, requested
 from sbatchgen.check.sbatch.rivals import Rivals, rivals
 from sbatchgen.check.script.job import NO_PARTITION, Job
 from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
@@ -243,10 +243,10 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
-    of_gpus = job.resources.gpu_option
-    if "gpu" not in known and of_gpus not in ("", "gres"):
-        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{of_gpus}"
-        yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
+    gpu_option = job.resources.gpu_option
+    if "gpu" not in known and gpu_option not in ("", "gres"):
+        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{gpu_option}"
+        yield Hit(gpu_option, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
 @RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
@@ -343,13 +343,13 @@ def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: N
         return asked.mem or node.mem_per_node or 0
     if asked.mem_per_cpu:
         return asked.mem_per_cpu * cpus
-    of_gpus = (asked.mem_per_gpu or 0) * gpus
+    for_gpus = (asked.mem_per_gpu or 0) * gpus
     if not shared_out:
-        return of_gpus
-    of_cpus = (partition.mem_per_cpu_default or 0) * cpus
-    if of_gpus:  # a node must also have the default memory of the CPUs
-        return max(of_gpus, of_cpus)
-    return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
+        return for_gpus
+    for_cpus = (partition.mem_per_cpu_default or 0) * cpus
+    if for_gpus:  # a node must also have the default memory of the CPUs
+        return max(for_gpus, for_cpus)
+    return (partition.mem_per_gpu_default or 0) * gpus or for_cpus or partition.mem_per_node_default or 0
 
 
 @RULES.add("SB218", "warning", "a whole node with the default memory only")
@@ -414,7 +414,7 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
         from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
         yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
-    others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]
+    others = [(name, count) for name, _, count in asked.gres if name not in GPU_RESOURCES]
 
     def has_others(node: NodeFacts) -> bool:
         return all(_of_gres(node, name, count) >= count for name, count in others)

@@ -105,7 +105,7 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
     """
     for launch in script.steps:
         option = launch.step.option("export") if launch.step else None
-        program = launch.of_step
+        program = launch.step_program
         if not option or not option.value or not program or "$" in program.words[0].text:
             continue
         names = {part.partition("=")[0].upper() for part in option.value.split(",")}

@@ -196,9 +196,9 @@ def _check(kind: str, text: str, job: Job) -> None:
         case "hosts":
             _check_hosts(text, job)
         case "gres" | "gpus" if job.is_script:  # the keys of a resolved job were checked before
-            from sbatchgen.check.sbatch.gres import items, of_gpus
+            from sbatchgen.check.sbatch.gres import as_gres, items
 
-            for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):
+            for _ in items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
                 pass
         case "tres" if job.slurm >= "24.05":
             kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if {*item} & {*":="}]

@@ -354,7 +354,7 @@ def _polls(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING,))
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
-        if program := launch.of_step:
+        if program := launch.step_program:
             name = program.name.partition(" ")[0]
             if name in ("sudo", "docker"):
                 what, fix = _LEAVING[name]

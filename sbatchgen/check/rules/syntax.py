@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from sbatchgen.base.machine import child
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.script.placeholders import FOR_A_PERSON
+from sbatchgen.check.script.placeholders import PERSON_PLACEHOLDER
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -54,7 +54,7 @@ def _unread(script: JobScript) -> Iterator[Hit]:
 
 def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
     """Return the placeholder of a person that bash can't parse, by the number of the line."""
-    faults = {line: FOR_A_PERSON.search(script.lines[line - 1]) for line, _ in _faults(script)}
+    faults = {line: PERSON_PLACEHOLDER.search(script.lines[line - 1]) for line, _ in _faults(script)}
     return {line: match for line, match in faults.items() if match}
 
 

@@ -18,7 +18,7 @@ MIXED = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
 _UNLIMITED = 2**32
 # With these options, Slurm derives other counts, or another cluster has other resources.
-_NOT_CHECKED = (
+_UNCHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
     *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
@@ -33,7 +33,7 @@ def check_options(options: Mapping[str, str], *, slurm: str) -> None:
             raise RefusedError(pair.words)
     if slurm >= "26.05" and "gpus-per-node" in options and "gpu" in options.get("gres", ""):
         raise RefusedError("--gpus-per-node and --gres=gpu are mutually exclusive.")
-    if not any(name in options for name in _NOT_CHECKED):
+    if not any(name in options for name in _UNCHECKED):
         _check_resources(options, slurm)
 
 
@@ -104,12 +104,10 @@ def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], sl
     if 0 < whole < low:
         yield f"{_FAILED}, {flag} < -N"
     if task:
-        yield from _faults_of_tasks(whole, node, task, options, slurm)
+        yield from _task_faults(whole, node, task, options, slurm)
 
 
-def _faults_of_tasks(
-    whole: int, node: int, task: int, options: Mapping[str, str], slurm: str
-) -> Iterator[str]:
+def _task_faults(whole: int, node: int, task: int, options: Mapping[str, str], slurm: str) -> Iterator[str]:
     tasks = _tasks(options, slurm)
     each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
     if node and task > node:

@@ -14,7 +14,7 @@ _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
 _NAME = re.compile("(?:gres[:/])?([^:=]*)")
 _BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # such as "gpu:GTX 1080 Ti:1"
-OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of a GPU
+GPU_RESOURCES = ("gpu", "shard", "mps")  # whole GPUs, or parts of a GPU
 _SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
 
@@ -22,7 +22,7 @@ Amount = tuple[str, str, int]  # name, type ("" for any) and count
 def parted(text: str) -> tuple[str, str]:
     """Return the items of a --gres that are GPUs or parts of GPUs, and the other items."""
     items = [item for item in text.split(",") if item]
-    gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in OF_GPUS]
+    gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in GPU_RESOURCES]
     return ",".join(gpus), ",".join(item for item in items if item not in gpus)
 
 
@@ -45,10 +45,10 @@ def requested_gpus(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str,
     """Return the type and count of each item of a --gpus option; None without the option."""
     if text is None:
         return None
-    return tuple((kind, count) for _, kind, count in requested(of_gpus(text), slurm=slurm))
+    return tuple((kind, count) for _, kind, count in requested(as_gres(text), slurm=slurm))
 
 
-def of_gpus(text: str) -> str:
+def as_gres(text: str) -> str:
     """Return the value of a --gpus option as a --gres."""
     return ",".join(f"gpu:{item}" for item in text.split(",") if item)
 

@@ -28,9 +28,9 @@ _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB up to this number of lines without a #
 
-_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
+_SLURM_LINE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
 # Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF, RFC 36 of Flux.
-_OTHERS = {
+_SCHEDULERS = {
     "PBS": re.compile(r"^#PBS[ \t]+-.*", re.MULTILINE),
     "LSF": re.compile(r"^#BSUB[ \t]+-.*", re.MULTILINE),
     "Flux": re.compile(r"^#+[ \t]*(?:flux|FLUX):[ \t]*-.*", re.MULTILINE),
@@ -110,10 +110,10 @@ def check_file(script: bytes) -> None:
 
 def other_scheduler(text: str) -> OtherScheduler | None:
     """Return the scheduler whose directives begin a script; None if a line looks like Slurm's directives."""
-    if _OF_SLURM.search(text):
+    if _SLURM_LINE.search(text):
         return None
     command = _COMMAND.search(text)
-    for name, form in _OTHERS.items():
+    for name, form in _SCHEDULERS.items():
         if matches := [*form.finditer(text, 0, command.start() if command else len(text))]:
             lines = tuple(text.count("\n", 0, match.start()) + 1 for match in matches)
             return OtherScheduler(name, lines, matches[0][0].partition("-")[0].rstrip())
@@ -128,10 +128,10 @@ def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
 
 @lru_cache(maxsize=2)  # rules read a script as several releases do
 def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
-    return tuple(_each(text, spaces=spaces))
+    return tuple(_lines_in(text, spaces=spaces))
 
 
-def _each(text: str, *, spaces: bool) -> Iterator[Directive]:
+def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
     component, number, comments, at = 0, 1, 0, 0

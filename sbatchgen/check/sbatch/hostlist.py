@@ -10,7 +10,7 @@ from itertools import product
 
 from sbatchgen.base.units import number
 
-_MOST = 64 * 1024  # hosts of a list
+HOSTS_MAX = 64 * 1024  # hosts of a list
 _ITEM = re.compile(r"(?:[^\[, \t]|\[[^\]]*\]?)+")  # a comma or a blank in brackets does not end an item
 _Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and the least number of digits
 _RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
@@ -20,7 +20,7 @@ def expanded(text: str) -> list[str]:
     """Return the hosts of a list, or [] for more than 65,536; raise ValueError for other texts."""
     parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
-    return [name for part in parts for name in _names(*part)] if count <= _MOST else []
+    return [name for part in parts for name in _names(*part)] if count <= HOSTS_MAX else []
 
 
 def hosts(text: str) -> list[str]:
@@ -53,6 +53,6 @@ def _range(text: str) -> tuple[range, int]:
     high = number(match[2]) if match and match[2] else low
     if match is None or low > high:
         raise ValueError(f"'{text}' is not a range of hosts")
-    if high - low >= _MOST:
-        raise ValueError(f"'{text}' is more than {_MOST} hosts")
+    if high - low >= HOSTS_MAX:
+        raise ValueError(f"'{text}' is more than {HOSTS_MAX} hosts")
     return range(low, high + 1), len(match[1])

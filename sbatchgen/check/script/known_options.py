@@ -13,20 +13,20 @@ SRUN_ONLY = frozenset(_NAMES["srun"])
 RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
 
 
-def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
+def plugin_specs(names: Iterable[str]) -> tuple[Spec, ...]:
     """Return the options of a site's plugins; a name that ends in = takes a value."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
 
 
-PYXIS = of_plugins(_NAMES["pyxis"])
+PYXIS = plugin_specs(_NAMES["pyxis"])
 PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 
 @cache
 def known_plugins() -> tuple[Spec, ...]:
     """Return the options of well-known plugins, except pyxis."""
-    return of_plugins(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
+    return plugin_specs(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
 
 
 def is_near(name: str, slurm: str) -> bool:

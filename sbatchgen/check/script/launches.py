@@ -20,7 +20,7 @@ from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 # Programs that start processes on the job's nodes themselves. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = programs("hpc-container")
-STARTERS = commands(*STARTING) | {"eval"}
+FOLLOWED = commands(*STARTING) | {"eval"}
 # A script that starts a launcher, a training or a program of MPI holds at least one word of such a list.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
@@ -52,7 +52,7 @@ class Launch:
         return self._first(frozenset(("srun",)))
 
     @cached_property
-    def of_step(self) -> Tool | None:
+    def step_program(self) -> Tool | None:
         """The tool that srun starts; None without srun."""
         names = [tool.name for tool in self.tools]
         return next(iter(self.tools[names.index("srun") + 1 :]), None) if self.step else None
@@ -232,7 +232,7 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
 
 def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     name = command.name
-    if command.test or not (name in STARTERS or not name or _PYTHON.fullmatch(name)):
+    if command.test or not (name in FOLLOWED or not name or _PYTHON.fullmatch(name)):
         return
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])

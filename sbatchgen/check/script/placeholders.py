@@ -8,26 +8,27 @@ from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
 _MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without a match has no placeholder of a program
-_MARKS_IN_BODY = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # a fast look at the whole text
+_BODY_MARKS = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # a fast look at the whole text
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
 # of public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
-_IN_BODY = re.compile(
+_BODY_PLACEHOLDER = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
     r"|(?<![\w{])![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
 )
-_IN_DIRECTIVE = re.compile(
-    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+_DIRECTIVE_PLACEHOLDER = re.compile(
+    _BODY_PLACEHOLDER.pattern
+    + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
     r"|%%\w+%%|%\([A-Za-z_]\w*\)[\d.]*[dfs]|\$\$\{\w+\}|(?<![A-Za-z0-9])_R_[A-Z0-9]+_(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])|=@[A-Z]+\b|\bXXX[a-z][a-z0-9]*XXX\b"
     r"|(?<=[=:\s])#[A-Z][A-Z0-9_]*#(?!\S)"
 )
 # Placeholders of people, such as <your account>, <N> or [budget code].
-FOR_A_PERSON = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+PERSON_PLACEHOLDER = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 _NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
 # Placeholders for a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. The letters I, O and l are mistyped digits.
 # Some words are values that people believe Slurm has.
-_NO_NUMBER = re.compile(
+_NUMBER_PLACEHOLDER = re.compile(
     r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
     r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
 )
@@ -38,20 +39,23 @@ _FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MUL
 _MANY_VARIABLES = 3
 
 
-def of_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
+def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
     """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
-    if _MARKS_IN_BODY.search(text):
-        numbers |= {text.count("\n", 0, match.start()) + 1 for match in _IN_BODY.finditer(text)}
+    if _BODY_MARKS.search(text):
+        numbers |= {text.count("\n", 0, match.start()) + 1 for match in _BODY_PLACEHOLDER.finditer(text)}
     for number in sorted(numbers):
-        line, wanted = lines[number - 1], _IN_DIRECTIVE if number in directives else _IN_BODY
+        line, wanted = (
+            lines[number - 1],
+            _DIRECTIVE_PLACEHOLDER if number in directives else _BODY_PLACEHOLDER,
+        )
         if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
             matches[number] = match  # an address is for a person to fill in
     return matches
 
 
-def of_person(
+def for_person(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> dict[int, re.Match[str]]:
     """Return the placeholders of people in directives, such as <project id>, by the number of the line.
@@ -62,7 +66,7 @@ def of_person(
     matches = dict(_blanks(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
         matches |= _matches(directives, _VARIABLE)
-    return dict(sorted((matches | _matches(directives, FOR_A_PERSON)).items()))
+    return dict(sorted((matches | _matches(directives, PERSON_PLACEHOLDER)).items()))
 
 
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
@@ -122,4 +126,4 @@ def _is_without_number(use: Option, is_set: Callable[[str], bool]) -> bool:
         return bool(names) and not any(map(is_set, names))
     if kind in ("gres", "gpus"):  # any word is a type of GPU
         return value.endswith(("?", "#"))
-    return any(_NO_NUMBER.fullmatch(piece) for piece in re.split("[-:,=%]", value))
+    return any(_NUMBER_PLACEHOLDER.fullmatch(piece) for piece in re.split("[-:,=%]", value))

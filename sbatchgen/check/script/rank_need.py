@@ -13,12 +13,15 @@ from sbatchgen.check.script.saved_files import called
 
 # Variables that torchrun sets. The mode ddp with srun exports them.
 RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-MOST_DEEP = 12  # calls in calls
-_LEAVES = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
-_CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
-_SWALLOWS = frozenset(("suppress", "raises", "assertRaises"))
-_ELSEWHERE = frozenset(("init_method", "store", "rank", "world_size", None))  # of init_process_group
-_MAY_GO_ON = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
+DEPTH_MAX = 12  # calls within calls
+_ENDING = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
+_CALLS_AT_ONCE = frozenset(
+    ("record", "main", "command", "option", "cache", "lru_cache")
+)  # decorators
+_CATCHING = frozenset(("suppress", "raises", "assertRaises"))
+# Arguments by which init_process_group does not take the rank from the environment.
+_OTHER_SOURCES = frozenset(("init_method", "store", "rank", "world_size", None))
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
 
 @frozen()
@@ -74,7 +77,7 @@ def _last_name(node: ast.expr) -> str:
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))
 
 
-class _Left(Exception):  # noqa: N818 - no error
+class _MayLeave(Exception):  # noqa: N818 - no error
     """Raised at a statement that may leave the function or the program."""
 
 
@@ -89,7 +92,7 @@ class _Walk:
         """Return the first need of a rank in statements; None without one."""
         try:
             return next(self._statements(body, file), None)
-        except _Left:
+        except _MayLeave:
             return None
 
     def _statements(self, body: Sequence[ast.stmt], file: Path) -> Iterator[RankNeed]:
@@ -102,22 +105,22 @@ class _Walk:
         if isinstance(statement, ast.With):
             items = [item.context_expr for item in statement.items]
             yield from self._expressions(items, file)
-            if not _SWALLOWS.isdisjoint(map(_last_name, items)):
+            if not _CATCHING.isdisjoint(map(_last_name, items)):
                 return
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.If) and _is_main(statement.test):
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.Try) and not statement.handlers:
             yield from self._statements([*statement.body, *statement.orelse, *statement.finalbody], file)
-        elif isinstance(statement, _MAY_GO_ON):
+        elif isinstance(statement, _BRANCHES):
             first = getattr(statement, "test", None) or getattr(statement, "iter", None)
             yield from self._expressions([first] if first else [], file)
             if any(map(_leaves, ast.walk(statement))):
-                raise _Left
+                raise _MayLeave
         else:
             yield from self._expressions(ast.iter_child_nodes(statement), file)
             if isinstance(statement, ast.Return | ast.Raise) or any(map(_leaves, ast.walk(statement))):
-                raise _Left
+                raise _MayLeave
 
     def _expressions(self, nodes: Iterable[ast.AST], file: Path) -> Iterator[RankNeed]:
         for node in nodes:
@@ -147,7 +150,7 @@ class _Walk:
 
     def _called(self, node: ast.Call) -> Iterator[RankNeed]:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in self.functions and name not in self.inside and len(self.inside) < MOST_DEEP:
+        if name in self.functions and name not in self.inside and len(self.inside) < DEPTH_MAX:
             function, file = self.functions[name]
             self.inside.append(name)
             need = self.block(function.body, file)
@@ -155,7 +158,7 @@ class _Walk:
             if need:
                 yield need
             if any(map(_ends, ast.walk(function))):
-                raise _Left
+                raise _MayLeave
 
 
 def _is_main(test: ast.expr) -> bool:
@@ -167,7 +170,7 @@ def _leaves(node: ast.AST) -> bool:
 
 
 def _ends(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and called(node) in _LEAVES
+    return isinstance(node, ast.Call) and called(node) in _ENDING
 
 
 def _read_variable(node: ast.AST) -> str:
@@ -186,5 +189,5 @@ def _joins_a_group(call: ast.Call) -> bool:
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "init_method" in given and _text(given["init_method"]) == "env://":
         del given["init_method"]
-    elsewhere = len(call.args) > 1 or not _ELSEWHERE.isdisjoint(given)
+    elsewhere = len(call.args) > 1 or not _OTHER_SOURCES.isdisjoint(given)
     return called(call) == "init_process_group" and not elsewhere

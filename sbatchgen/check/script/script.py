@@ -17,7 +17,7 @@ from sbatchgen.check.sbatch.option_table import Spec, line_of
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
 from sbatchgen.check.script.job import Job
-from sbatchgen.check.script.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
+from sbatchgen.check.script.known_options import PYXIS, RENAMED, is_near, known_plugins, plugin_specs, table
 from sbatchgen.check.script.read_request import resources
 from sbatchgen.check.script.resource_request import ResourceRequest
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # Attributes that do not depend on the release of Slurm.
-_OF_BASH = ("lines", "body", "commands", "_by_name", "plugins")
+_RELEASE_FREE = ("lines", "body", "commands", "_commands_by_name", "plugins")
 _SIZES_WORDS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
 gpus-per-task gres nodelist mem mem-per-cpu
@@ -40,7 +40,7 @@ _SIZES = frozenset(_SIZES_WORDS.split())
 CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
 _BRIEF = programs("brief") | {""}
 _WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
-_OF_NODES = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # what each job has
+_SET_BEFORE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
 
 
 @record
@@ -70,9 +70,9 @@ class JobScript(Job):
     def plugins(self) -> tuple[Spec, ...]:
         """The options of the site's plugins; the options of well-known plugins if the profile has no list."""
         if (named := self.profile.plugin_options) is not None:
-            return of_plugins((*named, *self.known_options))
+            return plugin_specs((*named, *self.known_options))
         known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        return (*known, *of_plugins(self.known_options))
+        return (*known, *plugin_specs(self.known_options))
 
     @cached_property
     def directive_lines(self) -> frozenset[int]:
@@ -95,7 +95,7 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
-        return placeholders.of_program(self.text, self.directive_lines)
+        return placeholders.for_program(self.text, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
@@ -125,7 +125,7 @@ class JobScript(Job):
         if self.is_template:
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
-        return placeholders.of_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
+        return placeholders.for_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
 
     @cached_property
     def refused_unfilled(self) -> bool:
@@ -162,7 +162,7 @@ class JobScript(Job):
     def read_by(self, release: str) -> JobScript:
         """Return the script as another release of Slurm reads it; the body stays the same."""
         other = replace(self, slurm=release, assumed=False)
-        vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
+        vars(other).update((name, value) for name, value in vars(self).items() if name in _RELEASE_FREE)
         return other
 
     @cached_property
@@ -196,7 +196,7 @@ class JobScript(Job):
     def is_wrapped(self) -> bool:
         """Whether another script submits the script, which requires variables that nothing sets."""
         return any(
-            use.operator in (":?", "?") and use.name not in self.assigned and not _OF_NODES.match(use.name)
+            use.operator in (":?", "?") and use.name not in self.assigned and not _SET_BEFORE.match(use.name)
             for use in (self.body.uses if ":?" in self.text else ())
         )
 
@@ -256,7 +256,7 @@ class JobScript(Job):
         return any(sourcing(self.body))
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Command]]:
+    def _commands_by_name(self) -> dict[str, list[Command]]:
         commands: dict[str, list[Command]] = {}
         for command in self.commands:
             commands.setdefault(command.name, []).append(command)
@@ -266,7 +266,7 @@ class JobScript(Job):
         """Return the commands with these names, in the order of the text."""
         commands: list[Command] = []
         for name in names:
-            commands += self._by_name.get(name, ())
+            commands += self._commands_by_name.get(name, ())
         if len(names) > 1 and len(commands) > 1:
             commands.sort(key=lambda command: (command.line, command.column))
         return commands

@@ -54,12 +54,12 @@ def containers(
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
     """Yield all containers of a script, in its directives and its launches."""
-    yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
+    yield from _pyxis_container([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
             inside = launch.tools[index + 1 :]
             if tool.name == "srun":
-                yield from _of_pyxis(_uses(tool, place), launch.command, inside)
+                yield from _pyxis_container(_uses(tool, place), launch.command, inside)
             elif tool.name in _APPTAINER and tool.operands:
                 image = tool.operands[0]
                 name, uses = tool.body.text_of(image), _uses(tool, place)
@@ -70,7 +70,7 @@ def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
     return [(option.name, tool.text_of(option), place(option.word)) for option in tool.given]
 
 
-def _of_pyxis(
+def _pyxis_container(
     uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
     """Yield the container of sbatch or srun, if their options have an option of pyxis."""

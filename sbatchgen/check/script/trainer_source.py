@@ -21,7 +21,7 @@ from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
 from sbatchgen.check.script.trainer_name import trainer_is_file
 
 MAX_BYTES = 1 << 19  # bytes of a file
-MOST = 100  # files
+FILES_MAX = 100  # files
 
 _PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
 WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
@@ -57,8 +57,8 @@ _FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # calls of Lightning and trans
 _CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
 _RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
 
-_OF_RANKS = re.compile(r"(?m)^RANK$|env://")
-_OTHER_RANKS = re.compile(
+_RANK_SOURCES = re.compile(r"(?m)^RANK$|env://")
+_OTHER_RANK_SOURCES = re.compile(
     r"(?i)slurm_procid|ompi_comm|pmix?_rank|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$",
     re.MULTILINE,
 )
@@ -108,7 +108,7 @@ class TrainerSource:
     def needs_ranks(self) -> bool:
         """Whether the trainer certainly takes its rank from RANK and WORLD_SIZE alone."""
         words = self.words
-        return self._is_plain and bool(_OF_RANKS.search(words)) and not _OTHER_RANKS.search(words)
+        return self._is_plain and bool(_RANK_SOURCES.search(words)) and not _OTHER_RANK_SOURCES.search(words)
 
     @property
     def spawns_always(self) -> bool:
@@ -195,7 +195,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         return None
     if not is_file:
         reader.imports(folder, parts)
-    while reader.waiting and len(reader.seen) <= MOST:
+    while reader.waiting and len(reader.seen) <= FILES_MAX:
         if not reader.read(reader.waiting.pop()):
             reader.whole = False
     words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
@@ -249,10 +249,10 @@ class _Reader:
             return False
         self.trees[file] = tree
         self.saved += saved_files(tree)
-        set_here = {*_variables_set(tree)}
+        assigned = {*_variables_set(tree)}
         self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):
-            if id(node) in set_here:
+            if id(node) in assigned:
                 continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -275,13 +275,13 @@ class _Reader:
     def imports(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
         """Record an import: modules in the folder are read later, other names are packages."""
         known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
-        here = [file for file in known if file]
-        if not here and not local and not (folder / parts[0]).is_dir():
+        local_files = [file for file in known if file]
+        if not local_files and not local and not (folder / parts[0]).is_dir():
             self.packages.add(parts[0])
             self.words.append(".".join(parts))
-        elif not here:
+        elif not local_files:
             self.whole = False
-        self.waiting += [file for file in here if file not in self.seen and file not in self.waiting]
+        self.waiting += [file for file in local_files if file not in self.seen and file not in self.waiting]
 
 
 def _variables_set(tree: ast.AST) -> Iterator[int]:

@@ -386,11 +386,11 @@ def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
     from sbatchgen.check.sbatch.reader import read_script
-    from sbatchgen.check.script.known_options import of_plugins, releases
+    from sbatchgen.check.script.known_options import plugin_specs, releases
 
     known = releases(name)
     release = job.slurm if not known or job.slurm in known else known[-1]
-    plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
+    plugins = () if known else plugin_specs((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
     gpus = "#SBATCH --gpus=1\n" if name.endswith("-per-gpu") and job.resources.gpu_option else ""
     header = f"{gpus}#SBATCH {line}\n#SBATCH --comment=next\n"

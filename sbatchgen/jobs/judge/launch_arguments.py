@@ -126,9 +126,9 @@ def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
 def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
     """Return the options that plugins add to srun, and whether each takes a value."""
     from sbatchgen.check.sbatch.option_table import HasArgument
-    from sbatchgen.check.script.known_options import PYXIS, known_plugins, of_plugins
+    from sbatchgen.check.script.known_options import PYXIS, known_plugins, plugin_specs
 
-    added = (*PYXIS, *known_plugins(), *of_plugins(resolved.profile.plugin_options or ()))
+    added = (*PYXIS, *known_plugins(), *plugin_specs(resolved.profile.plugin_options or ()))
     return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}
 
 

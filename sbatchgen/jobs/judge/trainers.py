@@ -38,14 +38,14 @@ _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
 @RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
 def _starters(job: TrainerJob) -> Iterator[Hit]:
-    from sbatchgen.check.executables.program import MODULES, SHELLS, STARTERS
+    from sbatchgen.check.executables.program import MODULES, RANK_STARTERS, SHELLS
 
     resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working
     several = resolved.mode.several_processes and resolved.launcher != "spawn"
-    if trainer in STARTERS or (trainer in MODULES and several):
+    if trainer in RANK_STARTERS or (trainer in MODULES and several):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         fix = "name what it starts: --trainer train.py -- its arguments"
-        yield Hit(job.at("trainer"), what, fix, None if trainer in STARTERS else "warning")
+        yield Hit(job.at("trainer"), what, fix, None if trainer in RANK_STARTERS else "warning")
     elif trainer and folder and trainer_is_file(trainer):
         try:
             first = files.read_start(folder / trainer, 200).partition(b"\n")[0]

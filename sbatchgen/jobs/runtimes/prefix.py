@@ -42,10 +42,10 @@ class PrefixRuntime(Runtime):
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
         """Yield a command that starts the tasks itself."""
-        from sbatchgen.check.executables.program import STARTERS  # which other runtimes do without
+        from sbatchgen.check.executables.program import RANK_STARTERS  # which other runtimes do without
 
         program = _words(job)[0] if _words(job) else ""
-        if program.rpartition("/")[2] in STARTERS:
+        if program.rpartition("/")[2] in RANK_STARTERS:
             what = f"'{program}' starts the tasks itself, and srun would start it once for each task"
             yield KeyFault("prefix", what, "name the command that each task runs before Python")
 

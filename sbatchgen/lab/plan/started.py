@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from sbatchgen.base.frozen import cached_property, frozen
-from sbatchgen.check.executables.command_options import Given, read_options
+from sbatchgen.check.executables.command_options import ReadOption, read_options
 from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.script.launches import WATCH
@@ -132,7 +132,7 @@ def launchers_of(step: Step, nodes: int) -> Iterator[StartedLauncher]:
             yield call
 
 
-def options_of_srun(command: Sequence[str]) -> list[Given]:
+def options_of_srun(command: Sequence[str]) -> list[ReadOption]:
     """Return the options of a command of srun, in their order."""
     return read_options(command, 1, PROGRAMS["srun"])[0]
 
