@@ -18,8 +18,8 @@ _ILLUSTRATION = re.compile(
     r"|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
     r"|#SBATCH[ \t]+(?:(?:--)?(?:option|argument)[\w=-]*|(?:-\w|--[\w-]+=)[ \t]*$)"
 )
-_LEFT_OUT = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
-_TO_FILL_IN = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
+_ELLIPSIS_LINE = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
+_COMMAND_PLACEHOLDER = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
 # The line before a literal block: a directive for code, or a paragraph that ends in two colons.
 _LITERAL = re.compile(
     r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
@@ -47,7 +47,7 @@ def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
     yield from DOCUMENTS[suffix](text.replace("\r\n", "\n"))
 
 
-def _of_markdown(text: str) -> Iterator[CodeBlock]:
+def _markdown_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield fenced blocks; a fence without an end ends with the document."""
     opened: re.Match[str] | None = None
     start = 0
@@ -62,19 +62,19 @@ def _of_markdown(text: str) -> Iterator[CodeBlock]:
         ):
             if opened["language"].lower() in _SHELL:
                 width = len(opened["indent"])
-                yield _block(block, start, [_quoted(each, width) for each in block])
+                yield _block(block, start, [_indent_of_quote(each, width) for each in block])
             opened = None
         else:
             block.append(line)
 
 
-def _quoted(line: str, width: int) -> int:
+def _indent_of_quote(line: str, width: int) -> int:
     """Return the number of characters before the script in a line: at most as many as before the fence."""
     before = line[:width]
     return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
 
 
-def _of_restructured_text(text: str) -> Iterator[CodeBlock]:
+def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield the indented blocks after a code directive, or a paragraph that ends in two colons."""
     lines = text.split("\n")
     at = 0
@@ -99,7 +99,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _of_html(text: str) -> Iterator[CodeBlock]:
+def _html_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield the preformatted blocks, without their tags."""
     import html
 
@@ -120,17 +120,17 @@ def _filled_in(line: str) -> str:
     would see a redirection. A line with only an ellipsis becomes a comment.
     """
     line = _ANNOTATION.sub("", line)
-    if _LEFT_OUT.match(line):
+    if _ELLIPSIS_LINE.match(line):
         return f"#{line[1:]}"
     if line.startswith("#SBATCH"):
         line = _BARE_ANNOTATION.sub("", line)
         code = re.split(r"[ \t]#", line, maxsplit=1)[0]
         return f"{line} <value>" if _ILLUSTRATION.search(code) else line
-    return _TO_FILL_IN.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
+    return _COMMAND_PLACEHOLDER.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 
 
 DOCUMENTS = {  # suffix of a file -> reader of its blocks
-    **dict.fromkeys((".md", ".markdown"), _of_markdown),
-    **dict.fromkeys((".html", ".htm"), _of_html),
-    ".rst": _of_restructured_text,
+    **dict.fromkeys((".md", ".markdown"), _markdown_blocks),
+    **dict.fromkeys((".html", ".htm"), _html_blocks),
+    ".rst": _restructured_text_blocks,
 }

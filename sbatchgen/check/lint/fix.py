@@ -28,7 +28,7 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
     for finding in findings:
         others = [(edit, other) for edit in finding.edits for other in taken.get(edit.line, [])]
         inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
-        if inside and not any(_meet(edit, other) for edit, other in others):
+        if inside and not any(_overlap(edit, other) for edit, other in others):
             for edit in finding.edits:
                 taken.setdefault(edit.line, []).append(edit)
     for number, edits in taken.items():
@@ -40,7 +40,7 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
     return b"\n".join(lines)
 
 
-def _meet(edit: Edit, other: Edit) -> bool:
+def _overlap(edit: Edit, other: Edit) -> bool:
     """Return whether two edits of a line overlap; two insertions at one place overlap."""
     ends = [each.end or 1 << 30 for each in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]

@@ -33,7 +33,7 @@ class Settings:
     makes_log_folders: bool = False  # whether the folders of logs are made before the submission
     removed: tuple[str, ...] = ()  # the removed rules that flags or files name
 
-    def judged(self, finding: Finding) -> Finding | None:
+    def with_severity(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity of these settings; None if its rule is off."""
         wanted = not self.selected or finding.rule.startswith(self.selected)
         if not wanted or finding.rule.startswith(self.disabled):
@@ -50,8 +50,8 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
     if source.indents:
         where = Applies.PARTS if source.is_part else Applies.EXAMPLES
         findings = [finding for finding in findings if applies(finding.rule, where)]
-    judged = map(settings.judged, findings)
-    return [source.moved(finding) for finding in judged if finding is not None]
+    shown = map(settings.with_severity, findings)
+    return [source.moved(finding) for finding in shown if finding is not None]
 
 
 def script_of(source: Source, settings: Settings) -> JobScript:

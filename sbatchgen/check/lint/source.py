@@ -22,9 +22,10 @@ MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in
 STDIN = "-"
 SCRIPTS = (".slurm", ".sbatch")  # suffixes of scripts
 # Suffixes of files that are scripts if they hold directives.
-PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
+LIKELY_SCRIPTS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
 OTHERS = (".py", ".yaml", ".yml")
-OF_A_RUN = frozenset(("job.slurm", "submit.lock"))  # files of a run folder, whose scripts are not read
+# The files by which a run folder is known. Scripts in run folders are not read.
+RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
 # A call of sbatch in a shell script: alone, after another command, or in id=$(sbatch ...).
@@ -99,7 +100,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
     # Links to folders are not followed, so there is no loop.
     for where, folders, names in os.walk(folder, onerror=closed):
-        if where != folder and OF_A_RUN.issubset(names):
+        if where != folder and RUN_FOLDER_FILES.issubset(names):
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -109,7 +110,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
-            is_likely = suffix in PERHAPS or is_document
+            is_likely = suffix in LIKELY_SCRIPTS or is_document
             if suffix in SCRIPTS or (is_likely and _has_directives(path, is_document)):
                 yield path
 
