@@ -26,7 +26,7 @@ GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "
 _DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 # A driver that the script mounts itself, and a flag in a variable.
-_BY_HAND = re.compile(
+_MANUAL_SETUP = re.compile(
     r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
     re.IGNORECASE,
 )
@@ -49,7 +49,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     given = any(GPU_FLAGS & container.options.keys() for container in containers)
     if given or not containers or GPU_VARIABLES & variables:
         return
-    if _AMD.search(script.text) or _BY_HAND.search(script.text):  # AMD's GPUs are devices of /dev
+    if _AMD.search(script.text) or _MANUAL_SETUP.search(script.text):  # AMD's GPUs are devices of /dev
         return
     if _DRIVER.search(script.text):  # the script mounts the driver itself
         return
@@ -169,12 +169,12 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
             at = container.options[name][1]
             is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # an empty variable
             for item in plain.split(",") if not is_unset else ():
-                if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
+                if why := _pyxis_refusal(item) if container.pyxis else _apptainer_refusal(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(at, f"'{item}' in --{name}: {why}", fix)
 
 
-def _of_pyxis(item: str) -> str:
+def _pyxis_refusal(item: str) -> str:
     """Return the reason why pyxis refuses a mount; "" if pyxis takes the mount.
 
     Source: args.c, add_mount and parse_mount_option.
@@ -192,7 +192,7 @@ def _of_pyxis(item: str) -> str:
     return ""
 
 
-def _of_apptainer(item: str) -> str:
+def _apptainer_refusal(item: str) -> str:
     """Return the reason why Apptainer refuses a bind path; "" if Apptainer takes the path."""
     source, *rest = item.split(":")
     if rest and not source:
@@ -238,14 +238,14 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
             traps = [each for _, trap in tool.body.traps for each in trap.commands]
             is_later = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *traps):
-                if command.name in _OF_SLURM and (is_later or not command.context.substitution):
+                if command.name in _SLURM_PROGRAMS and (is_later or not command.context.substitution):
                     what = f"{command.name} runs inside the container, and few images have Slurm"
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
                     return
 
 
-_OF_SLURM = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
+_SLURM_PROGRAMS = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
 _HAS_SLURM = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
 )

@@ -114,7 +114,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue
-        alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
+        alike = max((_most_of_a_type(node) for node in partition.kinds()), default=0)
         untyped = _untyped(resources)
         if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
             what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
@@ -153,13 +153,13 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
         fix = f"--gpus-per-node={typed}N instead of --gpus, with as many on each node"
     if not job.is_script:
         yield Hit("gpus", what, "--nodes 1, or " * (total <= most) + fix)
-    elif (processes := _on_each_node(job)) is not None:
+    elif (processes := _processes_on_node(job)) is not None:
         lacking = processes * nodes > total
         what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
         yield Hit("gpus", what, fix, None if lacking else "warning")
 
 
-def _on_each_node(job: Job) -> int | None:
+def _processes_on_node(job: Job) -> int | None:
     """Return the processes that a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
 
     Slurm gives a node with more GPUs more tasks of --ntasks, so each task may still have a GPU.
@@ -177,7 +177,7 @@ def _untyped(resources: ResourceRequest) -> int:
     return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
 
 
-def _of_one_type(node: NodeFacts) -> int:
+def _most_of_a_type(node: NodeFacts) -> int:
     """Return the largest number of GPUs of one type on a node."""
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
@@ -200,13 +200,13 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
             fix = "ask for GPUs without a type"
             yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
         for kind, option in job.resources.gpu_types.items() if here else ():
-            if kind not in here and not _is_passed_over(option, job):
+            if kind not in here and not _is_type_ignored(option, job):
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
                 why_not = f"GPUs of type {', '.join(here)}"
                 yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
 
 
-def _is_passed_over(option: str, job: Job) -> bool:
+def _is_type_ignored(option: str, job: Job) -> bool:
     """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE."""
     value = job.resources.options.get(option, "")
     return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
@@ -402,7 +402,7 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
     having = partition.kinds(asked.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":
-        having = [node for node in having if _untyped(asked) <= (_of_one_type(node) or math.inf)]
+        having = [node for node in having if _untyped(asked) <= (_most_of_a_type(node) or math.inf)]
     yield having.__contains__, counted(asked.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
 
@@ -417,12 +417,12 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
     others = [(name, count) for name, _, count in asked.gres if name not in GPU_RESOURCES]
 
     def has_others(node: NodeFacts) -> bool:
-        return all(_of_gres(node, name, count) >= count for name, count in others)
+        return all(_gres_count(node, name, count) >= count for name, count in others)
 
     yield has_others, " and ".join(f"{count} {name}" for name, count in others)
 
 
-def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
+def _gres_count(node: NodeFacts, name: str, unknown: int) -> int:
     """Return a node's count of a generic resource; `unknown` if the profile lacks the count."""
     return unknown if node.gres is None else node.gres.get(Text(name), 0)
 
@@ -437,7 +437,7 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             fix = f"set --tmp {size} or less" if size else "remove --tmp"
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
-            available = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
+            available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
             is_judged = resource == "gpu" or (available and resource == "shard")  # SB207, SB212
             if count > available and not is_judged:
                 has = f"{available or 'no'} {resource}"
@@ -449,7 +449,7 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
 def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
-    for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
+    for option in _CONS_TRES_OPTIONS if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
             has = f"this cluster has select/{plugin}"
             what = f"--{option} needs select/cons_tres, and {has}: Slurm refuses it"
@@ -457,7 +457,7 @@ def _selected(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, fix)
 
 
-_OF_CONS_TRES = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
+_CONS_TRES_OPTIONS = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
 
 
 def _described(shape: NodeShape) -> str:

@@ -16,7 +16,7 @@ from sbatchgen.base.errors import nearest
 from sbatchgen.check.bash import Assignment, Body, Command, Piece, VariableUse
 from sbatchgen.check.executables.program import SHELLS
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.safety import ALWAYS_SET, OF_SITES
+from sbatchgen.check.rules.safety import ALWAYS_SET, SITE_VARIABLES
 from sbatchgen.check.rules.software import PREPARES
 from sbatchgen.check.script.script import JobScript
 
@@ -25,12 +25,12 @@ RULES: Rules[JobScript] = Rules()
 SHORTEST = 5  # characters of a name that counts as a misspelt name
 ALIKE = 0.9
 _HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
-_BY_OTHERS = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
+_SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
     r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
     r"|_?LMFILES|LMOD|MODULE[SD]|LD_|CONDA|PYTHON[A-Z]|VIRTUAL_ENV|EB(?:ROOT|VERSION)|LANG$|LC_|TERM$|DISPLAY$"
     r"|PS[1-4]$|IFS$|REPLY$|OPT(?:ARG|IND)|PIPESTATUS$|FUNCNAME$|\w*PATH$"
 )
-_OF_SITE = re.compile(r"\w*(?:SCRATCH|WORK|WRK|HOME|STORE|PROJ|TMP|DATA|ROOT|CLUSTER|VERSION|DIR$)")
+_SITE_NAME = re.compile(r"\w*(?:SCRATCH|WORK|WRK|HOME|STORE|PROJ|TMP|DATA|ROOT|CLUSTER|VERSION|DIR$)")
 _OPENERS = frozenset(("cd", "pushd", "source", "."))
 _INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
 
@@ -45,10 +45,12 @@ def _empty(script: JobScript) -> Iterator[Hit]:
         sets.setdefault(made.name, []).append(made)
     unset: dict[str, VariableUse] = {}
     words = [word.only_piece or word for test in body.tests for word in test.words]
-    seen = ALWAYS_SET | OF_SITES | {word.name if isinstance(word, Piece) else word.text for word in words}
+    seen = (
+        ALWAYS_SET | SITE_VARIABLES | {word.name if isinstance(word, Piece) else word.text for word in words}
+    )
     for use in body.uses:
         name = use.name
-        if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _BY_OTHERS.match(name):
+        if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _SET_ELSEWHERE.match(name):
             continue
         if name not in sets:
             unset |= {name: use} if name not in script.tested else {}
@@ -167,7 +169,7 @@ def _misnamed(
 
 def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
     """Find the only unset variable of a script, if the variable is a folder, a program or its script."""
-    names = [name for name in unset if not _OF_SITE.match(name.upper())]
+    names = [name for name in unset if not _SITE_NAME.match(name.upper())]
     prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
     if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
         return

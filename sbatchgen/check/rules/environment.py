@@ -31,7 +31,7 @@ _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = values_of("needed")
 _OLD = {old: new for old, (new,) in values_of("old").items()}
 _SLOW = values_of("slow")
-_OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
+_BASH_BUILTINS = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
 _BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # a misspelt bash in a folder of the system
 _WORKERS = re.compile(
@@ -197,7 +197,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         cpus = _cpus(launch, script)
         if cpus is None:
-            yield from _one_by_default(launch, script)
+            yield from _workers_without_cpus(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         has = f"a task has {counted(cpus, 'CPU')}"
@@ -219,7 +219,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, fix)
 
 
-def _one_by_default(launch: Launch, script: JobScript) -> Iterator[Hit]:
+def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
     """Find workers in a job with GPUs and without a number of CPUs, which may be 1."""
     asked = script.resources
     is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
@@ -295,7 +295,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     if language not in ("sh", "dash"):
         return
     for command in script.body.commands:
-        feature = _of_bash(command)
+        feature = _bash_feature(command)
         if feature:
             what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
             line = " ".join(["#!/bin/bash", *words[1:]])
@@ -433,12 +433,12 @@ def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assign
                 yield assignment, value
 
 
-def _of_bash(command: Command) -> str:
+def _bash_feature(command: Command) -> str:
     """Return the part of a command that only bash understands; "" without such a part."""
     if command.test:
         opener = command.words[0].text if command.words else ""
         return opener if opener in ("[[", "((") else ""
-    if command.name in _OF_BASH:
+    if command.name in _BASH_BUILTINS:
         return command.name
     if command.name == "set" and any(word.value == "pipefail" for word in command.words):
         return "pipefail"

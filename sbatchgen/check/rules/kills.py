@@ -109,7 +109,7 @@ def _finds(pattern: str, text: str) -> bool:
     words=("trap",),
 )
 def _ends_srun(script: JobScript) -> Iterator[Hit]:
-    for command in _of_traps(script):
+    for command in _trap_commands(script):
         if command.name != "kill" or not _is_term(command):
             continue
         for word in command.words[1:]:
@@ -132,7 +132,7 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
 )
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
-    names = {command.name for command in _of_traps(script)}
+    names = {command.name for command in _trap_commands(script)}
     if signal is None or "kill" not in names or names & _STAYS or len(waits) != 1 or "kill -0" in script.text:
         return  # the commands of the trap may wait themselves
     wait, background = waits[0], [each for each in script.launches if each.command.background]
@@ -149,7 +149,7 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
 _STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until"))
 
 
-def _of_traps(script: JobScript) -> Iterator[Command]:
+def _trap_commands(script: JobScript) -> Iterator[Command]:
     """Yield the commands that run at a signal, in the strings of traps and in functions called there."""
     for trap, body in script.body.traps:
         names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}

@@ -23,7 +23,7 @@ from sbatchgen.check.script.resource_request import UNLIMITED
 
 RULES: Rules[Job] = Rules()
 
-LIMITS_OF_GPUS = ("SB224", "SB254")  # rules that a job without --nodes may keep to with fewer nodes
+GPU_LIMIT_RULES = ("SB224", "SB254")  # rules that a job without --nodes may keep to with fewer nodes
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 _UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
 MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
@@ -86,7 +86,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
                 what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
                 why_not = f"time limit {limit} is less than {time_limit(asked)}"
                 fix = f"set --{option} {limit} or less{_lifting(job, asked)}"
-                yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
+                yield Hit(option, f"{what}: {then}{doubt}", fix, _if_doubtful(doubt), why_not=why_not)
 
 
 _REFUSED = "Slurm refuses the job"
@@ -110,7 +110,7 @@ def _lifting(job: Job, asked: int) -> str:
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
 
 
-def _in(doubt: str) -> Severity | None:
+def _if_doubtful(doubt: str) -> Severity | None:
     return "warning" if doubt else None
 
 
@@ -159,14 +159,14 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
                 what += ": Slurm refuses it, or leaves it pending for ever (PartitionNodeLimit)"
             what += doubt
             why_not = f"{counted(limit, 'node')} at most"
-            yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
+            yield Hit("nodes", what, f"ask for at most {limit} nodes", _if_doubtful(doubt), why_not=why_not)
         nodes_max = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and nodes_max < least:
             what = f"partition '{name}' is for jobs of {least} nodes or more, "
             what += f"but {nodes_max} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
-            yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
+            yield Hit("nodes", what, fix, _if_doubtful(doubt), why_not=f"{least} nodes at least")
 
 
 @RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
@@ -187,7 +187,7 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         ways = [f"--time {limit} or less"] if limit else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
         why_not = f"{limit} at most for {asked}"
-        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
+        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _if_doubtful(doubt), why_not=why_not)
 
 
 @RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")

@@ -86,21 +86,21 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         reported.add(folder)
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
-        rare = _in_script(job) if job.assumed else None  # most sites have a later release
+        rare = _milder_in_script(job) if job.assumed else None  # most sites have a later release
         fix = f"mkdir -p {folder} first, as sbatchgen submit does"
-        if _OF_JOB.search(folder):  # the number of a job is not known before
+        if _JOB_PATTERN.search(folder):  # the number of a job is not known before
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(name, what, fix, rare)
 
 
-_OF_JOB = re.compile(r"(?<!%)%\d*[jJAaNnst]")
+_JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")
 
 
 @RULES.add("SB702", "warning", "a log file that every job overwrites")
 def _log_varies(job: Job) -> Iterator[Hit]:
     reported = False
     for name in LOGS:
-        path, fix, severity = job.option(name), "add %j to it", _in_script(job)
+        path, fix, severity = job.option(name), "add %j to it", _milder_in_script(job)
         does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
         if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
             continue
@@ -120,7 +120,8 @@ def _log_of_no_array(job: Job) -> Iterator[Hit]:
     for name in LOGS if "array" not in job.resources else ():
         if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(name)):
             what = f"%a in {name} becomes 4294967294, as the job is not an array"
-            yield Hit(name, what, "remove it, or add --array", _in_script(job))  # sbatch --array may be meant
+            severity = _milder_in_script(job)  # `sbatch --array` may be meant
+            yield Hit(name, what, "remove it, or add --array", severity)
 
 
 @RULES.add("SB705", "warning", "a per-node pattern in the only log", pedantic=True)
@@ -138,7 +139,7 @@ def _log_is_shared(job: Job) -> Iterator[Hit]:
         path = job.option(name)
         if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - that is what is warned of
             what = f"{name} '{path}' is on the node's own disk: you can't see it from the login node"
-            yield Hit(name, what, "use a folder that all nodes share", _in_script(job))
+            yield Hit(name, what, "use a folder that all nodes share", _milder_in_script(job))
 
 
 @RULES.add("SB711", "info", "a job without a log", source="sbatch(1)")
@@ -148,6 +149,6 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
         yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
 
 
-def _in_script(job: Job) -> Severity | None:
+def _milder_in_script(job: Job) -> Severity | None:
     """Return the severity of an option that is a mistake in a resolved job, but meant in many scripts."""
     return "info" if job.is_script else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sbatchgen.check.rules.option_values import BAD_VALUE
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.words import broken_values, refusal, uses
+from sbatchgen.check.rules.words import broken_values, option_refusal, uses
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import MAIL_EVENTS
 from sbatchgen.check.script.script import JobScript
@@ -24,7 +24,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):
         ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
-        refused = None if ignored else refusal(script, use)
+        refused = None if ignored else option_refusal(script, use)
         if refused and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
             yield Hit(script.at_use(use), *refused)
 

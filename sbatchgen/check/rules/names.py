@@ -25,14 +25,16 @@ def values_of(kind: str) -> dict[str, list[str]]:
     return {name: values.split(",") for name, values in pairs}
 
 
-OF_SLURM = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
+SLURM_VARIABLES = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
 NAMES_MAX = 200  # names of a script that are compared with names of Slurm
 LONGEST = 60  # characters of a name that is compared
-OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR"))
+SITE_VARIABLES = frozenset(
+    ("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR")
+)
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
 OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
-READ_BY_CHILDREN = frozenset(VARIABLES["read-by-children"])
-_READ_BY_BEGINNING = tuple(VARIABLES["read-by-beginning"])
+CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])
+_CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
@@ -46,17 +48,22 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
 @lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
     """Return the variable of Slurm to write for a name; "" if Slurm has the name, or a site may have."""
-    is_known = not OF_SLURM.isdisjoint((name, _GROUPED.sub("", name))) or name.replace("_", "") in OF_SITES
+    is_known = (
+        not SLURM_VARIABLES.isdisjoint((name, _GROUPED.sub("", name)))
+        or name.replace("_", "") in SITE_VARIABLES
+    )
     if is_known or len(name) > LONGEST:
         return ""
     for end in range(len(name) - 1, len("SLURM_"), -1):
-        if name[end] == "_" and name[:end] in OF_SLURM:
+        if name[end] == "_" and name[:end] in SLURM_VARIABLES:
             rest = name[end:]
             if rest == "_":  # the underscore belongs to the text after the variable
                 return f"${{{name[:end]}}}{rest}"
             break
-    swapped = sorted(known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_")))
-    near = swapped[0] if swapped else nearest(name, sorted(OF_SLURM), 0.87)
+    swapped = sorted(
+        known for known in SLURM_VARIABLES if sorted(known.split("_")) == sorted(name.split("_"))
+    )
+    near = swapped[0] if swapped else nearest(name, sorted(SLURM_VARIABLES), 0.87)
     return f"${near}" if near else ""
 
 
@@ -76,7 +83,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     for assignment in body.sets:
         name, context = assignment.name, assignment.context
         is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
-        is_read = name in READ_BY_CHILDREN or name.startswith(_READ_BY_BEGINNING)
+        is_read = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
         if not is_plain or name in exported or name in used or not is_read:
             continue
         if started and started[-1] > assignment.at:
@@ -91,8 +98,8 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
     sets = script.body.sets
     exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
     for launch, text in _texts_of_tasks(script):
-        made_there = {name for pair in _MADE.findall(text) for name in pair}
-        for name in dict.fromkeys(_USED.findall(_OF_TEXT.sub("", text))):
+        made_there = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
+        for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
             before = [made for made in sets if made.name == name and made.at < launch.command.at]
             if before and name not in exported | made_there | {*declared}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
@@ -116,17 +123,17 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
 
 
 # Parts of a task's text without variables: single quotes in a here-document, comments, and an escaped $.
-_OF_TEXT = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
-_USED = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
-_MADE = re.compile(
+_NOT_EXPANDED = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
+_USED_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
+_MADE_VARIABLE = re.compile(
     r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?="
     r"|\b(?:for|read|local|mapfile|declare)[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)"
 )
 
 
 @RULES.add("SB424", "warning", "a variable of another scheduler", words=(*OF_OTHERS,))
-def _of_others(script: JobScript) -> Iterator[Hit]:
-    if _OTHERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
+def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
+    if _SCHEDULERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
         return  # the script is for several schedulers
     for use in script.first_uses(OF_OTHERS.get):
         if use.name in script.tested:
@@ -137,7 +144,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_start(use), what, f"${OF_OTHERS[use.name]}")
 
 
-_OTHERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
+_SCHEDULERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
 
 
 @RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes", words=("WORLD_SIZE",))

@@ -112,7 +112,7 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         name = partition.lstrip("=")
         yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
     yield from _more_nodes_named(job)
-    yield from _of_others(job)
+    yield from _privileged(job)
     for name in ("gres", "partition") if job.is_script and job.slurm < TAKES_EMPTY_WORDS else ():
         if job.resources.options.get(name) == "":
             yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
@@ -126,7 +126,7 @@ def _refused_value(job: Job) -> Iterator[Hit]:
         yield Hit("time-min", what, "give --time the larger one of both")
 
 
-def _of_others(job: Job) -> Iterator[Hit]:
+def _privileged(job: Job) -> Iterator[Hit]:
     """Find options that Slurm only takes from root or an operator."""
     for name in ("uid", "gid") if job.is_script else ():
         if name in job.resources.options:
@@ -154,14 +154,14 @@ def _more_nodes_named(job: Job) -> Iterator[Hit]:
     if not 0 < most < count:
         return
     what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
-    is_taken = not job.assumed and job.slurm >= TAKES_SOME_OF_THE_NAMED
+    is_taken = not job.assumed and job.slurm >= TAKES_PART_OF_NODELIST
     what += f"the job gets {most} of them" if is_taken else "sbatch refuses the job"
     if job.assumed:
-        what += f", or gives it {most} of them from Slurm {TAKES_SOME_OF_THE_NAMED} on"
+        what += f", or gives it {most} of them from Slurm {TAKES_PART_OF_NODELIST} on"
     yield Hit("nodes", what, f"--nodes={count}, or name fewer nodes", "info" if is_taken else None)
 
 
-TAKES_SOME_OF_THE_NAMED = "23.02"
+TAKES_PART_OF_NODELIST = "23.02"
 TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.05 does not
 
 

@@ -55,7 +55,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             fix = f"srun {_head(launch)}"
             rank_each = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
-            if not _ONE_OF_SEVERAL.search(script.text) and not rank_each:
+            if not _RANK_MARKS.search(script.text) and not rank_each:
                 cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
                 alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
                 fix = f"{alone} for one process{ALSO}{fix} if each task is to be a rank of it"
@@ -64,7 +64,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
 
 
 # Variables and libraries of a program that is one of several processes.
-_ONE_OF_SEVERAL = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
+_RANK_MARKS = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
 def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
@@ -193,7 +193,7 @@ def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int)
     is_static = call is not None and call.is_static
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
         fix = rendezvous.instead_of_deepspeed(f"{ONE_ON_EACH_NODE} ")
-    elif rank or (is_static and launcher.name not in rendezvous.OF_TORCH):
+    elif rank or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
         option = rank.name if rank else program.role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
@@ -297,10 +297,10 @@ def _expected(script: JobScript) -> Iterator[Hit]:
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{has}{' on a node' * (unit != 'node')}: "
                 what += "it waits for more" if wanted > has else "the others are idle, or do the same"
-                yield Hit(script.at_word(word), what, _in_words_of_slurm(name, word.text, unit))
+                yield Hit(script.at_word(word), what, _slurm_words(name, word.text, unit))
 
 
-def _in_words_of_slurm(name: str, word: str, unit: str) -> str:
+def _slurm_words(name: str, word: str, unit: str) -> str:
     """Return the fix for a program's number of nodes, GPUs or processes: a variable or an option of Slurm."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
@@ -485,7 +485,7 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
-    if not script.has_nodes_alone or _OF_TASKS & script.options.keys():
+    if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
         return
     inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
     sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
@@ -493,7 +493,12 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
         step = launch.step
         own = step.option("cpus-per-task") if step else None
         cpus = launch.number(own, step) if own and step else inherited
-        if step and cpus and not _OF_TASKS & step.options.keys() and 2 * cpus <= min(sizes or [LEAST_CPUS]):
+        if (
+            step
+            and cpus
+            and not _TASK_OPTIONS & step.options.keys()
+            and 2 * cpus <= min(sizes or [LEAST_CPUS])
+        ):
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
             what += "often as that fits into the CPUs of the node, and the job has them all"
             fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
@@ -501,7 +506,9 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
             return
 
 
-_OF_TASKS = frozenset(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"))
+_TASK_OPTIONS = frozenset(
+    ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket")
+)
 LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
 
 

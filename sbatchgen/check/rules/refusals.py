@@ -15,9 +15,9 @@ REFUSED = "sbatch refuses this script: "
 _SAID = re.compile(
     r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
 )
-_OF_FILE = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
-_OF_COMBINATION = "SB135"  # a warning if sbatch's command line may give the missing option
-_FIT = ("limits", "demands")
+_FILE_RULES = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
+_COMBINATION_RULE = "SB135"  # a warning if sbatch's command line may give the missing option
+_FIT_MODULES = ("limits", "demands")
 
 
 def refusal(script: JobScript) -> Finding | None:
@@ -32,9 +32,9 @@ def refusal(script: JobScript) -> Finding | None:
         finding
         for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))
         for finding in judge.findings(rule, script)
-        if finding.rule in _OF_FILE or (message.line != 1 and message.line in (0, finding.place.line))
+        if finding.rule in _FILE_RULES or (message.line != 1 and message.line in (0, finding.place.line))
     )
-    telling = [each for each in every if each.severity == "error" or each.rule == _OF_COMBINATION]
+    telling = [each for each in every if each.severity == "error" or each.rule == _COMBINATION_RULE]
     unknown = "SB113" if "unrecognized" in message.text else "SB126"
     at = script.at(message.line or 1)
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
@@ -50,5 +50,5 @@ def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
         asked = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
         script = replace(script)
         vars(script)["resources"] = asked
-    findings = (finding for rule in judge.rules(_FIT) for finding in judge.findings(rule, script))
+    findings = (finding for rule in judge.rules(_FIT_MODULES) for finding in judge.findings(rule, script))
     return [finding for finding in findings if finding.about_fit and finding.severity == "error"]

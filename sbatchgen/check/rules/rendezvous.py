@@ -162,11 +162,11 @@ def _all_first(script: JobScript) -> Iterator[Hit]:
             continue  # SB307 reports the missing address
         severity = None if not launcher.name.startswith("accelerate") else "warning"
         edits = meeting_edits(script, launcher)
-        what, fix = of_first_node(launcher.name, nodes, rank.name if rank else "")
+        what, fix = all_rank_zero(launcher.name, nodes, rank.name if rank else "")
         yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
 
 
-OF_TORCH = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
+TORCH_LAUNCHERS = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
 _TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py"
 
 
@@ -186,7 +186,7 @@ def without_hosts(nodes: int) -> str:
     )
 
 
-def of_first_node(name: str, nodes: int, given: str) -> tuple[str, str]:
+def all_rank_zero(name: str, nodes: int, given: str) -> tuple[str, str]:
     """Return the message and the fix for launchers that all have rank 0, by the option `given` if any."""
     option = PROGRAMS[name].role("RANK")
     if name.startswith("accelerate"):  # older releases only know the option with an underscore
@@ -211,7 +211,7 @@ def is_joined(launcher: Tool) -> bool:
 def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
     """Return the edits that make nodes of a static torchrun meet by a rendezvous; () if not safe."""
     host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
-    if launcher.name not in OF_TORCH or not host or launcher.body.source is not script.body.source:
+    if launcher.name not in TORCH_LAUNCHERS or not host or launcher.body.source is not script.body.source:
         return ()
     named = (
         launcher.option(name)

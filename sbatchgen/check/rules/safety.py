@@ -31,7 +31,7 @@ _LOADED = {
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
-OF_SITES = frozenset(VARIABLES["of-sites"])
+SITE_VARIABLES = frozenset(VARIABLES["of-sites"])
 ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
@@ -89,7 +89,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 def _is_assignment(script: JobScript, command: Command) -> bool:
     """Return whether a command such as NAME = VALUE or NAME =VALUE is meant as an assignment."""
     second = command.words[1].text
-    if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
+    if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
     used = any(use.name == command.path for use in script.body.uses)
     is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
@@ -97,7 +97,9 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
 
 
 _READERS = frozenset(("cut", "sed", "awk", "tr", "grep", "head", "tail", "rev", "wc"))
-NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
+TEXT_PROGRAMS = frozenset(
+    ("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set")
+)
 
 
 def _valid(name: str) -> str:
@@ -107,7 +109,7 @@ def _valid(name: str) -> str:
 
 @RULES.add("SB817", "warning", "a pattern in quotes", source="bash(1)", words=("*",))
 def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
-    for command in script.named(*_OF_FILES):
+    for command in script.named(*_FILE_PROGRAMS):
         for before, word in zip(command.words, command.words[1:], strict=False):
             if before.text.startswith("--") and "=" not in before.text:
                 continue  # the word is the value of an option, such as --exclude
@@ -121,13 +123,13 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f"write {bare if '$' in word.text else word.text[1:-1]}")
 
 
-_OF_FILES = programs("files")
+_FILE_PROGRAMS = programs("files")
 
 
 @RULES.add(
     "SB803", "warning", "a variable that changes the shell or the loader", pedantic=True, words=_WATCHED
 )
-def _of_others(script: JobScript) -> Iterator[Hit]:
+def _loader_variables(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED):
             continue
@@ -172,7 +174,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             left = "".join(part.text for part in rest)
-            if (piece.name in OF_SITES and piece.name not in _TEMPORARY) or left not in ("/*", "/**"):
+            if (piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY) or left not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
             if piece.name in _TEMPORARY:
@@ -188,7 +190,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
     source="chmod(1)",
     words=("chmod", "curl", "wget"),
 )
-def _of_anybody(script: JobScript) -> Iterator[Hit]:
+def _writable_by_all(script: JobScript) -> Iterator[Hit]:
     for command in script.named("chmod"):
         modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
         if modes and _WRITABLE.fullmatch(modes[0].value or ""):

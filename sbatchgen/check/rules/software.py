@@ -105,12 +105,12 @@ def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
         if command.name in SHELLS:  # with -c, -n or -s, the shell does not run a file
             words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
         path = script.body.text_of(words[0]).strip("\"'") if words else ""
-        if _FOR_SHELLS.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
+        if _SHELL_FILES.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
             what = f"{path} runs in a shell of its own: what it sets does not reach this one"
             yield Hit(script.at_command(command), what, f"source {path}")
 
 
-_FOR_SHELLS = re.compile(
+_SHELL_FILES = re.compile(
     r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|profile\.d/conda\.sh|\.?bashrc|setvars\.sh)$"
 )
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from sbatchgen.check.bash import Assignment
 from sbatchgen.check.executables.program import SHELLS
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.safety import ALWAYS_SET, OF_SITES
+from sbatchgen.check.rules.safety import ALWAYS_SET, SITE_VARIABLES
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
 _ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
-_OF_JOBS = ("dependency", "begin")  # other options of jobs do no harm in steps
+_JOB_OPTIONS = ("dependency", "begin")  # other options of jobs do no harm in steps
 _REFUSES_BOTH = "26.05"
-_BY_SLURM = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
+_SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
 @RULES.add("SB332", "error", "srun without a program", source="srun(1)", words=("srun",))
@@ -68,8 +68,8 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
     if made and script.body.option_at("nounset", made.line):
         return  # bash ends there, and names the variable
     for piece in pieces:
-        is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | OF_SITES
-        if piece.kind == "variable" and not (is_known or piece.operator or _BY_SLURM.match(piece.name)):
+        is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | SITE_VARIABLES
+        if piece.kind == "variable" and not (is_known or piece.operator or _SLURM_VARIABLE.match(piece.name)):
             yield piece.name
 
 
@@ -81,13 +81,13 @@ def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
     words=("srun",),
     report="https://github.com/NVIDIA/NVFlare/pull/5269",
 )
-def _of_another_job(script: JobScript) -> Iterator[Hit]:
+def _job_options(script: JobScript) -> Iterator[Hit]:
     """Find options of new jobs. Skip scripts without directives, where srun allocates a job itself."""
     for launch in script.steps if script.directive_lines else ():
         step = launch.step
         if step is None or "jobid" in step.options:
             continue
-        for name in _OF_JOBS:
+        for name in _JOB_OPTIONS:
             if option := step.option(name):
                 what = f"srun --{name} is about new jobs: in a job the step starts at once"
                 fix = f"sbatch --{name}=... another script, or sbatch --wait"
@@ -119,7 +119,7 @@ def _filled_in_here(script: JobScript) -> Iterator[Hit]:
             if mark is None or redirect.operator not in ("<<", "<<-") or mark.quoted or "\\" in mark.text:
                 continue
             text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
-            for made in _MADE_THERE.finditer(text):
+            for made in _MADE_VARIABLE.finditer(text):
                 name = made[1] or made[2]
                 is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[made.end() :])
                 if is_used and name not in script.assigned and not name.endswith("PATH"):
@@ -130,6 +130,6 @@ def _filled_in_here(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-_MADE_THERE = re.compile(
+_MADE_VARIABLE = re.compile(
     r"(?m)^[ \t]*(?:(?:export[ \t]+)?([A-Za-z_]\w*)=.*$|for[ \t]+([A-Za-z_]\w*)[ \t]+in\b.*$)"
 )

@@ -22,7 +22,7 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 KEEPERS = programs("keeps")
-WORDS_AT_THE_END = programs("last")
+SMALL_PROGRAMS = programs("last")
 POLLS = programs("polls")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 OF_A_NODE = frozenset(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"))
@@ -45,7 +45,7 @@ _LEAVING = {
     "tmux": _ENDS_ALONE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # sites may allow sudo, ssh may leave the cluster
+USUALLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # sites may allow sudo, ssh may leave the cluster
 _AN_HOUR = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
@@ -232,7 +232,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
     always = last.name == "exit" and last.arguments == ["0"]
-    small = (last.name in WORDS_AT_THE_END or always) and not last.context.branch and not last.test
+    small = (last.name in SMALL_PROGRAMS or always) and not last.context.branch and not last.test
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
     is_kept = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
     wait = _wait_for_all(script)
@@ -294,7 +294,7 @@ def last_work(script: JobScript) -> Command | None:
             continue
         if command.arguments == ["--version"] or (command.name == "wait" and not command.arguments):
             continue
-        if is_launch or (command.name and command.name not in HELPERS | WORDS_AT_THE_END | _OF_THE_SHELL):
+        if is_launch or (command.name and command.name not in HELPERS | SMALL_PROGRAMS | _SHELL_BUILTINS):
             return command
     return None
 
@@ -312,7 +312,7 @@ def _status_of_another(script: JobScript, work: Command) -> Command | None:
     return None
 
 
-_OF_THE_SHELL = programs("builtin", "environment")
+_SHELL_BUILTINS = programs("builtin", "environment")
 
 
 @RULES.add(
@@ -378,7 +378,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             continue
         what, fix = _LEAVING[name]
         to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
-        meant = name in MOSTLY_MEANT and not to_a_node
+        meant = name in USUALLY_MEANT and not to_a_node
         yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if meant else None)
 
 
@@ -443,14 +443,14 @@ def _exported_early(
 
 
 # Options with which a step shares its nodes, uses other nodes, or becomes a job of its own.
-_OF_ITS_OWN = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
-OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
+_SHARING_OPTIONS = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
+SHARING_OPTIONS = frozenset(_SHARING_OPTIONS.split())
 
 
 def _takes_all(launch: Launch, script: JobScript) -> bool:
     """Return whether a step takes all CPUs of the job's nodes."""
     step = launch.step
-    if step is None or OF_ITS_OWN & step.options.keys() or _is_exact(launch, script):
+    if step is None or SHARING_OPTIONS & step.options.keys() or _is_exact(launch, script):
         return False
     nodes = launch.nodes
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
@@ -461,7 +461,7 @@ def _takes_gpus(launch: Launch, script: JobScript) -> bool:
     step, job = launch.step, script.resources
     if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
         return False
-    others = (OF_ITS_OWN - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
+    others = (SHARING_OPTIONS - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
     return not others & step.options.keys() and (launch.nodes is None or launch.nodes >= job.nodes)
 
 
@@ -511,13 +511,13 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
-    yield from _in_each_task(script)
+    yield from _once_for_all(script)
     yield from _alone_in_each_task(script)
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
     """Find a program that srun starts several times, each a training of its own, with the same saved file."""
-    if _OF_TASKS.search(script.text) or script.named("cd"):
+    if _TASK_MARKS.search(script.text) or script.named("cd"):
         return
     for launch in script.trainings:
         tasks = launch.tasks or 0
@@ -530,7 +530,7 @@ def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
             return
 
 
-def _in_each_task(script: JobScript) -> Iterator[Hit]:
+def _once_for_all(script: JobScript) -> Iterator[Hit]:
     """Find commands such as rm -r, git clone or pip install that each task of a step runs in one place."""
     for launch in script.steps:
         tasks, together = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
@@ -540,7 +540,7 @@ def _in_each_task(script: JobScript) -> Iterator[Hit]:
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_values(script, command.text))
-            is_its_own = _OF_TASKS.search(command.source.text) or _NODE_DISK.search(text)
+            is_its_own = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
             if command.context.top and not is_its_own and _ONCE.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
                 what += "place, while others already use it"
@@ -560,7 +560,7 @@ _ONCE = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
 )
-_OF_TASKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
+_TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # commands that fill each node's own disk
 SERIAL = programs("serial")

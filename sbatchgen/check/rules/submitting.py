@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 # Commands that hide the status of $( ) among their words.
-_ITS_OWN = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
-_OF_A_JOB = re.compile(
+_STATUS_HIDERS = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
+_JOB_VARIABLE = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
 )
-_OF_A_STEP = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
+_STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
 
 
 @RULES.add(
@@ -44,7 +44,7 @@ def _refusal_seen(script: JobScript) -> Iterator[Hit]:
         if hides:
             what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
             alone = "id=$(sbatch --parsable FILE) on a line of its own"
-            yield Hit(script.at_word(command), what, alone if hides in _ITS_OWN else "set -o pipefail")
+            yield Hit(script.at_word(command), what, alone if hides in _STATUS_HIDERS else "set -o pipefail")
 
 
 def _hides(script: JobScript, command: Command) -> str:
@@ -53,7 +53,7 @@ def _hides(script: JobScript, command: Command) -> str:
     if not command.context.substitution:
         last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
         return "" if script.body.option_at("pipefail", command.line) else last if last in PASSES_ON else ""
-    around = (each for each in script.named(*_ITS_OWN) if each.at < command.at < each.end)
+    around = (each for each in script.named(*_STATUS_HIDERS) if each.at < command.at < each.end)
     return next((each.name for each in around), "")
 
 
@@ -90,7 +90,7 @@ def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
 def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
     """Find a variable of the job that the submitting shell expands."""
     for name in wrapped.variables:
-        if _OF_A_JOB.fullmatch(name) and name not in script.assigned:
+        if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned:
             what = f"${name} is expanded here, where it is empty, and not in the job"
             yield Hit(script.at_word(wrapped), what, f"\\${name}, or single quotes around the string")
             return
@@ -125,8 +125,8 @@ def _cut_at_comma(value: str) -> tuple[str, str] | None:
     source="srun(1)",
     report="https://github.com/nebius/soperator/pull/2316",
 )
-def _of_another_step(script: JobScript) -> Iterator[Hit]:
-    names = [name for name in _OF_A_STEP if name in script.environment and name not in script.assigned]
+def _step_variables(script: JobScript) -> Iterator[Hit]:
+    names = [name for name in _STEP_VARIABLES if name in script.environment and name not in script.assigned]
     if names:
         what = f"{names[0]} is in the environment, of the step of this shell: the steps of the job obey it"
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")

@@ -20,12 +20,12 @@ RULES: Rules[JobScript] = Rules()
 SECONDS_MAX = 10.0
 BYTES_MAX = 4 << 20  # `lint` reads no larger script
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
-_HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_HEREDOC_FAULT = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"#(?<!\S#).*")  # begins with the literal #, for which the search is fast
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
-_HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
+_HEREDOC_START = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
 @RULES.add(
@@ -71,7 +71,7 @@ def _mend(message: str) -> str:
 @RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.AS_TEXT, source="bash(1)")
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
-        match = _HERE.search(message)
+        match = _HEREDOC_FAULT.search(message)
         if match:
             what = f"the here-document has no line {match[2]}: the rest of the script is part of it"
             yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
@@ -99,7 +99,7 @@ def _is_doubtful(script: JobScript) -> bool:
     if any(words.count(start) != words.count(end) for start, end in _PAIRS):
         return True
     ends = {line.lstrip("\t") for line in script.lines} if "<<" in text else set()
-    return any(match[1] not in ends for match in _HEREDOC.finditer(text))
+    return any(match[1] not in ends for match in _HEREDOC_START.finditer(text))
 
 
 def faults_of_bash(text: str) -> list[tuple[int, str]]:
@@ -118,8 +118,8 @@ def faults_of_bash(text: str) -> list[tuple[int, str]]:
         return []
     output = done.stderr.decode("ascii", "replace")
     faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]
-    here = [(int(match[1]), match[0]) for _, text in faults if (match := _HERE.search(text))]
+    unfinished = [(int(match[1]), match[0]) for _, text in faults if (match := _HEREDOC_FAULT.search(text))]
     wrong = [(line, text) for line, text in faults if "here-document" not in text]
     if wrong and (done.returncode or "conditional" in wrong[0][1]):  # [[ -z "$1"]] has status 0
         return wrong
-    return here
+    return unfinished

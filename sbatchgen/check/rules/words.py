@@ -27,7 +27,7 @@ RULES: Rules[JobScript] = Rules()
 _WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
 _SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
 COMPLAINTS_MAX = 100  # complaints about a script, as each is compared with all options
-NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
+CLUSTER_NAMES = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
 @RULES.add("SB107", "error", "a word that is not an option")
@@ -67,7 +67,7 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
             what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
             word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
             edits = (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain else ()
-            refused = name in NAMES_OF_CLUSTER or refusal(script, use)  # by slurmctld, or by sbatch
+            refused = name in CLUSTER_NAMES or option_refusal(script, use)  # by slurmctld, or by sbatch
             severity: Severity | None = "error" if refused else None
             yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
 
@@ -118,7 +118,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB114", "error", "an option of srun")
-def _of_srun(script: JobScript) -> Iterator[Hit]:
+def _srun_options(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if name in SRUN_ONLY:
@@ -204,7 +204,7 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     )
     if stops or faults or reported:
         return
-    if any(refusal(script, use) for use in uses(script)):
+    if any(option_refusal(script, use) for use in uses(script)):
         return
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
@@ -268,7 +268,7 @@ def _long_name(text: str) -> str:
     return text.partition("=")[0].removeprefix("--")
 
 
-def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
+def option_refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     """Return the message and the fix for an option that sbatch refuses by itself; None for other options."""
     is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
     if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):

@@ -15,7 +15,7 @@ from sbatchgen.base.finding import NOWHERE, Finding
 from sbatchgen.base.units import Moment, Text
 from sbatchgen.check.cluster_facts import NodeFacts
 from sbatchgen.check.rules.comments import RETIRED, removal
-from sbatchgen.check.rules.limits import LIMITS_OF_GPUS
+from sbatchgen.check.rules.limits import GPU_LIMIT_RULES
 from sbatchgen.check.rules.syntax import faults_of_bash
 from sbatchgen.jobs.inputs.document import Document, parse_scalar
 from sbatchgen.jobs.inputs.flags import key_type
@@ -144,7 +144,7 @@ def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | N
     for finding in about if any(kind.gpus_per_node for kind in partition.kinds()) else ():
         if (
             finding.severity == "error"
-            and finding.rule not in LIMITS_OF_GPUS
+            and finding.rule not in GPU_LIMIT_RULES
             and finding.problem.at == str(BY_PARTITION)
         ):
             yield finding._replace(problem=finding.problem._replace(at=at))

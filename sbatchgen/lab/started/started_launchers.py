@@ -208,7 +208,7 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
         option, rank = first.of_role("RANK")
         has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # else SB307
         if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
-            what, fix = rendezvous.of_first_node(first.name, len(_nodes(launchers)), option)
+            what, fix = rendezvous.all_rank_zero(first.name, len(_nodes(launchers)), option)
             yield Hit(done.at(step.line), what, fix)
     for step, launchers in _launchers(done):
         alone = [launcher for launcher in launchers if not launcher.knows_others]
