@@ -13,8 +13,8 @@ from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Command, Word
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import line_after, line_before
+from sbatchgen.check.rules.printed_status import only_printed
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.statuses import only_printed
 from sbatchgen.check.script.launches import HELPERS, Launch
 from sbatchgen.check.script.resource_request import GPU_OPTIONS
 from sbatchgen.check.script.script import JobScript
