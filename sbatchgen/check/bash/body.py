@@ -238,7 +238,7 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
     """Return the body of a string, such as the string of a trap or of bash -c.
 
-    Positions are places in the script if the string stands there unchanged; else the place of the word.
+    Positions are places in the script if the script holds the string unchanged; else the place of the word.
     """
     text = body.text_of(word)
     at = word.at + 1

@@ -98,7 +98,7 @@ def _reads_input(tool: Tool) -> bool:
 
 
 def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """Yield the tools that words start; `passed` are the words behind $0, $1 and so on."""
+    """Yield the tools that words start; `passed` are the words for $0, $1 and so on."""
     words = tuple(_with_parameters(words, passed))
     for _ in range(TOOLS_MAX):
         while words and ASSIGNED.match(words[0].text):

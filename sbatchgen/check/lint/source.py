@@ -52,7 +52,7 @@ class Source:
 
     @property
     def is_submitter(self) -> bool:
-        """Whether the script submits other scripts, and is no job itself."""
+        """Whether the script only submits other scripts, and is not a job itself."""
         return _is_submitter(self.data)
 
     @property

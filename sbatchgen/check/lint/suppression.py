@@ -32,7 +32,7 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
         if match["kind"] == "disable-file":
             covered = _FILE
         elif not line[: match.start()].strip():
-            if following[0] <= number:  # else several comments stand before the same line
+            if following[0] <= number:  # else several comments are before the same line
                 following = _next_command(lines, number)
             covered = following
         names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []

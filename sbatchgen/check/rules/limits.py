@@ -237,7 +237,7 @@ def _not_allowed(
     and compares nothing else: if AllowAccounts names accounts, 22.05 starts no job, and 26.05 each job.
     """
     limits = job.profile.limits
-    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # as far as is known
+    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # as known
     asked = job.option(option) or str(getattr(job.user, option, None) or "")
     if option == "account" and allowed and no_database and (not asked or asked in allowed):
         pends = limits.enforce_part_limits not in ("any", "all")

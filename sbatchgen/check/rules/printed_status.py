@@ -78,7 +78,7 @@ def _ends_well(body: Body, node: Node) -> bool:
     command = next((each for each in body.commands if each.at == node.start), None)
     if node.kind != "command" or command is None or command.test:
         return False
-    return command.name != "scontrol" or "requeue" not in command.arguments  # a requeued job goes on
+    return command.name != "scontrol" or "requeue" not in command.arguments  # a requeued job continues
 
 
 def _opens(node: Node) -> bool:

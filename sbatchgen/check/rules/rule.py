@@ -15,7 +15,7 @@ J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comm
 
 
 class Applies(Flag):
-    """The scripts and lines to which a rule applies, besides whole scripts that a person submits."""
+    """The scripts and lines to which a rule applies, apart from whole scripts that a person submits."""
 
     EXAMPLES = auto()  # scripts in documents, which may have placeholders for readers
     PARTS = auto()  # scripts in documents without a first line, which may lack more lines
@@ -61,7 +61,7 @@ class Rule(Generic[J]):
     marks_secret: bool = False  # whether the findings mark a secret, which no report may show again
     # A script that breaks the rule holds at least one of these texts; empty if any script may break the rule.
     words: tuple[str, ...] = ()
-    # The manual behind the rule: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13, or another
+    # The manual that the rule follows: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13 or another
     # page. "" if public scripts show the mistake, as tests/fixtures/seen.tsv lists them.
     source: str = ""
     report: str = ""  # the address of a public report of the mistake, if public scripts do not show it

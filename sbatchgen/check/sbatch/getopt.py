@@ -1,4 +1,4 @@
-"""Reader of options that works like getopt_long for sbatch: it stops at the first word that is no option.
+"""Reader of options that works like getopt_long for sbatch: it stops at the first word without a dash.
 
 Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
 """
@@ -43,7 +43,7 @@ class Option:
 
 @frozen(kw_only=True, slots=True)
 class Stop:
-    """The place where getopt stops: its complaint, or a word that is no option."""
+    """The place where getopt stops: its complaint, or a word that is not an option."""
 
     word: Token
     complaint: str = ""

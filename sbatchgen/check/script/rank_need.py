@@ -15,9 +15,7 @@ from sbatchgen.check.script.saved_files import called
 RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 DEPTH_MAX = 12  # calls within calls
 _ENDING = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
-_CALLS_AT_ONCE = frozenset(
-    ("record", "main", "command", "option", "cache", "lru_cache")
-)  # decorators
+_CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
 _CATCHING = frozenset(("suppress", "raises", "assertRaises"))
 # Arguments by which init_process_group does not take the rank from the environment.
 _OTHER_SOURCES = frozenset(("init_method", "store", "rank", "world_size", None))

@@ -86,7 +86,7 @@ class JobScript(Job):
 
     @cached_property
     def writes_jobs(self) -> bool:
-        """Whether the script is no job itself, but writes a script with directives."""
+        """Whether the script is not a job itself, but writes a script with directives."""
         late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
         if self.directive_lines or not late:
             return False
