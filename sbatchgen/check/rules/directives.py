@@ -157,7 +157,7 @@ def _cut(script: JobScript) -> Iterator[Hit]:
 def _heterogeneous(script: JobScript) -> Iterator[Hit]:
     separator = next((each for each in script.sbatch.directives if each.kind is Kind.SEPARATOR), None)
     if separator:
-        what = "of a heterogeneous job the first component is checked and planned, the others are not"
+        what = "only the first component of this heterogeneous job is checked and planned"
         yield Hit(script.at(separator.line), what, "check each component as a script of its own")
 
 

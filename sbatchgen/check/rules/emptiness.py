@@ -88,7 +88,7 @@ def _outside_of_list(script: JobScript) -> Iterator[Hit]:
             what = (
                 f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} elements, "
             )
-            what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "it is one from the end")
+            what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "bash counts from the end")
             fix = f"--array={-offset}-{count - 1 - offset}"
             yield Hit(script.at_start(use), what, fix)
             return

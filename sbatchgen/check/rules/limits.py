@@ -200,8 +200,10 @@ def _options_work(job: Job) -> Iterator[Hit]:
     switches = job.option("switches").partition("@")[0]
     reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
     if reached and limits.topology == "tree" and resources.nodes > reached:
-        what = f"--switches={switches}: so many leaf switches have {reached} nodes at most, and the job "
-        what += f"asks for {resources.nodes}: it waits in vain, 5 minutes or as long as the option says"
+        what = f"--switches={switches} allows {reached} nodes at most, but the job asks for "
+        what += (
+            f"{resources.nodes}: it waits for 5 minutes or the option's time, then starts on more switches"
+        )
         fitting = -(-resources.nodes // (limits.switch_nodes or 1))
         yield Hit("switches", what, f"remove it, or set --switches={fitting}")
     for name, partition in job.partitions.items():

@@ -142,7 +142,7 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
 def _repeated(script: JobScript) -> Iterator[Hit]:
     hits = [*_repetitions(script)]
     if len(hits) > 1 and not script.body.commands:  # a collection of headers to copy
-        what = f"the last value of an option counts, and {len(hits)} are not the first of theirs"
+        what = f"options are given again {len(hits)} times, and the last value counts"
         hits = [
             hits[0]._replace(what=f"{what}: no command follows these headers", fix="write a file for each")
         ]
