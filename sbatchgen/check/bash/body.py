@@ -248,7 +248,7 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 
 def input_body(command: Command) -> Body | None:
-    """Return the body of a command's here-document; None without one, or if bash expands something in it."""
+    """Return the body of a command's here-document; None without a here-document, or if bash expands it."""
     marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
     mark = marks[0] if len(marks) == 1 else None
     if mark is None or mark.value is None:

@@ -23,7 +23,7 @@ DEPTH_MAX = 8  # shells that shells start
 TOOLS_MAX = 50
 # Programs that start Python: a file or a module follows their options.
 _PYTHONS = programs("interpreter", "launcher")
-# Programs that make a command the main command of a bash -c string.
+# A command of a bash -c string that starts such a program is its main command.
 _MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
 _NAME = re.compile(r"--?[\w-]+=|-\w")
 
@@ -34,7 +34,7 @@ class ToolOption:
 
     name: str  # its long name without dashes, with - for _ if the tool takes both; or its letter
     value: str | None  # its value; None if the text does not show the value, "" if the option has none
-    word: Word  # the word that names it
+    word: Word  # the word that names the option
     value_word: Word | None = None  # the word that holds the value; `word` in --name=VALUE
 
     def own_word(self, body: Body) -> Word | None:
@@ -73,7 +73,7 @@ class Tool:
         return {option.name: option for option in self.given}
 
     def option(self, name: str) -> ToolOption | None:
-        """Return the last use of an option, which is the one that counts."""
+        """Return the last use of an option, which wins."""
         return self._last.get(name)
 
     def text_of(self, option: ToolOption) -> str:

@@ -67,7 +67,7 @@ def parse(text: str) -> Tree:
 
 
 def _long_pipeline(text: str) -> int:
-    """Return the offset of the first pipeline with too many programs; the end of the text without one."""
+    """Return the offset of the first pipeline with too many programs, or of the end of the text."""
     at = start = count = 0
     for line in text.splitlines(keepends=True):
         if line.lstrip().startswith("|"):  # a row of a table, not a pipeline that continues

@@ -83,9 +83,9 @@ class Assignment(Placed):
     exported: bool = False  # whether the assignment exports the variable
     prefix: bool = False  # whether the assignment holds for one command only
     context: Context
-    at: int  # where it starts, in characters from 0
-    end: int  # where it ends
-    source: ShellText  # the script that holds it
+    at: int  # the offset of its first character
+    end: int  # the offset after its last character
+    source: ShellText  # the text that holds it
 
     @property
     def value(self) -> str | None:
@@ -99,9 +99,9 @@ class VariableUse(Placed):
 
     name: str  # the variable's name, or 1, @, ? and the like
     operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after it
-    at: int  # where it starts, in characters from 0
-    end: int  # where it ends
-    source: ShellText  # the script that holds it
+    at: int  # the offset of its first character
+    end: int  # the offset after its last character
+    source: ShellText  # the text that holds it
 
 
 class ShellOption(NamedTuple):

@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: frozen classes take twice the time to make
 class Word(Placed):
-    """A word of a command, as bash splits it, never changed. Lines and columns count from 1."""
+    """A word of a command, never changed after its making. Lines and columns count from 1."""
 
     pieces: tuple[Piece, ...]  # its parts
     at: int  # the offset of its first character

@@ -55,7 +55,7 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
 
 
 def script_of(source: Source, settings: Settings) -> JobScript:
-    """Return a script as rules judge it."""
+    """Return the JobScript of a source, with these settings."""
     return JobScript(
         file=source.file,
         text=source.text,

@@ -179,7 +179,7 @@ def _written(block: CodeBlock) -> Iterator[CodeBlock]:
 
 
 def scripts_of(document: Source) -> list[Source]:
-    """Return the scripts of a document; a script without `#!` gets one."""
+    """Return the scripts of a document; `#!/bin/bash` is added to a script without a first line."""
     scripts = []
     all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
     for block in (script for each in all_blocks for script in _written(each)):

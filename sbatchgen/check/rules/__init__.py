@@ -1,5 +1,5 @@
-"""The rules: what a job can get wrong, a small function each, and their pages.
+"""The rules: a small function for each mistake of a job, and a page for each rule.
 
-A rule's page (in `pages/`, one file a group) says why it is there, with bad and good examples, which are its
-tests. Some rules judge resolved jobs, some scripts, some both: `judge` lists them.
+A rule's page (in `pages/`, a file for each group) has the reason for the rule, and bad and good examples. The
+examples are its tests. `judge` lists the rules of resolved jobs, of scripts, and of both.
 """

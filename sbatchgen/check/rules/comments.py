@@ -33,7 +33,7 @@ class Suppression:
 
 @frozen(kw_only=True)
 class Applied:
-    """The comments of a script, and those without effect."""
+    """The comments of a script, and the comments without effect."""
 
     comments: Sequence[Suppression]  # a suppression for each rule in a comment
     idle: Sequence[Suppression]  # the suppressions that certainly turn nothing off

@@ -168,7 +168,7 @@ def _is_term(command: Command) -> bool:
 
 
 def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """Return the training's step in the background whose process a variable holds: it is set to $!."""
+    """Return the training's step in the background whose process id, $!, a variable holds."""
     for name in names:
         sets = [made for made in script.body.sets if made.name == name and made.word]
         if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):

@@ -78,7 +78,7 @@ _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?I
 
 
 def _highest(text: str) -> int | None:
-    """Return the highest value of a sum of random numbers and job ids; None if the text does not show it."""
+    """Return the highest value of a sum of random numbers and job ids; None if the text hides the value."""
     text = text.strip('"')
     if picked := _RANGE.fullmatch(text):
         return int(picked[1])

@@ -263,7 +263,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
 
 
 def _wait_for_all(script: JobScript) -> Command | None:
-    """Return the wait for several programs in the background that ends the work; None without one."""
+    """Return the `wait` for several programs in the background that ends the work, if any."""
     waits = script.named("wait")
     at = [launch.command.at for launch in script.launches if not launch.is_helper]
     background = any(launch.command.background and not launch.is_helper for launch in script.launches)
@@ -300,7 +300,7 @@ def last_work(script: JobScript) -> Command | None:
 
 
 def _status_of_another(script: JobScript, work: Command) -> Command | None:
-    """Return the small command after the work whose status the script takes for that of the work."""
+    """Return the small command whose status the script takes for the status of the work, if any."""
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue

@@ -108,7 +108,7 @@ def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]
 
 
 def _cut_at_comma(value: str) -> tuple[str, str] | None:
-    """Return the message and the fix for an --export that cuts a value at a comma; None without one."""
+    """Return the message and the fix for an --export that cuts a value at a comma, if any."""
     first, *parts = value.strip("\"'").split(",")
     for before, part in zip((first, *parts), parts, strict=False):
         if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):

@@ -40,7 +40,7 @@ class Script:
 
     directives: tuple[Directive, ...]  # the lines that are directives, or look like directives
     components: tuple[Component, ...]  # the components of the job; the last component may be incomplete
-    refusal: Message | None  # sbatch's message if it refuses the script before it asks slurmctld
+    refusal: Message | None  # sbatch's message if sbatch refuses the script without asking slurmctld
     has_foreign: bool  # whether sbatch takes options from #PBS or #BSUB lines, which are not read here
 
     @property

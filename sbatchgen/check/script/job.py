@@ -1,4 +1,4 @@
-"""A job and the facts of its cluster, as rules judge them. The job is a script or a resolved job."""
+"""A job, which is a script or a resolved job, and the facts of its cluster, as rules judge them."""
 
 from pathlib import Path
 
@@ -117,7 +117,7 @@ class Job:
         """The indices of the job's array; () without an array, or if slurmctld refuses the array (SB140)."""
         if not self.option("array"):
             return ()
-        from sbatchgen.check.sbatch.array import indices  # only arrays need it
+        from sbatchgen.check.sbatch.array import indices  # only arrays need the module
 
         return indices(self.option("array")) or ()
 

@@ -64,7 +64,7 @@ class Launch:
 
     @cached_property
     def mpi(self) -> Tool | None:
-        """The mpirun or mpiexec; None without them."""
+        """The mpirun or mpiexec; None if the launch has neither."""
         return self._first(programs("mpi"))
 
     @cached_property
@@ -195,7 +195,7 @@ class Launch:
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
-        """Return the number in an option of a tool, also from a variable of Slurm; None if it is unknown."""
+        """Return the number in an option of a tool, also from a variable of Slurm; None if unknown."""
         if option is None:
             return None
         if option.value is not None:

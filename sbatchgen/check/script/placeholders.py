@@ -70,7 +70,7 @@ def for_person(
 
 
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
-    """Return whether a program may fill in the script: most directives hold variables, or it is named."""
+    """Return whether a program may fill in the script, by its variables or by the name of such a program."""
     variables = sum("$" in match[0] for match in unfilled.values())
     return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
 

@@ -87,7 +87,7 @@ class _Walk:
         self.inside: list[str] = []  # the functions that are being run
 
     def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
-        """Return the first need of a rank in statements; None without one."""
+        """Return the first need of a rank in statements, if any."""
         try:
             return next(self._statements(body, file), None)
         except _MayLeave:
@@ -172,7 +172,7 @@ def _ends(node: ast.AST) -> bool:
 
 
 def _read_variable(node: ast.AST) -> str:
-    """Return the NAME in os.environ[NAME], if the expression reads it; "" for other expressions."""
+    """Return the NAME that os.environ[NAME] reads; "" for other expressions."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
         return ""
     return _text(node.slice) if _last_name(node.value) == "environ" else ""

@@ -1,4 +1,4 @@
-"""A job's request of Slurm, as rules judge it. The job is a resolved job or a script.
+"""The request of Slurm that rules judge. It belongs to a resolved job or to a script.
 
 Source of the grammar of --gres and --gpus, and of which option wins: sbatch(1), gres.html, Slurm 22.05.
 """
@@ -20,7 +20,7 @@ Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its cou
 
 
 def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
-    """Return how Slurm splits a total among idle nodes of one kind.
+    """Return the shares of a total that Slurm gives to idle nodes of one kind.
 
     Each node gets at least one, and the first nodes get as many as they have: `most`, or None if unknown.
     On nodes that other jobs use, Slurm splits otherwise.
@@ -39,7 +39,7 @@ class ResourceRequest:
 
     options: Mapping[str, str]  # the value of each option, as text, by Slurm's long name; "" for a flag
     places: Mapping[str, Place]  # where each option was written
-    nowhere: Place = field(default_factory=Place)  # the place shown for an option that is not set
+    nowhere: Place = field(default_factory=Place)  # the place shown for an unset option
     nodes_min: int | None = None
     nodes_max: int | None = None
     ntasks: int | None = None
@@ -51,7 +51,7 @@ class ResourceRequest:
     gpus_per_node: Amounts | None = None
     gpus_per_task: Amounts | None = None
     gres: tuple[tuple[str, str, int], ...] = ()  # name, type and count of each item, per node
-    mem: int | None = None  # of a node; 0 for all of it
+    mem: int | None = None  # of each node; 0 for all memory
     mem_per_cpu: int | None = None
     mem_per_gpu: int | None = None
     time: int | None = None

@@ -81,7 +81,7 @@ class JobScript(Job):
 
     @cached_property
     def other_scheduler(self) -> OtherScheduler | None:
-        """The scheduler that the script is for, if it is not Slurm."""
+        """The scheduler of the script, if Slurm is not the scheduler."""
         return other_scheduler(self.text)
 
     @cached_property
@@ -322,7 +322,7 @@ class JobScript(Job):
         return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_command(self, command: Command) -> Place:
-        """Return the place of a command's first word, or of the command if it has no words."""
+        """Return the place of a command's first word, or of a command without words."""
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:

@@ -186,7 +186,7 @@ class TrainerSource:
 
 
 def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
-    """Return the source of a trainer, a file or a module; None if it can't be read or is not Python."""
+    """Return the source of a trainer, a file or a module; None for an unreadable file, or other languages."""
     is_file = trainer_is_file(trainer)
     parts = trainer.split(".")
     first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
@@ -214,7 +214,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
-    """Return the file of a module below a folder; None without one."""
+    """Return the file of a module below a folder, if any."""
     path = folder.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():

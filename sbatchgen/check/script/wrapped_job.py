@@ -42,7 +42,7 @@ def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
 
 
 def _read(script: JobScript, command: Command) -> tuple[str, Word] | None:
-    """Return the options of an sbatch, as a directive has them, and its --wrap; None if they are unknown."""
+    """Return the options of an sbatch in the form of a directive, and its --wrap; None if unknown."""
     given: list[str] = []
     string, before = None, ""
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
