@@ -102,7 +102,9 @@ def test_one_rank_with_a_loss_that_is_not_finite_ends_all(trainers: Trainers, tm
 
     assert [process.code for process in ended] == [3, 3], ended
     assert [process.err.count("\n") for process in ended] == [1, 0]  # rank 0 tells it
-    assert ended[0].err.startswith("error: the loss is not finite at step 6; at: rank 1 of 2 on "), ended[0].err
+    assert ended[0].err.startswith("error: the loss is not finite at step 6; at: rank 1 of 2 on "), ended[
+        0
+    ].err
     assert ended[0].err.endswith("; newest checkpoint: checkpoints/step-00000004.pt\n")
     assert status(run_dir)["state"] == "failed"
     assert all(torch.isfinite(weight).all() for weight in weights(run_dir).values())
