@@ -89,7 +89,7 @@ class Block:
         return bool(self.sets) and plain and all(command.name in declarations for command in self.outer)
 
     def sets_only(self, names: Container[str]) -> bool:
-        """Whether it only sets some of these variables."""
+        """Return whether it only sets some of these variables."""
         return self.only_sets and all(name in names for name in self.assigned)
 
     @cached_property
@@ -138,7 +138,10 @@ def _writes(command: Command) -> bool:
 
 
 def _is_harmless(command: Command) -> bool:
-    """Whether it only looks something up, also by srun on a node: hostname, scontrol, head and so on."""
+    """Return whether it only looks something up, also by srun on a node.
+
+    Hostname, scontrol, head and so on.
+    """
     if command.test or _writes(command):
         return command.test
     words = [word.value or "" for word in command.words]

@@ -184,7 +184,7 @@ class Draft:
 
 
 def is_variable(name: str) -> bool:
-    """Whether a job's env may set a variable of this name."""
+    """Return whether a job's env may set a variable of this name."""
     try:
         EnvName.parse(name)
     except ValueError:

@@ -238,7 +238,7 @@ def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
 
 
 def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
-    """The runtime and the keys that a command of an activation gives."""
+    """Return the runtime and the keys that a command of an activation gives."""
     if not command.context.top or command.redirects or command.prefix or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():

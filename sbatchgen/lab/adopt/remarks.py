@@ -46,7 +46,7 @@ class AccountRow:
         )
 
     def takes(self, remark: Remark) -> bool:
-        """Whether a remark may join the row: both fit into a line of the table."""
+        """Return whether a remark may join the row: both fit into a line of the table."""
         if remark.outcome != self.outcome or not next(iter(self._spans), ()):
             return False
         if remark.outcome == "lost":

@@ -119,7 +119,7 @@ def _sleeps(block: Block) -> int | None:
 
 
 def _kills(block: Block) -> bool:
-    """Whether a statement ends what is in the background, as the end of a job's main program does."""
+    """Return whether a statement ends what is in the background, as the end of a job's main program does."""
     return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
 
 
@@ -182,7 +182,7 @@ def _after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list
 
 
 def _is_alone(launch: Launch, block: Block, *, last: bool) -> bool:
-    """Whether a statement is a step in the background, or the last one, and nothing else."""
+    """Return whether a statement is a step in the background, or the last one, and nothing else."""
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
     plain = (command.background or last) and command.context.top and not command.pipe and not command.prefix

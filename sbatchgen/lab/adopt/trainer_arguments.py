@@ -77,7 +77,7 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Whether a variable may have another value where the arguments are set."""
+    """Return whether a variable may have another value where the arguments are set."""
     sets = [each.at < piece.at for each in draft.body.sets_of(piece.name)]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
@@ -108,19 +108,22 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
 
 
 def _splits(sets: Iterable[Assignment]) -> bool:
-    """Whether bash makes the items of an array of what commands print: no item has a blank."""
+    """Return whether bash makes the items of an array of what commands print: no item has a blank."""
     items = [item.only_piece for each in sets for item in each.items or ()]
     return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
-    """Whether a variable starts a path, as $SCRATCH/x: a blank in the path would break the old script."""
+    """Return whether a variable starts a path, as $SCRATCH/x.
+
+    A blank in the path would break the old script.
+    """
     following = [each for each in word.pieces if each.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
 
 
 def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
-    """Whether bash makes one word of a variable without quotes: the script always gives it one.
+    """Return whether bash makes one word of a variable without quotes: the script always gives it one.
 
     A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
     """
@@ -134,7 +137,7 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
 
 
 def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
-    """Whether a value has no blanks and is not empty."""
+    """Return whether a value has no blanks and is not empty."""
     for piece in word.pieces:
         if piece.kind == "variable":
             if not _has_one_word(draft, piece, depth + 1):

@@ -33,7 +33,7 @@ def main(script: JobScript) -> Launch | None:
 
 
 def _trains(launch: Launch) -> tuple[bool, bool, int]:
-    """How likely a launch is the training of its script, as train.py beside eval.py, train.py --eval."""
+    """Return how likely a launch is the training of its script: train.py beside eval.py is."""
     name = launch.program.name.rpartition("/")[2]
     of_result = any(map(_OF_RESULT.fullmatch, launch.command.arguments))
     likely = bool(_TRAINS.search(name)) - of_result

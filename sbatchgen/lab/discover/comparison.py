@@ -70,7 +70,7 @@ class _Comparison:
     cluster: LiveCluster
 
     def stale(self, entry: Entry, path: Path) -> Iterator[Difference]:
-        """Differences at a key that the cluster has, or below it."""
+        """Yield differences at a key that the cluster has, or below it."""
         at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _DEPTHS.get(path[0], 1):
             for below in entry.entries:
@@ -89,7 +89,7 @@ class _Comparison:
         yield Difference(path, at, _shown(ours), entry, severity)
 
     def _follows(self, path: Path) -> bool:
-        """Whether a value is the number of the partition's nodes, and no limit that the staff chose."""
+        """Return whether a value is the number of the partition's nodes, not a limit of the staff."""
         listed = _get(self.profile.value, (*path[:-1], "nodes"))
         known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
         return bool(known) and len(known) == _get(self.profile.value, path)
@@ -104,14 +104,14 @@ class _Comparison:
         return ""
 
     def ended(self) -> Iterator[Difference]:
-        """Reservations that the cluster does not have."""
+        """Yield reservations that the cluster does not have."""
         for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
             path = ("reservations", str(name))
             if name not in self.live.reservations:
                 yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
 
     def gone(self) -> Iterator[Difference]:
-        """Partitions that the cluster does not have, and keys of others that it has no value for."""
+        """Yield partitions that the cluster does not have, and keys of others that it has no value for."""
         shown = {partition.name for partition in self.cluster.partitions}
         for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
@@ -127,7 +127,7 @@ class _Comparison:
 
 
 def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
-    """Keys of a partition that the cluster has no entry for, with their values there."""
+    """Yield keys of a partition that the cluster has no entry for, with their values there."""
     for key in _ALWAYS_SHOWN.split():
         if getattr(theirs, key) in (None, (), "", "up", False):
             yield key, getattr(theirs, key)

@@ -67,5 +67,8 @@ def comment(text: str) -> str:
 
 
 def is_clean(text: str) -> bool:
-    """Whether a profile can hold a name from Slurm; bytes that are not UTF-8 have been replaced in it."""
+    """Return whether a profile can hold a name from Slurm.
+
+    Bytes that are not UTF-8 have been replaced in it.
+    """
     return bool(text) and text.isprintable() and "\ufffd" not in text and len(text) <= 200

@@ -243,7 +243,7 @@ def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
-    """What jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
+    """Return what jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
     mode = partition.preempt.lower()
     is_known = mode in ("requeue", "cancel", "suspend")
     higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
@@ -338,7 +338,7 @@ def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
 
 
 def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
-    """Those whose limits Slurm enforces (AccountingStorageEnforce of slurm.conf(5))."""
+    """Yield those whose limits Slurm enforces (AccountingStorageEnforce of slurm.conf(5))."""
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
     named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
     if named and "limits" in enforced:
@@ -358,7 +358,7 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _of_user(cluster: LiveCluster) -> Iterator[str]:
-    """Comments: another user may have other accounts."""
+    """Yield comments: another user may have other accounts."""
     if cluster.accounts is None:
         yield "Accounts and QOS: no database answered here (sacctmgr show assoc)."
     else:
@@ -372,7 +372,7 @@ def _of_user(cluster: LiveCluster) -> Iterator[str]:
 
 
 def _of_machine(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[str]:
-    """Comments: compute nodes may differ from this machine."""
+    """Yield comments: compute nodes may differ from this machine."""
     options = cluster.plugin_options
     if options is None:
         yield "pyxis: not known; sbatch --help has --container-image where it is installed"

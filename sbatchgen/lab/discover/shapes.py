@@ -89,7 +89,7 @@ def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:
 
 
 def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
-    """`memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
+    """Return the shape of a node. `memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
     types: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for gres in node.gres:

@@ -119,5 +119,5 @@ class ClusterFacts:
 
 
 def _plain(text: str) -> str:
-    """A value of a profile inside of backticks."""
+    """Return a value of a profile inside of backticks."""
     return visible(text).replace("`", "'")

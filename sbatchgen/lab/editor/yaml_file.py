@@ -125,7 +125,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 
 def _origin(setting: Setting) -> str:
-    """Where a value of the resolved job is from, and what it replaces."""
+    """Return where a value of the resolved job is from, and what it replaces."""
     lines = [f"Here `{setting.value}`, by the {setting.by}: {setting.at}"]
     lines += [f"- replaces `{other.value}` of the {other.by}: {other.at}" for other in setting.overrode]
     return "\n".join([*lines, *(f"- documented: <{url}>" for url in setting.documented)])

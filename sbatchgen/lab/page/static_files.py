@@ -70,7 +70,7 @@ def write(page: PageParts, to: Path) -> None:
 
 
 def _is_others(folder: Path) -> bool:
-    """Whether a folder has files, and they are not those of a page."""
+    """Return whether a folder has files, and they are not those of a page."""
     is_mine = (folder / MARK).is_file()
     return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
 

@@ -47,7 +47,7 @@ def copy(number: int, to: str, *, some: bool) -> None:
 
 
 def _is_known(about: os.stat_result) -> bool:
-    """Whether a sandbox knows the owner and the group of a file."""
+    """Return whether a sandbox knows the owner and the group of a file."""
     return (about.st_uid, about.st_gid) == (os.getuid(), os.getegid())
 
 

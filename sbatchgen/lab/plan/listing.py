@@ -66,7 +66,7 @@ def headline(done: DryRun) -> str:
 
 
 def _processes(step: Step) -> int:
-    """How many processes a step starts: itself, and those that its MPI starts."""
+    """Return how many processes a step starts: itself, and those that its MPI starts."""
     return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
@@ -83,7 +83,7 @@ def _needed(done: DryRun, kind: str, name: str) -> str:
 
 
 def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """The variables of a process without those that are shown above, if these are all among them."""
+    """Return the variables of a process without those that are shown above, if these are all among them."""
     new = [each for each in words if each not in above]
     if not len(words) - len(new) == len(above) >= _MANY_SAME:
         return words
@@ -191,7 +191,7 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
 
 
 def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
-    """One row for all: a word that differs has the mark of what it follows from."""
+    """Return one row for all: a word that differs has the mark of what it follows from."""
     folded = []
     for column in zip(*rows, strict=True):
         text = column[0]

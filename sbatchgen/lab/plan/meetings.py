@@ -12,7 +12,7 @@ from sbatchgen.lab.plan.started import Step, options_of_srun
 
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
-    """Whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
+    """Return whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
     by_user = ("", "array")  # which sbatch gets on its command line
     sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
@@ -24,7 +24,7 @@ def may_follow(done: DryRun, *, variables: bool = True) -> bool:
 
 
 def at_once(first: Step, second: Step) -> bool:
-    """Whether the second of two steps starts while the first may run."""
+    """Return whether the second of two steps starts while the first may run."""
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
 

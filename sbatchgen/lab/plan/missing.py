@@ -154,7 +154,7 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 
 
 def is_path(path: str) -> bool:
-    """Whether a text may be the path of a file that can be made."""
+    """Return whether a text may be the path of a file that can be made."""
     is_of_system = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
     return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
 
@@ -226,7 +226,7 @@ class Functions(NamedTuple):
     lines: Mapping[int, str]
 
     def has(self, entry: Traced) -> bool:
-        """Whether a command calls a function, or is in one."""
+        """Return whether a command calls a function, or is in one."""
         return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
 
 

@@ -124,7 +124,7 @@ class Sight:
             os.close(number)
 
     def may_be_seen(self, path: str, *, chosen: bool) -> bool:
-        """Whether there is a folder that may be shown; `chosen`: the user chose it, not the script."""
+        """Return whether there is a folder that may be shown; `chosen`: the user chose it, not the script."""
         number = self.folder(path, chosen=chosen)
         if number is not None:
             os.close(number)
@@ -141,7 +141,7 @@ class Sight:
         return None
 
     def allows(self, number: int, *, chosen: bool) -> bool:  # noqa: PLR0911 - a rule each
-        """Whether an open folder may be shown."""
+        """Return whether an open folder may be shown."""
         path, about = _real(number), os.fstat(number)
         if any(_is_in(place, path) for place in (*self.homes, *_SECRET, *_SHARED)):  # it holds them
             return False
@@ -164,7 +164,7 @@ class Sight:
         return is_mine or about.st_uid == 0 or about.st_mode & 0o5 == 0o5
 
     def _is_hidden_at_home(self, number: int, homes: Sequence[int]) -> bool:
-        """Whether an open folder is in one of the home whose name begins with a dot.
+        """Return whether an open folder is in one of the home whose name begins with a dot.
 
         The home is known by its device and inode, also where it or the folder is mounted a second time.
         """

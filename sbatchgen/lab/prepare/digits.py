@@ -23,7 +23,7 @@ Stroke = list[Point]
 
 
 def _arc(x: float, y: float, rx: float, ry: float, *turn: float) -> Stroke:
-    """Part of an ellipse, from one angle to another; in degrees, 0 to the right, 90 downwards."""
+    """Return part of an ellipse, from one angle to another; in degrees, 0 to the right, 90 downwards."""
     start, stop = turn
     angles = [math.radians(start + (stop - start) * i / 16) for i in range(17)]
     return [(x + rx * math.cos(a), y + ry * math.sin(a)) for a in angles]
@@ -68,7 +68,7 @@ SHAPES: dict[int, list[list[Stroke]]] = {
 
 
 def _dots(strokes: list[Stroke], gap: float) -> list[Point]:
-    """Points along the strokes, about `gap` apart."""
+    """Return points along the strokes, about `gap` apart."""
     dots = []
     for stroke in strokes:
         for (x0, y0), (x1, y1) in itertools.pairwise(stroke):
@@ -98,7 +98,7 @@ def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> No
 
 
 def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytearray:
-    """One digit, turned, slanted, bent and shifted, with noise: 28x28 uint8 row by row, 0 is paper."""
+    """Return one digit, turned, slanted, bent and shifted, with noise: 28x28 uint8 row by row, 0 is paper."""
     uniform = rng.uniform
     begin = int(rng.random() * (len(noise) - PIXELS))
     canvas = bytearray(noise[begin : begin + PIXELS])
@@ -121,7 +121,10 @@ def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytea
 
 
 def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
-    """The two IDX files of one part: images (count, 28, 28) uint8 and labels (count,) uint8 in 0..9."""
+    """Return the two IDX files of one part.
+
+    Images (count, 28, 28) uint8 and labels (count,) uint8 in 0..9.
+    """
     rng = random.Random(seed)  # noqa: S311 - pictures, not secrets
     noise = bytes(min(255, int(abs(rng.gauss(0, 28)))) for _ in range(1 << 16))
     dots = {digit: [_dots(strokes, 0.11) for strokes in ways] for digit, ways in SHAPES.items()}

@@ -46,17 +46,20 @@ def cause_of(status: int, log: str) -> Cause:
 
 
 def has_error(log: str) -> bool:
-    """Whether a log has an exception of Python."""
+    """Return whether a log has an exception of Python."""
     return bool(_first_error(log.splitlines())[1])
 
 
 def never_began(log: str) -> bool:
-    """Whether the first exception of a log says that the program did not load: no signal ends it so."""
+    """Return whether the first exception of a log says that the program did not load.
+
+    No signal ends it so.
+    """
     return bool(_NOT_LOADED.match(_first_error(log.splitlines())[1]))
 
 
 def ends_in_traceback(log: str) -> bool:
-    """Whether the last words of a log are an exception of Python, not one that its end ignored."""
+    """Return whether the last words of a log are an exception of Python, not one that its end ignored."""
     lines = [line for line in log.splitlines() if line.strip()][-40:]
     began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     ignored = any("ignored" in line for line in lines)

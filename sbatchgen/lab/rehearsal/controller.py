@@ -215,7 +215,7 @@ class _Start:
 
 
 def _crowding() -> float:
-    """How many times as long a program may take to load, with what else runs on this machine."""
+    """Return how many times as long a program may take to load, with what else runs on this machine."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MOST_CROWDED)
 
 

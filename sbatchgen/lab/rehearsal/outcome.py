@@ -314,7 +314,7 @@ def _train_events(start: Start) -> list[dict[str, Any]]:
 
 
 def _progress(event: Mapping[str, Any]) -> str:
-    """How far a training got: its step, or else its epoch, if the trainer prints one."""
+    """Return how far a training got: its step, or else its epoch, if the trainer prints one."""
     units = (unit for unit in ("step", "epoch") if event.get(unit) is not None)
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 

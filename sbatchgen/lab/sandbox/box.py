@@ -158,7 +158,7 @@ def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _takes_layer(parts: Sequence[str]) -> bool:
-    """Whether the system lays a folder in memory over these; nothing is started there."""
+    """Return whether the system lays a folder in memory over these; nothing is started there."""
     sources = [word for part in parts for word in ("--overlay-src", part)]
     words = [_program(), "--unshare-user", "--tmpfs", "/", *sources, "--tmp-overlay", "/layer", "--", "/none"]
     numbers = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
@@ -293,7 +293,7 @@ class _Programs:
         return ["--ro-bind", path, path]
 
     def _has_mounts(self, path: str) -> bool:
-        """Whether mounts lie below a folder: the system lays nothing over it."""
+        """Return whether mounts lie below a folder: the system lays nothing over it."""
         with suppress(OSError):  # of a folder that this user can't see: bubblewrap says so
             number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -337,7 +337,7 @@ def _sockets(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _can_be_entered(folder: Path) -> bool:
-    """Whether a folder can be entered in a sandbox, where root has no more rights than others."""
+    """Return whether a folder can be entered in a sandbox, where root has no more rights than others."""
     about = folder.stat()
     of_group = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
     return bool(os.getuid() or about.st_uid == 0 or of_group or about.st_mode & stat.S_IXOTH)

@@ -65,7 +65,9 @@ def main(task: dict[str, Any]) -> None:
 
 
 def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
-    """Whether a folder is what it should be: bubblewrap finds it by its path, which others may have changed.
+    """Return whether a folder is what it should be.
+
+    Bubblewrap finds it by its path, which others may have changed.
 
     A mark has some of its entries, with time of change and inode; the names of all, if files lie over it;
     and names that bubblewrap has made in it.
@@ -145,7 +147,7 @@ class Disk:
         return about.f_bavail * about.f_frsize, about.f_favail
 
     def is_used_up(self) -> bool:
-        """Whether the folder has more than it may, or little is left of what was free on the disk.
+        """Return whether the folder has more than it may, or little is left of what was free on the disk.
 
         Others write to the disk too, so the folder is counted once the disk has lost as much. What the
         program hides from the count, as in deleted files that it keeps open, ends with what was free.

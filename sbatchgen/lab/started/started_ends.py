@@ -88,7 +88,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
-    """A job of several components, or a step of several programs, of which the first is shown."""
+    """Find a job of several components, or a step of several programs, of which the first is shown."""
     separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
     if separators:
         what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
@@ -96,7 +96,7 @@ def _heterogeneous(done: DryRun) -> Iterator[Hit]:
 
 
 def _loop_line(done: DryRun) -> int:
-    """The first line of those that were run again and again at the end; 0 without such lines."""
+    """Return the first line of those that were run again and again at the end; 0 without such lines."""
     times = Counter(entry.line for entry in done.trace[-_LAST:])
     return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
 

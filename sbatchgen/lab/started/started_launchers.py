@@ -85,7 +85,7 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(processes.RULES, "SB303", "warning")
 def _absent(done: DryRun) -> Iterator[Hit]:
-    """Launchers that wait for more nodes than start one."""
+    """Find launchers that wait for more nodes than start one."""
     for started in () if done.ended.limit else _together(done):
         groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
         for step, launcher in started:
@@ -202,7 +202,7 @@ def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(rendezvous.RULES, "SB355", "warning")
 def _all_first(done: DryRun) -> Iterator[Hit]:
-    """Launchers of several nodes that are all the first, or know no other node."""
+    """Find launchers of several nodes that are all the first, or know no other node."""
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.of_role("RANK")
@@ -237,7 +237,7 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
 
 
 def _is_expanded(done: DryRun, option: str) -> bool:
-    """Whether the script has a variable as the value of an option, and not a number."""
+    """Return whether the script has a variable as the value of an option, and not a number."""
     name = re.escape(option).replace("\\-", "[-_]")
     return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
 

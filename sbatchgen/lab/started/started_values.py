@@ -62,7 +62,7 @@ def _empty(done: DryRun) -> Iterator[Hit]:
 
 
 def _without_image(done: DryRun) -> Iterator[Hit]:
-    """Containers without an image, which take the next word for it."""
+    """Find containers without an image, which take the next word for it."""
     if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
         return  # which may set the variable of the image
     for step in done.steps:
@@ -105,7 +105,10 @@ def _interfaces(done: DryRun) -> Iterator[Hit]:
 
 
 def _is_one_of(name: str, others: Sequence[str]) -> bool:
-    """Whether a name of an interface begins as one of these, or one of these as it: so NCCL compares them."""
+    """Return whether a name of an interface begins as one of these, or one of these as it.
+
+    So NCCL compares them.
+    """
     return any(name.startswith(other) or other.startswith(name) for other in others)
 
 
@@ -141,7 +144,7 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
 
 
 def _variable_of(done: DryRun, option: str) -> str:
-    """The variable that is the whole value of an option in the script, unless it may well be empty."""
+    """Return the variable that is the whole value of an option in the script, unless it may well be empty."""
     takes_one = option.lstrip("-").replace("_", "-") in _VALUES  # else what follows may be more options
     before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
     pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
@@ -151,7 +154,7 @@ def _variable_of(done: DryRun, option: str) -> str:
 
 
 def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
-    """Whether the script alone, with what Slurm says, computes the value of a variable."""
+    """Return whether the script alone, with what Slurm says, computes the value of a variable."""
     if name in done.batch or option_of(name) not in ("", "array"):
         return True
     sets = [assignment for assignment in done.script.body.sets if assignment.name == name]
