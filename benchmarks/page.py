@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from sbatchgen.lab.page.site import Site  # noqa: E402
-from sbatchgen.lab.page.static_files import PageParts, write  # noqa: E402
+from sbatchgen.lab.page.static_files import PageInputs, write  # noqa: E402
 
 PACKAGES = ROOT / "build/page"
 MOST_BYTES, MOST_S, MOST_MS = 6_000_000, 4.0, 100.0
@@ -39,7 +39,7 @@ def main() -> None:
         started = time.perf_counter()
         profiles = sorted(ROOT.glob("profiles/*.yaml"), key=lambda file: file.stem != "msu")
         packages, cache = PACKAGES / "page/node_modules", PACKAGES / "compressed"
-        write(PageParts(profiles=profiles, site=Site(), site_file=None, packages=packages, cache=cache), to)
+        write(PageInputs(profiles=profiles, site=Site(), site_file=None, packages=packages, cache=cache), to)
         print(f"written in {time.perf_counter() - started:.1f} s (compressed files are kept)")
         for packing in ("brotli", "gzip"):
             others = [file for file in to.iterdir() if file.is_file()]

@@ -156,7 +156,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     """
     from sbatchgen.base.machine.trust import make_own
     from sbatchgen.lab.page.site import installed, read_site
-    from sbatchgen.lab.page.static_files import PageParts, write
+    from sbatchgen.lab.page.static_files import PageInputs, write
 
     places = Places(here(), os.environ)
     files = [places.profile(name) for name in names]
@@ -170,7 +170,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     ready = installed(named, cache, note)
     note("note: packing the page, which takes one minute the first time, at most three on a busy machine")
     write(
-        PageParts(
+        PageInputs(
             profiles=files,
             site=read_site(site_file),
             site_file=site_file,

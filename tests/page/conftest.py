@@ -11,7 +11,7 @@ import pytest
 
 from sbatchgen.base.units import Text
 from sbatchgen.lab.page.site import Site
-from sbatchgen.lab.page.static_files import PageParts, write
+from sbatchgen.lab.page.static_files import PageInputs, write
 from tests.conftest import REPOSITORY
 from tests.scripts import CENTRES, PROFILES
 
@@ -40,7 +40,9 @@ def write_page(to: Path, profiles: Sequence[str | Path], site: Site | None = Non
     site = site or Site(code=Text(str(REPOSITORY)))
     packages, cache = PACKAGES / "page/node_modules", PACKAGES / "compressed"
     write(
-        PageParts(profiles=files, site=site, site_file=None, packages=packages, cache=cache, quality=QUICKLY),
+        PageInputs(
+            profiles=files, site=site, site_file=None, packages=packages, cache=cache, quality=QUICKLY
+        ),
         to,
     )
     return to

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RESOLVED = ("jobs.judge.job_keys", "jobs.judge.launch_arguments")
 TRAINERS = ("jobs.judge.trainers",)  # jobs that are submitted here
 JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
-_STARTED_WORDS = "started_ends started_values started_steps started_launchers"
+_STARTED_WORDS = "started_ends started_variables started_steps started_launchers"
 STARTED = tuple(f"lab.started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words misread_values processes step_commands emptiness rendezvous steps environment

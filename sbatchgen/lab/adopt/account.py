@@ -7,15 +7,15 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, SbatchgenError
 from sbatchgen.base.quoting import OR, numbers_as_text
 from sbatchgen.lab.adopt.adoption import Adoption
-from sbatchgen.lab.adopt.remarks import PLAIN, joined
+from sbatchgen.lab.adopt.remarks import UNREMARKABLE, joined
 from sbatchgen.lab.adopt.training import REST
 
-_NUMBERS = 9  # columns
+_WIDTH = 9  # columns
 
 
 def lines(adoption: Adoption) -> list[str]:
     """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
-    rows = joined(remark for remark in adoption.remarks if remark.what not in PLAIN)
+    rows = joined(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
     lost = sum(outcome == "lost" for outcome in adoption.lines.values())
     head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
     if not adoption.job:
@@ -26,12 +26,10 @@ def lines(adoption: Adoption) -> list[str]:
     for row in rows:
         between = range(min(row.lines, default=0), max(row.lines, default=0))
         numbers = _spans({*row.lines, *(line for line in between if line not in named)})
-        shown += [] if len(numbers) <= _NUMBERS else [numbers]
-        shown.append(
-            f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
-        )
+        shown += [] if len(numbers) <= _WIDTH else [numbers]
+        shown.append(f"{numbers if len(numbers) <= _WIDTH else '':<{_WIDTH}} {row.outcome:<10} {row.what}")
     for finding in adoption.left:
-        shown.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
+        shown.append(f"{finding.place.line:<{_WIDTH}} as before  {finding.rule}: {finding.problem.what}")
     shown += [f"note: {text}" for text in adoption.notes]
     return shown
 

@@ -25,8 +25,8 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
 from sbatchgen.lab.adopt.block import blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.lab.adopt.plain import Plain, plain
 from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, joined
+from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
 # What bash -l reads: bash(1), INVOCATION.
 _LOGIN = (
@@ -35,7 +35,7 @@ _LOGIN = (
     '    [[ -r $file ]] && { source "$file"; break; }',
     "done",
 )
-_NEEDS = ("", ":?", "?")  # operators of expansions that need a value
+_REQUIRING_OPERATORS = ("", ":?", "?")  # operators of expansions that need a value
 
 
 @frozen(kw_only=True)
@@ -86,7 +86,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     _refuse(script)
     findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
     secrets = frozenset(finding.place.line for finding in findings if marks_secret(finding.rule))
-    read = plain(script)
+    read = simplify(script)
     draft = Draft(script=read.script, environment=user, secrets=secrets)
     if read.defaults:
         values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
@@ -94,7 +94,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     for old, new in read.renamed.items():
         if not old.isdigit():
             draft.note(f"{old} is {new} in the lines that are kept: the new script has its own {old}")
-        elif any(use.name == new and use.operator in _NEEDS for use in read.script.body.uses):
+        elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in read.script.body.uses):
             draft.env[new] = None
             draft.note(f"${old} is the variable {new} here: export it where you submit")
     _read(draft, read)
@@ -125,7 +125,7 @@ def _refuse(script: JobScript) -> None:
         raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
 
 
-def _read(draft: Draft, read: Plain) -> None:
+def _read(draft: Draft, read: SimplifiedScript) -> None:
     script = draft.script
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():

@@ -104,7 +104,7 @@ class Block:
         return all(command.name in _INERT or _is_harmless(command) for command in self.commands)
 
     @property
-    def is_of_modules(self) -> bool:
+    def changes_modules(self) -> bool:
         """Whether it is about modules, or a list of folders that they change too."""
         named = any(command.name in ("module", "ml") for command in self.commands)
         return named or any(name.endswith("PATH") for name in self.assigned)

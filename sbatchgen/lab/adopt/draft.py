@@ -11,11 +11,11 @@ from sbatchgen.check.bash.word import LITERAL
 from sbatchgen.check.script.launches import slurm_number
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
-from sbatchgen.lab.adopt.remarks import RANK, Outcome, Remark
+from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
 
-_OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
-_PLAIN = ("", ":-", "-", ":?", "?")
-_ARGUMENTS = frozenset("#@*123456789")  # of the script
+_USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
+_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")
+_SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # of the script
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
@@ -35,7 +35,7 @@ class Draft:
     # lines of shell for the launch: options of srun, its variables
     step_setup: list[str] = field(default_factory=list)
     # variables of the old master address and ranks; the new script has its own
-    meeting: frozenset[str] = frozenset()
+    rendezvous: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)  # variables that the lines for the launch expand
     lines: range = range(0)  # the numbers of the launch's lines
     # the long names of the options that differ from the script's, and have a remark
@@ -45,8 +45,8 @@ class Draft:
     secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
     # values that only the job knows, with the variables of arguments that get them
-    made: dict[str, str] = field(default_factory=dict)
-    made_names: set[str] = field(default_factory=set)  # the names in `made`
+    argument_variables: dict[str, str] = field(default_factory=dict)
+    argument_names: set[str] = field(default_factory=set)  # the names in `argument_variables`
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     @property
@@ -58,7 +58,7 @@ class Draft:
         """Note the outcome of lines; the more important of several outcomes counts."""
         numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
         for line in numbers if (numbers, outcome) not in self._marked else ():
-            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=RANK.index)
+            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=OUTCOME_ORDER.index)
         self._marked.add((numbers, outcome))
         self.remarks[Remark(numbers, outcome, what, names)] = None
 
@@ -68,7 +68,7 @@ class Draft:
 
     def shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block as a profile holds them, and note that they are kept there."""
-        if (arguments := _ARGUMENTS & block.uses) and not block.defines:
+        if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines:
             if block.only_shows:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")
                 return []
@@ -87,10 +87,10 @@ class Draft:
                 self.add((number,), "kept", f"{where}{end}")
         return lines
 
-    def variable_of(self, value: str) -> str:
+    def argument_variable(self, value: str) -> str:
         """Return the variable that gets a value which only the job knows."""
-        name = self.made.setdefault(value, f"argument_{len(self.made) + 1}")
-        self.made_names.add(name)
+        name = self.argument_variables.setdefault(value, f"argument_{len(self.argument_variables) + 1}")
+        self.argument_names.add(name)
         return name
 
     def note(self, text: str) -> None:
@@ -101,7 +101,7 @@ class Draft:
     @property
     def argument_lines(self) -> list[str]:
         """Lines of shell that set the variables of arguments."""
-        return [f"{name}={value}" for value, name in self.made.items()]
+        return [f"{name}={value}" for value, name in self.argument_variables.items()]
 
     def known(self, word: Word, body: Body) -> str | None:
         """Return the string that a word is where the job runs; None if only the job knows it.
@@ -109,23 +109,25 @@ class Draft:
         The user's own HOME and USER are filled in, and numbers that the directives give.
         """
         pieces = [(self.text_of(piece), piece) for piece in body.followed(word).pieces]
-        texts = [self.of_user(piece) if text is None else text for text, piece in pieces]
+        texts = [self.user_value(piece) if text is None else text for text, piece in pieces]
         return None if None in texts else "".join(filter(None, texts))
 
     def text_of(self, piece: Piece) -> str | None:
         """Return the string that a part of a word is, if the text or a directive gives it."""
         if piece.kind in LITERAL:
             return None if piece.kind == "glob" else piece.text
-        if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN:
+        if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
             return None
         number = slurm_number(piece.name, self.script.resources)
         return None if number is None else str(number)
 
-    def of_user(self, piece: Piece) -> str | None:
+    def user_value(self, piece: Piece) -> str | None:
         """Return the string that a part of a word is for the user."""
         name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
-        plain = piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN
-        value = self.environment.get(name) if plain and name in _OF_USER else None
+        plain = (
+            piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN_OPERATORS
+        )
+        value = self.environment.get(name) if plain and name in _USER_VARIABLES else None
         if value is None or name in self.script.assigned:
             return None
         self.note(f"{name} is {value}, as plain text")
@@ -141,7 +143,7 @@ class Draft:
 
     def _expandable(self, word: Word, body: Body) -> str | None:
         for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
-            texts = [_of_path(piece) for piece in pieces]
+            texts = [_path_text(piece) for piece in pieces]
             if pieces and None not in texts:
                 self.needed |= {piece.name for piece in pieces}
                 return "".join(filter(None, texts))
@@ -192,12 +194,12 @@ def is_variable(name: str) -> bool:
     return True
 
 
-def _of_path(piece: Piece) -> str | None:
+def _path_text(piece: Piece) -> str | None:
     if piece.kind == "text":
         return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":
         return "${HOME}"
-    always = piece.operator in _PLAIN and piece.name == "SLURM_SUBMIT_DIR"  # set in each job
+    always = piece.operator in _PLAIN_OPERATORS and piece.name == "SLURM_SUBMIT_DIR"  # set in each job
     if piece.kind == "variable" and (piece.operator == "" or always) and not piece.subscript:
         if piece.name == "PWD":
             return SUBMIT_DIR

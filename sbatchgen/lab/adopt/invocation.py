@@ -18,24 +18,24 @@ from sbatchgen.jobs.runtimes.enroot import OF_PYXIS
 from sbatchgen.lab.adopt import shape, training
 from sbatchgen.lab.adopt.block import Block, blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
-from sbatchgen.lab.adopt.plain import Plain
+from sbatchgen.lab.adopt.simplified_script import SimplifiedScript
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
 # What the rendered srun does in any case, or what is the default.
-_SAME_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
-_SAME = (*shape.COUNTS, *_SAME_WORDS.split())
+_IMPLIED_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
+_IMPLIED_OPTIONS = (*shape.COUNTS, *_IMPLIED_WORDS.split())
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
-_LOGS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
-_OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
-_GPUS = ("gpus", "gpus-per-node", "gres")
+_LOG_OPTIONS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
+_NODE_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
+_GPU_OPTIONS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
-_OWN = """
+_RENDEZVOUS_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
 """
 _WRAPPERS = frozenset(("command", "env", "exec", "nohup", "time"))
-_KNOWN = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
-_INSTEAD = {
+_FOLLOWED_PROGRAMS = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
+_ALTERNATIVES = {
     "conda run": "write conda activate before it",
     "numactl": "srun binds, by --cpu-bind and --mem-bind",
     "taskset": "srun binds, by --cpu-bind",
@@ -43,7 +43,7 @@ _INSTEAD = {
 }
 
 
-def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
+def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
     """Take over a launch."""
     if read.prefix:
         draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
@@ -84,12 +84,12 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set(draft, name, value if equals and "$" not in value else None)
-        elif tool.name in _KNOWN | programs("mpi") or tool in of_runtimes:
+        elif tool.name in _FOLLOWED_PROGRAMS | programs("mpi") or tool in of_runtimes:
             continue
-        elif tool.name not in {*_INSTEAD, *LAUNCHERS} and "runtime" not in draft.profile:
+        elif tool.name not in {*_ALTERNATIVES, *LAUNCHERS} and "runtime" not in draft.profile:
             _read_prefix(draft, tool)
         else:
-            instead = _INSTEAD.get(tool.name, "start the trainer itself")
+            instead = _ALTERNATIVES.get(tool.name, "start the trainer itself")
             draft.lose(f"{tool.name} around the trainer: {instead}")
     body = launch.tools[0].body
     for variable in launch.command.prefix:
@@ -108,7 +108,7 @@ def _read_prefix(draft: Draft, tool: Tool) -> None:
 
 
 def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
-    if name in shape.RANKS:
+    if name in shape.RANK_VARIABLES:
         draft.add(draft.lines, "understood", f"{name} as the script has it")
     elif is_variable(name) and value is not None and "${" not in value:
         draft.env[name] = value
@@ -132,7 +132,7 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
         names = [command.name for command in block.outer]
         if block.start <= at < block.end:
             _read_chain(draft, tool, block, at)
-        elif block.sets_only(shape.RANKS) or block.only_prints:
+        elif block.sets_only(shape.RANK_VARIABLES) or block.only_prints:
             draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > at:
             if block.only_closes:
@@ -149,7 +149,7 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     commands = [each for each in block.outer if each.name not in ("export", "exec") and each not in piped]
     names = {command.name for command in block.outer}
     before = [command for command in commands if command.end <= at]
-    others = {each.name for each in block.sets} - shape.RANKS
+    others = {each.name for each in block.sets} - shape.RANK_VARIABLES
     text = block.body.source.text
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
@@ -178,17 +178,17 @@ def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_step(draft, name, str(count))
             continue
-        usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
-        if name in _LOGS:
+        usual = draft.script.option(name) if name in _GPU_OPTIONS else _DEFAULTS.get(name)
+        if name in _LOG_OPTIONS:
             draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
-        elif name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
+        elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
         elif value is None or value != usual:
             _set_step(draft, name, value)
 
 
 def _set_step(draft: Draft, name: str, value: str | None) -> None:
-    if value is None or name in _OF_NODES:
+    if value is None or name in _NODE_OPTIONS:
         why = ": its value is known only when the job runs" if value is None else ""
         draft.lose(f"--{name} of srun{why}")
         return
@@ -202,7 +202,7 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
 
 def _read_torchrun(draft: Draft, launcher: Tool) -> None:
     for option in launcher.given:
-        if option.name in _OWN.split():
+        if option.name in _RENDEZVOUS_OPTIONS.split():
             continue
         word, body, value = option.own_word(launcher.body), launcher.body, option.value
         if value is None and word:

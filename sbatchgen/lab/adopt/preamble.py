@@ -10,20 +10,29 @@ from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft, is_variable
-from sbatchgen.lab.adopt.shape import RANKS
+from sbatchgen.lab.adopt.shape import RANK_VARIABLES
 
-_MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
-_RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
-_BY_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
-_STARTS = ("purge", "reset")  # of modules
-_OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
+_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
+_RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
+_IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
+_MODULE_RESETS = ("purge", "reset")  # of modules
+_SCRIPT_VARIABLES = frozenset(
+    ("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED")
+)  # the script sets them too
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
-_ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
+_ORDERED_NAMES = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The function of a rendered script, which its setup can't define again.
 _DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
 # The variables that a virtual environment or conda sets or, here, unsets.
-_OF_ACTIVATION = {"CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME"}
+_ACTIVATION_VARIABLES = {
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "VIRTUAL_ENV",
+    "PATH",
+    "PYTHONPATH",
+    "PYTHONHOME",
+}
 
 
 @dataclass(kw_only=True)
@@ -49,7 +58,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
     """Take over the blocks before the launch: what has a key, and the rest as setup."""
-    draft.meeting = _meeting(draft, before, launch)
+    draft.rendezvous = _rendezvous_names(draft, before, launch)
     values = _values(draft, before)
     rest = [*before] if draft.setup else _without_modules(draft, before)
     activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
@@ -74,12 +83,12 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
 
-def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
+def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
     """Return the variables of the master address and ranks, and the variables in their values."""
     assigned = draft.script.assigned
-    names = {*_MEETING, *RANKS} if draft.job.get("mode") == "ddp" else set()
+    names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
-        if option.name in _RENDEZVOUS and option.value_word is not None:
+        if option.name in _RENDEZVOUS_OPTIONS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
     for block in reversed(before):
         if block.only_sets and block.assigned & names:
@@ -102,7 +111,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
     if not plain or assignment.append or assignment.items is not None or assignment.subscript:
         return None
-    if word is None or not is_variable(name) or _ORDERED.search(name):  # export NAME has no word
+    if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
         return None
     value = draft.body.value(word)
     return draft.known(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
@@ -114,14 +123,14 @@ def _staying(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -
     needed = set(draft.needed)
     acts = False  # whether a program that is kept follows: it may read any variable
     for block in reversed(blocks):
-        if block.sets_only(draft.meeting):
+        if block.sets_only(draft.rendezvous):
             stays = bool(block.assigned & needed)
         elif block.only_assigns:
             exported = {assignment.name for assignment in block.sets if assignment.exported}
-            taken = exported <= values.keys() | draft.meeting
+            taken = exported <= values.keys() | draft.rendezvous
             stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
         else:
-            stays = not (block.only_prints and block.uses & draft.meeting)
+            stays = not (block.only_prints and block.uses & draft.rendezvous)
         if stays:
             staying.add(block)
             needed |= block.uses | {each.name for each in block.sets if each.word is None}
@@ -131,8 +140,8 @@ def _staying(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -
 
 def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
-        if name in draft.meeting:
-            if _BY_ADDRESS.search(block.text):
+        if name in draft.rendezvous:
+            if _IP_ADDRESS.search(block.text):
                 draft.profile["master_addr"] = "hostname -i"
             draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
         elif exported:
@@ -173,7 +182,9 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool)
             lines = draft.shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
-    for name in _OWN & block.assigned:  # exported once more, with the value that the lines give it
+    for name in (
+        _SCRIPT_VARIABLES & block.assigned
+    ):  # exported once more, with the value that the lines give it
         draft.env[name] = values.get(name, f"${{{name}}}")
     draft.setup += draft.shell(block, "in setup")
 
@@ -184,14 +195,14 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     if not loads:
         return list(before)
     earlier = before[: before.index([*loads][-1])]
-    others = [block for block in earlier if block not in loads and not block.sets_only(draft.meeting)]
-    if any(not block.is_inert or block.is_of_modules for block in others):
+    others = [block for block in earlier if block not in loads and not block.sets_only(draft.rendezvous)]
+    if any(not block.is_inert or block.changes_modules for block in others):
         return list(before)
     start, loaded = "keep", list[str]()
     for block, names in loads.items():
         draft.add(block.lines, "understood", "modules", *names)
         for name in names:
-            if name in _STARTS:
+            if name in _MODULE_RESETS:
                 start = name
                 loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
             else:
@@ -209,13 +220,15 @@ def _loads(block: Block) -> list[str] | None:
         if command.name not in ("module", "ml") or not is_plain:
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
-        if command.name == "ml" and verb not in (*_STARTS, "load", "use"):
+        if command.name == "ml" and verb not in (*_MODULE_RESETS, "load", "use"):
             verb, rest = "load", [verb, *rest]
-        if verb not in (*_STARTS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
+        if verb not in (*_MODULE_RESETS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
             return None
-        if bool(rest) is (verb in _STARTS):
+        if bool(rest) is (verb in _MODULE_RESETS):
             return None
-        loaded += [verb] if verb in _STARTS else [f"use {name}" for name in rest] if verb == "use" else rest
+        loaded += (
+            [verb] if verb in _MODULE_RESETS else [f"use {name}" for name in rest] if verb == "use" else rest
+        )
     return loaded if block.commands and not block.sets else None
 
 
@@ -250,7 +263,7 @@ def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | 
 
 def _may_move(runtime: _Activation, staying: Collection[Block]) -> bool:
     first = min(block.start for block in runtime.blocks)
-    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in staying if block.start > first):
+    if any(_ACTIVATION_VARIABLES & (block.uses | block.assigned) for block in staying if block.start > first):
         return False
     if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in staying):
         return False

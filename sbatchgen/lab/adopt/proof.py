@@ -10,7 +10,7 @@ from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.adopt import training
 from sbatchgen.lab.adopt.draft import Draft
-from sbatchgen.lab.adopt.plain import as_it_runs, plain
+from sbatchgen.lab.adopt.simplified_script import simplify, without_functions
 from sbatchgen.lab.adopt.slurm_options import options_of
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
@@ -42,7 +42,10 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((line,), "lost", what)
     if resolved.programs:
         return  # their commands are the words of the old steps
-    old_start, new_start = _started(draft.script, draft), _started(plain(as_it_runs(new)).script, draft)
+    old_start, new_start = (
+        _started(draft.script, draft),
+        _started(simplify(without_functions(new)).script, draft),
+    )
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
@@ -75,7 +78,7 @@ def _overwritten(
             theirs.add(name)
         elif line not in held and not (word and name in word.variables):  # PATH=FOLDER:$PATH
             ours.add(name)
-    return sorted((theirs & ours) - draft.meeting - draft.env.keys())
+    return sorted((theirs & ours) - draft.rendezvous - draft.env.keys())
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:

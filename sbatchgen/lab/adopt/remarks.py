@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, get_args
 # understood: a key of the job or the profile expresses it. kept: shell that runs unchanged. dropped: the new
 # script does not need it. mended: expressed without a defect. lost: it has no place there. The later counts.
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
-RANK: tuple[Outcome, ...] = get_args(Outcome)
-_WIDTH = 88  # of the reasons in the table
-PLAIN = ("bash", "comment")  # outcomes that no one needs to read
+OUTCOME_ORDER: tuple[Outcome, ...] = get_args(Outcome)
+_MAX_REASON = 88  # of the reasons in the table
+UNREMARKABLE = ("bash", "comment")  # outcomes that no one needs to read
 
 
 class Remark(NamedTuple):
@@ -53,7 +53,7 @@ class AccountRow:
             return remark.lines in self._spans and remark.what in self._names
         both = AccountRow(self.outcome, {}, {what: dict(names) for what, names in self._names.items()})
         both.add(remark)
-        return (self.what in PLAIN) == (remark.what in PLAIN) and len(both.what) <= _WIDTH
+        return (self.what in UNREMARKABLE) == (remark.what in UNREMARKABLE) and len(both.what) <= _MAX_REASON
 
     def add(self, remark: Remark) -> None:
         """Add a remark."""

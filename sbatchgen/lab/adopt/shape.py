@@ -7,9 +7,9 @@ from sbatchgen.check.script.launches import Launch, fixed_nodes
 from sbatchgen.lab.adopt.draft import Draft
 
 COUNTS = ("nodes", "ntasks", "ntasks-per-node")
-_OF_GPUS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
+_GPU_COUNT_WORDS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
 _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
-RANKS = frozenset(_RANKS.split())
+RANK_VARIABLES = frozenset(_RANKS.split())
 RAY = "write the command as a program of a job file, with preset: ray"
 _STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
 # Launchers that are programs of Python to a job, which start the processes of one node.
@@ -42,7 +42,7 @@ def _workers(launch: Launch) -> int:
     option = launcher.option("nproc-per-node") if launcher else None
     if launch.workers or not launcher or not option:
         return launch.workers or 0
-    of_gpus = launcher.text_of(option).strip('"') in _OF_GPUS
+    of_gpus = launcher.text_of(option).strip('"') in _GPU_COUNT_WORDS
     return launch.resources.gpu_count if of_gpus else 0
 
 
@@ -60,25 +60,25 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
             draft.options["nodes"] = nodes
             draft.changed.add("nodes")
             draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
-    _as_per_node(draft, nodes)
+    _convert_ntasks(draft, nodes)
     _lose_starters(draft, launch)
     launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
     if launcher == "torchrun" and not module:
-        _of_torchrun(draft, launch, nodes)
+        _adopt_torchrun(draft, launch, nodes)
     elif (
         launcher in ("accelerate launch", "accelerate-launch", "torchrun")
         and tasks == nodes > 1
         and launch.step
     ):
         draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
-        _one_task(draft)
+        _merge_tasks(draft)
     elif launcher and (nodes > 1 or tasks > 1):
         draft.job["mode"] = "ddp"
         draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
     elif launch.step and tasks > 1:
-        _of_srun(draft, launch, nodes)
+        _adopt_srun(draft, launch, nodes)
     else:
-        _of_one_process(draft, launch, nodes)
+        _adopt_one_process(draft, launch, nodes)
 
 
 def _lose_starters(draft: Draft, launch: Launch) -> None:
@@ -92,7 +92,7 @@ def _lose_starters(draft: Draft, launch: Launch) -> None:
         draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
 
 
-def _as_per_node(draft: Draft, nodes: int) -> None:
+def _convert_ntasks(draft: Draft, nodes: int) -> None:
     options, tasks = draft.options, draft.script.resources.ntasks
     if "ntasks" not in options or not tasks:
         return
@@ -106,17 +106,17 @@ def _as_per_node(draft: Draft, nodes: int) -> None:
     draft.changed |= {"ntasks", "ntasks-per-node"}
 
 
-def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
+def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
     nnodes, agents = launch.told_nodes, launch.tasks or 1
     draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
     if agents < nodes and nnodes != nodes:
         draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
     elif nnodes not in (nodes, None) and nodes > 1:
         draft.lose(f"torchrun has --nnodes={nnodes}, and the job has {nodes} nodes: correct one of them")
-    _one_task(draft)
+    _merge_tasks(draft)
 
 
-def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
+def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     resources, step = draft.script.resources, launch.step
     bound = [option.value for option in step.given if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
@@ -130,7 +130,7 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
         draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
 
 
-def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
+def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.given} if launch.container else set()
@@ -143,11 +143,11 @@ def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     if mode == "cpu":
         draft.job.pop("gpu_request", None)
     if nodes > 1:
-        draft.lose(_why_one(draft, nodes))
-    _one_task(draft)
+        draft.lose(_why_one_process(draft, nodes))
+    _merge_tasks(draft)
 
 
-def _why_one(draft: Draft, nodes: int) -> str:
+def _why_one_process(draft: Draft, nodes: int) -> str:
     """Return why no job of several nodes can be made of one process, with what to do instead."""
     if _STARTS_RAY.search(draft.body.source.text):
         return f"Ray runs on {nodes} nodes: {RAY}"
@@ -156,7 +156,7 @@ def _why_one(draft: Draft, nodes: int) -> str:
     return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
 
 
-def _one_task(draft: Draft) -> None:
+def _merge_tasks(draft: Draft) -> None:
     """Give the CPUs of all tasks of a node to one, which starts everything."""
     resources, options = draft.script.resources, draft.options
     tasks = resources.tasks_per_node

@@ -20,17 +20,21 @@ from sbatchgen.lab.adopt.trainer_arguments import arguments
 
 # Options of srun: those of a program's share, and those that change nothing of what starts where.
 _SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
-_SAME = """
+_UNCHANGED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
 unbuffered
 """
-_MAIN_ENDS = "a program in the background that fails ends the job: the script did not see its end"
-_PLACED = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
+_BACKGROUND_FAILURE_NOTE = (
+    "a program in the background that fails ends the job: the script did not see its end"
+)
+_PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SLEPT = re.compile(r"\d{1,5}")
 _SLEEPING, _THEN = ("bash", "-c"), '; exec "$@"'
 _PORTS = ("--port", "-p", "--http-port", "--server-port")
-_ENDS = "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
+_FAILURE_NOTE = (
+    "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
+)
 
 
 class BackgroundStep(NamedTuple):
@@ -84,14 +88,14 @@ def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
             continue
         used |= {*_VARIABLE.findall(word.text)}
         for _, text in arguments(draft, [word], draft.body, in_task=False):
-            first = _PLACED.match(text) if text and text.partition(",")[1] else None
+            first = _PLACEHOLDER.match(text) if text and text.partition(",")[1] else None
             if text:
-                hosts[_bare(draft, first[0] if first else text)] = f"{{{name}.host}}"
+                hosts[_source_text(draft, first[0] if first else text)] = f"{{{name}.host}}"
     for step in steps:
         words = []
         for text in step.program["command"]:
-            placed = _PLACED.sub(lambda match: hosts.get(_bare(draft, match[0]), match[0]), text)
-            kept = " ".join(_bare(draft, match[0]) for match in _PLACED.finditer(placed))
+            placed = _PLACEHOLDER.sub(lambda match: hosts.get(_source_text(draft, match[0]), match[0]), text)
+            kept = " ".join(_source_text(draft, match[0]) for match in _PLACEHOLDER.finditer(placed))
             left = {*_VARIABLE.findall(kept)}
             if left & used or any(host in text for host in hosts if not host.startswith("{")):
                 return False
@@ -100,13 +104,17 @@ def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
     return True
 
 
-def _bare(draft: Draft, text: str) -> str:
+def _source_text(draft: Draft, text: str) -> str:
     """Return what a placeholder stands for in the script, without quotes; other text as it is."""
-    match = _PLACED.fullmatch(text)
+    match = _PLACEHOLDER.fullmatch(text)
     if match is None:
         return text
-    made = {name: value for value, name in draft.made.items()}
-    return "{" + made.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "") + "}"
+    argument_variables = {name: value for value, name in draft.argument_variables.items()}
+    return (
+        "{"
+        + argument_variables.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "")
+        + "}"
+    )
 
 
 def _sleeps(block: Block) -> int | None:
@@ -138,10 +146,10 @@ def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> li
             step.program["ready"] = {"port": ports[number]}
         main.program["needs"] = names[:-1]
         note = f"{names[-1]} starts when the ports of the others are open, not after {slept} s"
-        return [_MAIN_ENDS, *([note] if slept else [])]
+        return [_BACKGROUND_FAILURE_NOTE, *([note] if slept else [])]
     if slept:
         main.program["command"] = [*_SLEEPING, f"sleep {slept}" + _THEN, names[-1], *main.program["command"]]
-    return [_MAIN_ENDS]
+    return [_BACKGROUND_FAILURE_NOTE]
 
 
 def _port(words: Sequence[str]) -> str:
@@ -157,7 +165,7 @@ def _port(words: Sequence[str]) -> str:
 def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
     """Take over the steps."""
     has_main = not steps[-1].launch.command.background
-    notes = _waiting(steps, statements) if has_main else [_ENDS]
+    notes = _waiting(steps, statements) if has_main else [_FAILURE_NOTE]
     programs = draft.job["programs"] = {}
     for (launch, block, program), name in zip(steps, _names(steps), strict=True):
         programs[name] = program
@@ -192,7 +200,7 @@ def _is_alone(launch: Launch, block: Block, *, last: bool) -> bool:
 
 def _program(draft: Draft, launch: Launch) -> dict[str, Any] | None:
     step = launch.step
-    if step is None or {option.name for option in step.given} - {*_SAME.split(), *_SHARES}:
+    if step is None or {option.name for option in step.given} - {*_UNCHANGED_OPTIONS.split(), *_SHARES}:
         return None
     words = [value for _, value in arguments(draft, step.rest, draft.body, in_task=False)]
     nodes, tasks = launch.nodes, launch.tasks

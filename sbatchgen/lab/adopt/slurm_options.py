@@ -21,7 +21,12 @@ _IGNORED = {
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-_FORMS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")  # of requesting GPUs, that a profile may name
+_GPU_REQUESTS = (
+    "gres",
+    "gpus_per_node",
+    "gpus_per_task",
+    "gpus",
+)  # of requesting GPUs, that a profile may name
 
 
 def adopt_options(draft: Draft) -> None:
@@ -43,7 +48,7 @@ def adopt_options(draft: Draft) -> None:
         with contextlib.suppress(ValueError):
             draft.options["job_name"] = _value("job_name", name)
     _ask_once(draft)
-    form = next((key for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
+    form = next((key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUESTS), None)
     if form:
         draft.profile["gpu_request"] = form
     elif not script.resources.gpu_option:

@@ -7,16 +7,16 @@ from dataclasses import replace
 from sbatchgen.check.bash import Assignment, Body, Piece, Word
 from sbatchgen.lab.adopt.draft import Draft
 
-_OWN = ("@", "*")  # the script's own arguments
+_ALL_ARGUMENTS = ("@", "*")  # the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
 # Variables with another value in each task, and variables with another value in a step.
-_OF_TASKS = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
-_DIFFERENT = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
+_TASK_VARIABLES = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
+_STEP_VARIABLES = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
-_PLAIN = ("", ":-", "-", ":?", "?")  # operators that leave a value as it is
+_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators that leave a value as it is
 _SPLITS = re.compile(r"[\s*?\[]")  # what makes several words of a value, or names of files
-_DEEPEST = 8  # variables in the values of variables
+_MAX_DEPTH = 8  # variables in the values of variables
 # Commands that print a single word.
 _ONE_WORD = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
@@ -36,10 +36,10 @@ def arguments(
     """
     for word in words:
         pieces = body.followed(word).pieces
-        if pieces and all(piece.kind == "variable" and piece.name in _OWN for piece in pieces):
+        if pieces and all(piece.kind == "variable" and piece.name in _ALL_ARGUMENTS for piece in pieces):
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
-        if (piece := word.only_piece) and piece.subscript and piece.name in draft.made_names:
+        if (piece := word.only_piece) and piece.subscript and piece.name in draft.argument_names:
             yield word, f"{{env:{piece.name}[@]}}"  # of the new script
             continue
         texts = []
@@ -68,12 +68,12 @@ def arguments(
 def _as_array(draft: Draft, word: Word) -> str | None:
     """Return a placeholder of the array that a word becomes; None if it could become another in the job."""
     # Not of the old script.
-    is_new = f"({word.text})" not in draft.made and word.source is not draft.body.source
+    is_new = f"({word.text})" not in draft.argument_variables and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
     if is_new or changed or not word.text.isprintable():
         return None
     draft.needed |= {*_NAME.findall(word.text)}
-    return f"{{env:{draft.variable_of(f'({word.text})')}[@]}}"
+    return f"{{env:{draft.argument_variable(f'({word.text})')}[@]}}"
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
@@ -85,7 +85,7 @@ def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
 def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     """Return what a job has for an expansion that the batch script makes, if that is one word."""
     if piece.kind not in ("variable", "arithmetic", "command"):
-        return draft.of_user(piece)
+        return draft.user_value(piece)
     values = [each.word.value for each in draft.body.sets_of(piece.name) if each.word]
     if piece.kind == "command":
         one_word = _ONE_WORD.search(piece.text) is not None
@@ -104,7 +104,7 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
-    return f"{{env:{draft.variable_of(value)}}}"
+    return f"{{env:{draft.argument_variable(value)}}}"
 
 
 def _splits(sets: Iterable[Assignment]) -> bool:
@@ -127,11 +127,11 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
 
     A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
     """
-    if _NEVER_BLANK.match(piece.name) or piece.name in draft.made_names:
+    if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
     sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
     certain = any(each.context.top and each.word for each in sets)
-    if not certain or depth > _DEEPEST or piece.operator not in _PLAIN:
+    if not certain or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False
     return all(each.word is not None and _is_one_word(draft, each.word, depth) for each in sets)
 
@@ -157,13 +157,13 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
         draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
     plain = piece.kind == "variable" and not piece.subscript and not piece.operator
-    if plain and _OF_TASKS.fullmatch(piece.name):  # a mark, for which each task sets its value
+    if plain and _TASK_VARIABLES.fullmatch(piece.name):  # a mark, for which each task sets its value
         lines = draft.profile.setdefault("setup_per_task", [])
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
     plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
-    differs = any(each.name == piece.name for each in body.sets) or _DIFFERENT.fullmatch(piece.name)
+    differs = any(each.name == piece.name for each in body.sets) or _STEP_VARIABLES.fullmatch(piece.name)
     words = [each.word for each in draft.body.sets if each.word]
     words += [each for command in draft.body.commands for each in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]

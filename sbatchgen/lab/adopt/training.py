@@ -11,36 +11,36 @@ from sbatchgen.check.script.launches import HELPERS, Launch
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import CLOSING, Block, blocks
 from sbatchgen.lab.adopt.draft import Draft
-from sbatchgen.lab.adopt.shape import RANKS, RAY
+from sbatchgen.lab.adopt.shape import RANK_VARIABLES, RAY
 
 REST = "it starts no Python program that could become a job"
 NO_FILE = "python gets its program from a string or the input: write it into a file"
-_TRAINS = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
+_TRAINING_NAME = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
 # What is done with a trained model, by the name of the program or by an option of its trainer.
-_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
-_FOLLOWS = re.compile(
-    rf"(?:^|[_.-])(?:{_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
+_EVALUATION_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
+_EVALUATION_NAME = re.compile(
+    rf"(?:^|[_.-])(?:{_EVALUATION_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
 )
-_OF_RESULT = re.compile(rf"--(?:{_WORDS})(?:[_-]only)?")
-_PLACES = ("function", "loop", "branch", "subshell")
+_EVALUATION_OPTION = re.compile(rf"--(?:{_EVALUATION_WORDS})(?:[_-]only)?")
+_CONTEXTS = ("function", "loop", "branch", "subshell")
 _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main(script: JobScript) -> Launch | None:
     """Return the launch of the training: the last that trains by its name, with srun or a launcher."""
     trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
-    return max(reversed(trainings), key=_trains, default=None)
+    return max(reversed(trainings), key=_training_rank, default=None)
 
 
-def _trains(launch: Launch) -> tuple[bool, bool, int]:
+def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
     """Return how likely a launch is the training of its script: train.py beside eval.py is."""
     name = launch.program.name.rpartition("/")[2]
-    of_result = any(map(_OF_RESULT.fullmatch, launch.command.arguments))
-    likely = bool(_TRAINS.search(name)) - of_result
-    return not _FOLLOWS.search(name), bool(launch.step or launch.launcher), likely
+    of_result = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
+    likely = bool(_TRAINING_NAME.search(name)) - of_result
+    return not _EVALUATION_NAME.search(name), bool(launch.step or launch.launcher), likely
 
 
-def unchained(script: JobScript) -> JobScript:
+def split_chain(script: JobScript) -> JobScript:
     """Return the script with `cd FOLDER || exit; python train.py` for `cd FOLDER && python train.py`.
 
     So what is before && becomes a statement, and the training starts only if that succeeds.
@@ -70,7 +70,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
         return None
     home, context, background = _home(statements, launch), launch.command.context, launch.command.background
     draft.lines = home.lines
-    for place in _PLACES:
+    for place in _CONTEXTS:
         if getattr(context, place) and not (place == "subshell" and background):
             which = f"the function {context.function}" if place == "function" else f"a {place}"
             draft.lose(f"the training is started in {which}: start it outside")
@@ -81,7 +81,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):
-            draft.needed |= {*RANKS}  # which it may read
+            draft.needed |= {*RANK_VARIABLES}  # which it may read
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):

@@ -15,8 +15,8 @@ from sbatchgen.lab.discover.entries import Entry, lines
 from sbatchgen.lab.discover.facts import facts
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
-Path = tuple[str, ...]
-_HEAD = 'name: x\nurl: ""\nchecked: x\n'
+KeyPath = tuple[str, ...]
+_PROFILE_HEAD = 'name: x\nurl: ""\nchecked: x\n'
 # How deep keys are that have values; other mappings are values.
 _DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
 # scontrol shows these of every partition: if the cluster has no value, there is no limit.
@@ -25,16 +25,16 @@ _ALWAYS_SHOWN = (
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
     "preemption billing state exclusive oversubscribed reservation_only"
 )
-_CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, whatever slurm.conf says
+_STAFF_CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, whatever slurm.conf says
 # Staff may promise less than there is, to leave room for the system, and allow less than Slurm: NAME_max.
-_MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
+_LOWERED_KEYS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
 @frozen()
 class Difference:
     """A key with another value than the cluster has."""
 
-    path: Path  # the key and those above it
+    path: KeyPath  # the key and those above it
     at: str  # its place in the file; "" if the profile lacks it
     # Its value in the profile, as text; "" if it has none; of a partition that is gone, its new name
     written: str
@@ -51,7 +51,7 @@ class Difference:
 def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Difference]:
     """Return what the cluster contradicts or has in addition; only what Slurm shows is compared."""
     entries = facts(cluster)
-    live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
+    live = decode(_PROFILE_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(profile, live, cluster)
     of_slurm = "partition" not in profile.value.omit  # else names of partitions are not the cluster's
     left_out = {""} if of_slurm else {"", "partitions", "default_partition"}
@@ -69,7 +69,7 @@ class _Comparison:
     live: Profile
     cluster: LiveCluster
 
-    def stale(self, entry: Entry, path: Path) -> Iterator[Difference]:
+    def stale(self, entry: Entry, path: KeyPath) -> Iterator[Difference]:
         """Yield differences at a key that the cluster has, or below it."""
         at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _DEPTHS.get(path[0], 1):
@@ -80,15 +80,15 @@ class _Comparison:
         ours, theirs = _get(self.profile.value, path), _get(self.live, path)
         if not at and path[0] == "partitions" and _get(self.profile.value, (*path[:2], "shapes")):
             return  # it follows from the kinds of nodes
-        if at and (path[-1] in _CHOICES or _is_alike(path[-1], ours, theirs)):
+        if at and (path[-1] in _STAFF_CHOICES or _is_alike(path[-1], ours, theirs)):
             return
         less = _is_less(ours, theirs)
         severity: Severity = "warning" if less or path[-1] == "state" else "error"
-        if not at or (less and path[-1].endswith((*_MAY_BE_LESS, "_max")) and not self._follows(path)):
+        if not at or (less and path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._follows(path)):
             severity = "info"
         yield Difference(path, at, _shown(ours), entry, severity)
 
-    def _follows(self, path: Path) -> bool:
+    def _follows(self, path: KeyPath) -> bool:
         """Return whether a value is the number of the partition's nodes, not a limit of the staff."""
         listed = _get(self.profile.value, (*path[:-1], "nodes"))
         known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
@@ -156,7 +156,7 @@ def _is_less(ours: Any, theirs: Any) -> bool:
     return isinstance(ours, int) and isinstance(theirs, int) and ours < theirs
 
 
-def _get(value: Any, path: Path) -> Any:
+def _get(value: Any, path: KeyPath) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value

@@ -10,8 +10,8 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import visible
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*(?::[A-Za-z0-9_./@%+=-]+)*")
-_OTHER = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE)  # of YAML 1.1
-_MOST = 300  # characters of a comment
+_YAML_WORDS = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE)  # of YAML 1.1
+_MAX_COMMENT = 300  # characters of a comment
 
 
 @frozen()
@@ -45,7 +45,7 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
 
 def scalar(text: str) -> str:
     """Return a text as YAML: plain if every reader takes it for this text."""
-    if _PLAIN.fullmatch(text) and not _OTHER.fullmatch(text):
+    if _PLAIN.fullmatch(text) and not _YAML_WORDS.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
@@ -63,7 +63,7 @@ def listed(texts: Iterable[str]) -> str:
 def comment(text: str) -> str:
     """Return a text for a comment: one line, nothing that a terminal would obey, and not too long."""
     one_line = " ".join(visible(text).split())
-    return one_line if len(one_line) <= _MOST else f"{one_line[:_MOST]} ..."
+    return one_line if len(one_line) <= _MAX_COMMENT else f"{one_line[:_MAX_COMMENT]} ..."
 
 
 def is_clean(text: str) -> bool:

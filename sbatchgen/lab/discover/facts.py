@@ -15,9 +15,9 @@ from sbatchgen.lab.discover.entries import Entry, flow, is_clean, lines, listed,
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 
-_MOST_FEATURES = 100
-_MOST_TEXT = 4000  # characters of a list of nodes
-_REPEATED = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
+_MAX_FEATURES = 100
+_MAX_NODE_LIST = 4000  # characters of a list of nodes
+_REPEATING_FLAGS = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
 _SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
 _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
 
@@ -31,8 +31,8 @@ def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, tod
         Entry("checked", today),
         _comments("contact: whom to ask"),
         *facts(cluster),
-        _comments(*_of_user(cluster)),
-        _comments(*_of_machine(cluster, environment)),
+        _comments(*_user_comments(cluster)),
+        _comments(*_machine_comments(cluster, environment)),
     ]
     return "\n".join([*lines(entries), ""])
 
@@ -95,7 +95,7 @@ def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
         moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # Slurm may give it other nodes
         nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
         with_it = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
-        until = each.end if flags.isdisjoint(_REPEATED) and not lasting else ""
+        until = each.end if flags.isdisjoint(_REPEATING_FLAGS) and not lasting else ""
         keys = [*_keys(partitions=_names(with_it), until=until and scalar(until))]
         if is_clean(each.name):
             below = [] if "FLEX" in flags else keys
@@ -190,7 +190,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
 
 def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     hosts = partition.node_list if partition.nodes else ""
-    if hosts and (len(hosts) > _MOST_TEXT or not is_clean(hosts[:200])):
+    if hosts and (len(hosts) > _MAX_NODE_LIST or not is_clean(hosts[:200])):
         hosts = ""
         yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
     yield from _keys(
@@ -327,7 +327,7 @@ def _shape(shape: Shape) -> Iterator[Entry]:
 
 
 def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
-    clean = len(shape.features) <= _MOST_FEATURES and all(map(is_clean, shape.features))
+    clean = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
     if not clean and not left_out.get("features"):
         yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
     yield from _keys(
@@ -357,7 +357,7 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
 
 
-def _of_user(cluster: LiveCluster) -> Iterator[str]:
+def _user_comments(cluster: LiveCluster) -> Iterator[str]:
     """Yield comments: another user may have other accounts."""
     if cluster.accounts is None:
         yield "Accounts and QOS: no database answered here (sacctmgr show assoc)."
@@ -371,7 +371,7 @@ def _of_user(cluster: LiveCluster) -> Iterator[str]:
         yield "Slurm refuses jobs with another account. To make each name one: required: [account]"
 
 
-def _of_machine(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[str]:
+def _machine_comments(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield comments: compute nodes may differ from this machine."""
     options = cluster.plugin_options
     if options is None:

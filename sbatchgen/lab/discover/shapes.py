@@ -10,8 +10,8 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.gpu_nodes import of_node
 from sbatchgen.jobs.slurm.node import SlurmNode
 
-MOST_SHAPES = 6  # of a partition; if there are more, nodes that differ in details are one kind
-ALIKE = 1.05  # how much memory differs within a kind: slurmd -C prints another number on each node
+MAX_SHAPES = 6  # of a partition; if there are more, nodes that differ in details are one kind
+MEMORY_RATIO = 1.05  # how much memory differs within a kind: slurmd -C prints another number on each node
 
 _UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
@@ -51,15 +51,15 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
 
 def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
     """Return the kinds with their numbers, by falling numbers of GPUs; similar ones are one kind."""
-    kinds = _merged(kinds, _SAME, ALIKE)
-    if len(kinds) > MOST_SHAPES:
-        kinds = _merged(kinds, _SAME[:-1], ALIKE)
-    if len(kinds) > MOST_SHAPES:
-        kinds = _merged(kinds, _SAME[:-2], math.inf)
+    kinds = _merged(kinds, _COMPARED_FIELDS, MEMORY_RATIO)
+    if len(kinds) > MAX_SHAPES:
+        kinds = _merged(kinds, _COMPARED_FIELDS[:-1], MEMORY_RATIO)
+    if len(kinds) > MAX_SHAPES:
+        kinds = _merged(kinds, _COMPARED_FIELDS[:-2], math.inf)
     return sorted(kinds.items(), key=lambda kind: (-kind[0].gpus, -kind[1], -kind[0].cpus, -kind[0].memory))
 
 
-_SAME = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gres", "disk", "features")
+_COMPARED_FIELDS = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gres", "disk", "features")
 
 
 def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:

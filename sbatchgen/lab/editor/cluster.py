@@ -19,7 +19,7 @@ from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import short
 
-MOST = 8  # partitions of which a limit is shown
+MAX_PARTITIONS = 8  # partitions of which a limit is shown
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
@@ -44,7 +44,7 @@ class ClusterFacts:
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]
         default = [profile.default_partition] if profile.default_partition in profile.partitions else []
-        shown = [*map(str, named or default or [*profile.partitions][:MOST])]
+        shown = [*map(str, named or default or [*profile.partitions][:MAX_PARTITIONS])]
         of_profile = LIMITS["profile"].get(option)
         lines = [*self._written("", of_profile)] if of_profile else []
         if option == "partition":
@@ -98,7 +98,7 @@ class ClusterFacts:
             if match := shown.fullmatch(path):
                 data = as_data(self._value(above, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
-                value = first_names([*map(str, data)], MOST) if isinstance(data, list) else value
+                value = first_names([*map(str, data)], MAX_PARTITIONS) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
                 text = f": {key.metadata['help']}" if key else ""
                 where, url = short(at, self.folder), self.source(path)

@@ -35,7 +35,7 @@ WORDS = {
 _DIRECTIVE = "#SBATCH"
 _VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
 _RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
-_LAST = re.compile(r"[^,&|]*$")  # of several values
+_LAST_VALUE = re.compile(r"[^,&|]*$")  # of several values
 _COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
 
 
@@ -57,7 +57,7 @@ def note(
     for use in script.uses:
         place = script.at_use(use)
         if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
-            texts.append(of_option(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
+            texts.append(option_text(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
             at = place
     for finding in findings:
         place = finding.place
@@ -72,7 +72,7 @@ def note(
     return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, at.column, end)
 
 
-def of_option(
+def option_text(
     name: str, spec: Spec | None, value: str, cluster: ClusterFacts | None, partitions: Iterable[str]
 ) -> str:
     """Return what an option of sbatch means, and the limits of the cluster for it."""
@@ -113,7 +113,7 @@ def values(
     name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
 ) -> Choices:
     """Return what an option of sbatch may have as a value; of several, for the last."""
-    last = _LAST.search(written)
+    last = _LAST_VALUE.search(written)
     start = last[0] if last else ""
     known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
     every = (Choice(text, "value", about) for text, about in known.items())

@@ -15,7 +15,7 @@ from sbatchgen.check.lint.lint_settings import Settings
 from sbatchgen.check.script.job import DEFAULT_SLURM
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
-from sbatchgen.lab.editor.file import OpenFile
+from sbatchgen.lab.editor.open_file import OpenFile
 
 SOURCE = "sbatchgen"
 _SEVERITIES = {
@@ -158,7 +158,7 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
     file = server.file(uri)
     lines = range(event.range.start.line + 1, event.range.end.line + 2)
     findings = [each for each in file.findings(saved=False) if each.place.line in lines]
-    actions = [action for finding in findings for action in _of_finding(server, uri, file, finding)]
+    actions = [action for finding in findings for action in _finding_actions(server, uri, file, finding)]
     if (text := file.mended()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
         title, kind = "Make all safe fixes of sbatchgen", types.CodeActionKind.SourceFixAll
@@ -167,7 +167,9 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
     return actions
 
 
-def _of_finding(server: Server, uri: str, file: OpenFile, finding: Finding) -> Iterator[types.CodeAction]:
+def _finding_actions(
+    server: Server, uri: str, file: OpenFile, finding: Finding
+) -> Iterator[types.CodeAction]:
     """Yield the safe fix of a finding, and the comment that turns its rule off."""
     kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:

@@ -20,8 +20,8 @@ from sbatchgen.lab.editor.cursor import ITEM, Choice, Choices, Note, cursor, sta
 from sbatchgen.lab.editor.script_file import meanings
 
 _WORD = re.compile(r"[\w.-]*")
-_OF_RULES = ("policies", "severity")
-_OF_OPTIONS = (SbatchOptions, ModeSettings)
+_RULE_KEYS = ("policies", "severity")
+_OPTION_RECORDS = (SbatchOptions, ModeSettings)
 
 
 @frozen(kw_only=True)
@@ -49,11 +49,11 @@ class YamlFile:
         words = _words(kind)
         texts = [f"**{name}**: {key.metadata['help']}" if key else ""]
         texts += [f"One of {', '.join(words)}."] if words else []
-        if at.path[-1:] == ("extra_options",) or _follow(self.record, at.path)[0] in _OF_OPTIONS:
+        if at.path[-1:] == ("extra_options",) or _follow(self.record, at.path)[0] in _OPTION_RECORDS:
             value = text[column - 1 : end - 1] if at.key else ""
             option = LONG_NAMES.get(name, name)
             spec = specs(NEWEST).get(option)
-            texts = [scripts.of_option(option, spec, value, self.cluster, self._partitions)]
+            texts = [scripts.option_text(option, spec, value, self.cluster, self._partitions)]
         if self.cluster and self.record is Profile:
             url = self.cluster.source(".".join((*at.path, name)))
             texts += [f"[documented]({url})"] if url else []
@@ -111,7 +111,7 @@ def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
     elif path[-1:] == ("extra_options",):
         for name in specs(NEWEST).keys() - LONG_NAMES.values():
             yield Choice(f"{name}: ", "key", meanings().get(name, ""))
-    elif path[-1:] and path[-1] in _OF_RULES:
+    elif path[-1:] and path[-1] in _RULE_KEYS:
         for rule in rules().values():
             yield Choice(f"{rule.id}: ", "key", rule.title)
     elif get_origin(kind) is Mapping:

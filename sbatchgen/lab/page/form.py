@@ -17,14 +17,14 @@ MAIN = (
     *("image", "conda_env", "venv", "uv_project", "edf", "trainer", "account", "qos", "job_name"),
 )
 # What only submit takes, or a page can't know.
-_LEFT_OUT = ("profile", "snapshot_dir")
+_HIDDEN_OPTIONS = ("profile", "snapshot_dir")
 OWN_TRAINER = "train.py"  # of a form at first, where the centre's copy of the bundled trainer is not known
 
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
     """Return all that the page knows; of the profiles the first is shown first."""
     rank = {name: place for place, name in enumerate(MAIN)}
-    options = [option for option in parameters() if option.name not in _LEFT_OUT]
+    options = [option for option in parameters() if option.name not in _HIDDEN_OPTIONS]
     options.sort(key=lambda each: rank.get(str(each.name), len(MAIN)))
     return {
         "version": __version__,

@@ -19,15 +19,15 @@ _WHAT = "Node.js could not make the page"
 Note = Callable[[str], object]
 
 
-def pack(plan: Path, note: Note) -> None:
-    """Write the files of a plan (see pack.mjs), and say how far that is; raises DocumentError if it fails.
+def pack(packing_list: Path, note: Note) -> None:
+    """Write the files of a packing list (see pack.mjs), and report progress; raise DocumentError on failure.
 
     A busy machine is not waited for: what is left then is larger, and the next call continues.
     """
-    errors = plan.with_name("errors")
+    errors = packing_list.with_name("errors")
     try:
         with errors.open("wb") as stderr:
-            words = ["node", str(FILES / "pack.mjs"), str(plan)]
+            words = ["node", str(FILES / "pack.mjs"), str(packing_list)]
             node = child.begin(words, os.environ, stdout=child.PIPE, stderr=stderr.fileno())
     except OSError as error:
         raise DocumentError.of(f"{_WHAT}: {error}", fix="install Node.js 18 or newer") from error

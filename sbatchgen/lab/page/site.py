@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.document import read_document
 
 FILES = Path(__file__).parent / "files"
 NAMES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
-_SECONDS = 300
+_NPM_TIMEOUT_S = 300
 
 
 @record
@@ -101,7 +101,7 @@ def _install(folder: Path) -> None:
     words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
     what = "npm could not load the packages of the page"
     try:
-        done = child.run(words, os.environ, timeout=_SECONDS, folder=folder)
+        done = child.run(words, os.environ, timeout=_NPM_TIMEOUT_S, folder=folder)
     except (OSError, child.LateError) as error:
         raise DocumentError.of(f"{what}: {error}") from error
     if done.returncode:

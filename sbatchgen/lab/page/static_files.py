@@ -23,17 +23,17 @@ from sbatchgen.lab.page.site import FILES, Site, strings_of
 MARK = ".sbatchgen-page"  # in a folder that may be written again
 PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own place is not known
 _LIBRARIES = "/lib/python3.14/site-packages"
-_PLAIN = ("page.js", "page.css", "worker.js", "python.js")
+_STATIC_FILES = ("page.js", "page.css", "worker.js", "python.js")
 # Commands that a page has no use for, and what only they load.
-_LEFT_OUT = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
-_OF_WHEEL = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
+_UNUSED_FOLDERS = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
+_WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
 
 # A path in the browser, the path here, and whether texts for people are kept.
 PackedFile = tuple[str, str, bool]
 
 
 @frozen(kw_only=True)
-class PageParts:
+class PageInputs:
     """What a page is made of."""
 
     profiles: Sequence[Path]  # the files of its profiles
@@ -45,13 +45,13 @@ class PageParts:
     note: Note = field(default=lambda _: None)  # gets how far it is
 
 
-def write(page: PageParts, to: Path) -> None:
+def write(page: PageInputs, to: Path) -> None:
     """Write the folder; one that this function wrote earlier is replaced.
 
     Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
     """
-    if _is_others(to):
-        raise _of_others(to)
+    if _is_foreign(to):
+        raise _refusal(to)
     to.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".sbatchgen-page-", within=to.parent) as made:
         new = made / "page"
@@ -63,24 +63,24 @@ def write(page: PageParts, to: Path) -> None:
         if to.exists():
             old = made / "old"
             to.rename(old)  # and judged once more where no other user can exchange it
-            if _is_others(old):
+            if _is_foreign(old):
                 old.rename(to)
-                raise _of_others(to)
+                raise _refusal(to)
         new.rename(to)
 
 
-def _is_others(folder: Path) -> bool:
+def _is_foreign(folder: Path) -> bool:
     """Return whether a folder has files, and they are not those of a page."""
     is_mine = (folder / MARK).is_file()
     return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
 
 
-def _of_others(to: Path) -> SbatchgenError:
+def _refusal(to: Path) -> SbatchgenError:
     what = f"{to} has files that are not those of a page"
     return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
 
-def _texts(page: PageParts, new: Path) -> None:
+def _texts(page: PageInputs, new: Path) -> None:
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -90,7 +90,7 @@ def _texts(page: PageParts, new: Path) -> None:
         source = page.site_file.parent / page.site.logo
         logo = f"logo{source.suffix}"
         shutil.copyfile(source, new / logo)
-    for name in _PLAIN:
+    for name in _STATIC_FILES:
         shutil.copyfile(FILES / name, new / name)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FILES), autoescape=True, undefined=jinja2.StrictUndefined
@@ -104,20 +104,20 @@ def _texts(page: PageParts, new: Path) -> None:
     (new / "sw.js").write_text(text.render(version=f"sbatchgen-{digest}", files=files))
 
 
-def _pack(page: PageParts, new: Path) -> None:
+def _pack(page: PageInputs, new: Path) -> None:
     with temporary_folder("sbatchgen-page-") as folder:
         place = folder / "place"
         root = str(page.site.code or PLACE)
         place.write_text(root)
-        plan: dict[str, Any] = {
+        packing_list: dict[str, Any] = {
             "packages": str(page.packages.absolute()),
             "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
             "to": str(new.absolute()),
             "quality": page.quality,
             "files": [("/place", str(place), False), *_files(page.profiles, root)],
         }
-        file = folder / "plan.json"
-        file.write_text(json.dumps(plan))
+        file = folder / "packing.json"
+        file.write_text(json.dumps(packing_list))
         pack(file, page.note)
     for part in new.rglob("*.new"):  # of files that were not finished
         part.unlink()
@@ -128,9 +128,9 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
     package = Path(__file__).parents[2]
     for file in sorted(package.rglob("*")):
         parts = file.relative_to(package).parts
-        if file.suffix in (".py", ".md", ".txt", ".yaml") and not _LEFT_OUT & {*parts}:
+        if file.suffix in (".py", ".md", ".txt", ".yaml") and not _UNUSED_FOLDERS & {*parts}:
             inside = "/".join(parts)
-            if parts[0] not in _OF_WHEEL:
+            if parts[0] not in _WHEEL_FOLDERS:
                 yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
     yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:

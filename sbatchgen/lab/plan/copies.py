@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 from sbatchgen.base.files import OTHERS_WRITE
 from sbatchgen.base.machine.trust import doubt
 
-_MOST, _LARGEST = 2000, 64 << 10  # entries of a folder, and bytes of a file
-_MOST_LOOKED_AT = 500_000  # files of a folder that is shown as it is
+_MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a file
+_MAX_FILES = 500_000  # files of a folder that is shown as it is
 
 
 def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
@@ -57,7 +57,7 @@ def _root(number: int) -> str:
 
 def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
     """Yield what is in an open folder and below: its folder's path, its name, its status, its open folder."""
-    root, left = _root(number), _MOST
+    root, left = _root(number), _MAX_ENTRIES
     for folder, folders, names, at in os.fwalk(root):
         left -= len(folders) + len(names)
         if left < 0:
@@ -93,7 +93,7 @@ def piece(number: int, path: str) -> CopiedPart:
     at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
     try:
         with os.scandir(at) as entries:
-            for entry, _ in zip(entries, range(_MOST), strict=False):
+            for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False):
                 with suppress(OSError):
                     if entry.is_symlink():
                         files[f"{path}/{entry.name}"] = os.readlink(entry.name, dir_fd=at)
@@ -111,7 +111,7 @@ def piece(number: int, path: str) -> CopiedPart:
 def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
     """Return what is in an open folder and in folders below it, but for some paths, and what is left out."""
     files: Files = {}
-    large, todo, left = 0, [(os.dup(number), path)], _MOST
+    large, todo, left = 0, [(os.dup(number), path)], _MAX_ENTRIES
     while todo:
         at, place = todo.pop()
         try:
@@ -143,7 +143,7 @@ def danger(number: int) -> str:
     count, root = 0, f"/proc/self/fd/{number}/."
     for folder, folders, names, at in os.fwalk(root):
         count += len(folders) + len(names)
-        if count > _MOST_LOOKED_AT:
+        if count > _MAX_FILES:
             return "it has too many files"
         about = os.fstat(at)
         if about.st_uid not in (0, os.getuid()) or about.st_mode & OTHERS_WRITE:
@@ -163,17 +163,17 @@ def _small(name: str, at: int) -> tuple[bytes, int] | None:
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     with os.fdopen(number, "rb") as file:
         about = os.fstat(number)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
             return None
-        return file.read(_LARGEST), about.st_mode & 0o777
+        return file.read(_MAX_BYTES), about.st_mode & 0o777
 
 
 def _copy_file(name: str, at: int, to: str) -> None:
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
     with os.fdopen(number, "rb") as file:
         about = os.fstat(number)
-        if stat.S_ISREG(about.st_mode) and about.st_size <= _LARGEST:
+        if stat.S_ISREG(about.st_mode) and about.st_size <= _MAX_BYTES:
             with open(to, "wb") as target:
-                target.write(file.read(_LARGEST))
+                target.write(file.read(_MAX_BYTES))
             os.chmod(to, about.st_mode & 0o777)
             os.utime(to, ns=(about.st_atime_ns, about.st_mtime_ns))

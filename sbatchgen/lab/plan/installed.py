@@ -10,20 +10,20 @@ from collections.abc import Collection, Iterable, Iterator
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_MOST = 400  # folders that are looked at
-_MOST_WORDS = 4000
+_MAX_FOLDERS = 400  # folders that are looked at
+_MAX_WORDS = 4000
 
 
 def folders_of(text: str, folder: str) -> Iterator[str]:
     """Yield the folders of programs that a text names, by their paths or by those of their environments."""
     seen: set[str] = set()
     for pattern, below in ((_BIN, ""), (_PATH, "/bin")):
-        for _, match in zip(range(_MOST_WORDS), pattern.finditer(text), strict=False):
+        for _, match in zip(range(_MAX_WORDS), pattern.finditer(text), strict=False):
             path = match[0]
             if below and "/" not in path and not path.endswith("env"):
                 continue  # the name of an environment, as in . venv/bin/activate, has a slash or this end
             place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute one wins
-            if place not in seen and len(seen) < _MOST:
+            if place not in seen and len(seen) < _MAX_FOLDERS:
                 seen.add(place)
                 yield place
 
@@ -32,7 +32,9 @@ def below(folder: str) -> Iterator[str]:
     """Yield the folders of programs right below a folder, and in the environments that it holds."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry, _ in zip(entries, range(_MOST), strict=False) if entry.is_dir()]
+            names = [
+                entry.name for entry, _ in zip(entries, range(_MAX_FOLDERS), strict=False) if entry.is_dir()
+            ]
     except OSError:
         return
     yield f"{folder}/bin"

@@ -14,12 +14,12 @@ from sbatchgen.lab.plan.started import StartedProcess, Step
 from sbatchgen.lab.plan.step import GPU_VARIABLES
 
 _WIDTH = 110
-_MANY_ALIKE, _FEW_APART = 3, 4  # steps of a line that are shown as one, and how many of their words differ
-_NODES = 6  # of which the GPUs are listed, where Slurm splits them
-_MANY_SAME = 5  # words about variables that are not shown again
-_MOST = 60  # characters of a variable, unless a process is shown in full
+_MIN_ALIKE, _MAX_DIFFERING = 3, 4  # steps of a line that are shown as one, and how many of their words differ
+_LISTED_NODES = 6  # of which the GPUs are listed, where Slurm splits them
+_MIN_REPEATED = 5  # words about variables that are not shown again
+_MAX_VALUE = 60  # characters of a variable, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
-_ANY = "{...}"  # for a value that differs otherwise
+_ANY_MARK = "{...}"  # for a value that differs otherwise
 _HIDDEN = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
@@ -33,7 +33,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
         first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
         lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
     above: list[str] = []
-    for paragraphs in _repeated([(step, [*_of_step(step, process)]) for step in done.steps]):
+    for paragraphs in _repeated([(step, [*_step_paragraphs(step, process)]) for step in done.steps]):
         for indent, words in paragraphs:
             is_env = words[0] == "env:" and process is None
             lines += _wrapped(indent, _without(above, words) if is_env else words)
@@ -56,7 +56,7 @@ def headline(done: DryRun) -> str:
     processes = sum(map(_processes, done.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
     if len({*grant.gpus}) > 1:
-        gpus = f", with {first_names([*map(str, grant.gpus)], _NODES)} GPUs on idle nodes"
+        gpus = f", with {first_names([*map(str, grant.gpus)], _LISTED_NODES)} GPUs on idle nodes"
     limit = done.ended.limit
     end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
     steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
@@ -85,7 +85,7 @@ def _needed(done: DryRun, kind: str, name: str) -> str:
 def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
     """Return the variables of a process without those that are shown above, if these are all among them."""
     new = [each for each in words if each not in above]
-    if not len(words) - len(new) == len(above) >= _MANY_SAME:
+    if not len(words) - len(new) == len(above) >= _MIN_REPEATED:
         return words
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
@@ -97,7 +97,7 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
         paragraphs_below = ([words for _, words in text[1:]] for text in texts)
         columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
         apart = sum(len({*column}) > 1 for row in columns for column in row)
-        if len(texts) < _MANY_ALIKE or apart > _FEW_APART:
+        if len(texts) < _MIN_ALIKE or apart > _MAX_DIFFERING:
             yield from texts
             continue
         (indent, head), *paragraphs = texts[0]
@@ -118,7 +118,7 @@ def _values(column: Sequence[str]) -> str:
     return f"{head}{{{', '.join(names) if len(names) < 4 else f'{names[0]}, {names[1]} ... {names[-1]}'}}}"
 
 
-def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
+def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
     what = "srun," if step.is_srun else "in the batch script,"
     count = counted(_processes(step), "process")
     yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
@@ -131,7 +131,7 @@ def _of_step(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
     for group in _groups(step.processes):
         members = [process for process in group if chosen is None or process.rank == chosen]
         if members:
-            yield from _of_group(members, full=chosen is not None)
+            yield from _group_paragraphs(members, full=chosen is not None)
 
 
 def _on_nodes(counts: Mapping[str, int]) -> str:
@@ -143,7 +143,7 @@ def _on_nodes(counts: Mapping[str, int]) -> str:
     return f"{counted(sum(counts.values()), 'process')}: {', '.join(places)}"
 
 
-def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
+def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
@@ -173,7 +173,7 @@ def _of_group(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
     if value is None:
         return f"{name} unset"
-    return f"{name}={value if full or len(value) <= _MOST else f'{value[:_MOST]}...'}"
+    return f"{name}={value if full or len(value) <= _MAX_VALUE else f'{value[:_MAX_VALUE]}...'}"
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
@@ -183,7 +183,7 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     groups: dict[Any, list[StartedProcess]] = {}
     for members in alike.values():
         marked = _folded([process.argv for process in members], members)
-        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY)]
+        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY_MARK)]
         for process in members:
             key = (id(members), *(process.argv[at] for at in apart))
             groups.setdefault(key, []).append(process)
@@ -204,7 +204,9 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
                 [each.node for each in group],
                 [each.env.get("SLURM_LOCALID") or "0" for each in group],
             )
-            mark = next((mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY)
+            mark = next(
+                (mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY_MARK
+            )
             text = f"{head}{equals}{mark}"
         folded.append(text)
     return folded

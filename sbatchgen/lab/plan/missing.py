@@ -14,22 +14,22 @@ from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.script.job import DEFAULT_SLURM
 from sbatchgen.lab.plan.step import number_of
 
-_MOST = 40  # of one run
-_NONE = "(?:No such file or directory|Not a directory)"
-_OF_BASH = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}")
-_OF_TASKS = re.compile(
-    rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NONE}", re.MULTILINE
+_MAX_NEEDS = 40  # of one run
+_NOT_FOUND = "(?:No such file or directory|Not a directory)"
+_BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
+_TASK_MESSAGE = re.compile(
+    rf"^(?!script: )\S+: line \d+: (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}", re.MULTILINE
 )
-_OF_SCRIPTS = re.compile(
+_INTERPRETER_MESSAGE = re.compile(
     r"^(?:(?:da)?sh: 0: cannot open|Can't open perl script) \"?(.+?)\"?: No such file", re.MULTILINE
 )
-_OF_OTHERS = re.compile(
+_PROGRAM_MESSAGE = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
     r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
     r"|error: )?"
     # Of several tasks at once the lines mix: "Cannot open" is then no name.
     r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
-    f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NONE}",
+    f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
 _STARTERS = {"srun", "exec", "time"}  # of a program that has to be there
@@ -82,7 +82,8 @@ def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
     order, so the order of messages decides nothing here.
     """
     left = min(
-        (number_of(match[1]) for match in _OF_BASH.finditer(err) if match[2] in ("cd", "pushd")), default=0
+        (number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")),
+        default=0,
     )
     for path, need in _missing(err, trace):
         if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
@@ -99,15 +100,15 @@ def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
 
 def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     """Yield each path as the script has it, and what it needs."""
-    of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _OF_BASH.finditer(err))
-    for line, path, builtin in of_bash[:_MOST]:
+    of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err))
+    for line, path, builtin in of_bash[:_MAX_NEEDS]:
         of_line = [entry for entry in trace if entry.line == line]
         if is_path(path):
             yield path, _need(_kind(builtin, path, of_line), path, line, of_line)
-    messages = [(match[1] or "", match[2]) for match in _OF_TASKS.finditer(err)]
-    messages += [("sh", match[1]) for match in _OF_SCRIPTS.finditer(err)]
-    messages += [(match[1], match[2].strip()) for match in _OF_OTHERS.finditer(err)]
-    for program, path in sorted(messages)[:_MOST]:
+    messages = [(match[1] or "", match[2]) for match in _TASK_MESSAGE.finditer(err)]
+    messages += [("sh", match[1]) for match in _INTERPRETER_MESSAGE.finditer(err)]
+    messages += [(match[1], match[2].strip()) for match in _PROGRAM_MESSAGE.finditer(err)]
+    for program, path in sorted(messages)[:_MAX_NEEDS]:
         if program != "script" and is_path(path):
             of_path = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"
@@ -254,7 +255,7 @@ def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Trace
     """
     ending: set[str] = set()  # functions that were left by the end; "" for none
     reason = False  # whether what may have failed was seen
-    for entry in reversed(trace[-_MOST:]):
+    for entry in reversed(trace[-_MAX_NEEDS:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))
         gives_up = bool(_EXIT.match(entry.command))

@@ -20,16 +20,16 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.plan.copies import Files, copy, danger, folder_in, piece, pieces, to_copy
 from sbatchgen.lab.sandbox.box import Box, LayersRefusedError, Mark
 
-_SECRET = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
-_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_FACTS = "/sys"  # of the machine, which has no files of users
-_PROGRAMS = ("/usr", "/nix", "/gnu")  # which each sandbox shows as they are
-_OF_SYSTEM = ("/usr", "/var")  # of which the sandbox shows what there is to show
-_MOST = 64  # folders, and mounts below each
-_TRIES = 4  # of a sandbox, each with less to show
-_MARKS, _MOST_NAMES = 8, 5000  # entries by which a folder is known, and names
-_MOST_LAYERS = 300  # of all folders together
-_MOST_ENTRIES = 1000  # of a folder whose links are followed
+_SECRET_FOLDERS = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
+_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_KERNEL_FACTS = "/sys"  # of the machine, which has no files of users
+_PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # which each sandbox shows as they are
+_SYSTEM_FOLDERS = ("/usr", "/var")  # of which the sandbox shows what there is to show
+_MAX_FOLDERS = 64  # folders, and mounts below each
+_ATTEMPTS = 4  # of a sandbox, each with less to show
+_MARKS, _MAX_NAMES = 8, 5000  # entries by which a folder is known, and names
+_MAX_LAYERS = 300  # of all folders together
+_MAX_ENTRIES = 1000  # of a folder whose links are followed
 _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 
@@ -76,7 +76,7 @@ class Sight:
 
     def run(self, start: Callable[[Shown], T]) -> T:
         """Call a function that runs a sandbox; again with less to show, where folders can't have a layer."""
-        for number in range(_TRIES):
+        for number in range(_ATTEMPTS):
             with self.opened() as shown:
                 try:
                     return start(shown)
@@ -91,7 +91,7 @@ class Sight:
         """Return a sight of these paths too, where something is there that may be shown."""
         folders = dict.fromkeys(self.named)
         for path in paths:
-            if len(folders) < _MOST and (folder := self._holding(path, [*self.chosen, *folders])):
+            if len(folders) < _MAX_FOLDERS and (folder := self._holding(path, [*self.chosen, *folders])):
                 folders[folder] = None
         return replace(self, named=tuple(folders))
 
@@ -143,19 +143,21 @@ class Sight:
     def allows(self, number: int, *, chosen: bool) -> bool:  # noqa: PLR0911 - a rule each
         """Return whether an open folder may be shown."""
         path, about = _real(number), os.fstat(number)
-        if any(_is_in(place, path) for place in (*self.homes, *_SECRET, *_SHARED)):  # it holds them
+        if any(
+            _is_in(place, path) for place in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)
+        ):  # it holds them
             return False
         homes = [home for home in self.homes.values() if home is not None]
         if any(within(number, home, self.mounts) is not None for home in homes):
             return False
-        is_mine, is_shared = about.st_uid == os.getuid(), _is_in_one(path, _SHARED)
-        if (self._is_hidden_at_home(number, homes) or _is_in_one(path, _SECRET)) and not (
+        is_mine, is_shared = about.st_uid == os.getuid(), _is_in_one(path, _SHARED_FOLDERS)
+        if (self._is_hidden_at_home(number, homes) or _is_in_one(path, _SECRET_FOLDERS)) and not (
             is_shared and chosen
         ):
             return False
         if chosen:
             return is_mine or not is_shared
-        if is_shared or _is_in_one(path, _OF_SYSTEM):
+        if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
         if os.getuid() == 0:  # in the sandbox root has no capabilities: each folder above must be open to it
             parts = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
@@ -202,7 +204,7 @@ class _Opening:
         sight = self.sight
         wanted = {path: path in sight.chosen for path in (*sight.named, *sight.chosen)}
         todo = sorted(wanted.items())
-        while todo and len(self.places) < _MOST_LAYERS:
+        while todo and len(self.places) < _MAX_LAYERS:
             path, chosen = todo.pop(0)
             if (number := sight.folder(path, chosen=chosen)) is None:
                 continue
@@ -214,7 +216,7 @@ class _Opening:
             if place in self.places:
                 continue
             self.places[place] = number, chosen
-            more = [path + each[len(end) :] for each in below(number, sight.mounts)[:_MOST]]
+            more = [path + each[len(end) :] for each in below(number, sight.mounts)[:_MAX_FOLDERS]]
             todo = sorted({**dict.fromkeys(more, chosen), **dict(todo)}.items())
         for path in sorted(self.places):
             self._show(path, *self.places[path])
@@ -256,7 +258,7 @@ class _Opening:
 
     def _mark(self, path: str, number: int, *, is_covered: bool = False) -> None:
         """Keep what an open folder is known by; of one that is covered by copies, all names in it."""
-        most = _MOST_NAMES if is_covered else _MARKS
+        most = _MAX_NAMES if is_covered else _MARKS
         try:
             at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
         except OSError:  # the script can't read it either
@@ -288,7 +290,7 @@ class _Opening:
             place = f"{path}/{name}"
             if place in self.places:
                 continue
-            if len(self.all.layers) >= _MOST_LAYERS:
+            if len(self.all.layers) >= _MAX_LAYERS:
                 left += 1
                 continue
             with suppress(OSError):
@@ -302,14 +304,14 @@ class _Opening:
 
     def _give(self, path: str) -> None:
         """Show a folder wherever it is, as it is if it can have no layer and nothing in it is a danger."""
-        shown = (*self.all.layers, *self.all.readable, *_PROGRAMS)
+        shown = (*self.all.layers, *self.all.readable, *_PROGRAM_FOLDERS)
         if (number := _descriptor(path)) is None:
             return
         self.stack.callback(os.close, number)
         has_mounts = below(number, self.sight.mounts)
         if path in self.all.files or (_is_in_one(path, shown) and not has_mounts):
             return
-        if path == _FACTS:
+        if path == _KERNEL_FACTS:
             self.all.readable[path] = number
         elif path not in self.sight.refused and not has_mounts:
             self.all.layers[path] = [number]
@@ -390,6 +392,6 @@ def _is_in_one(path: str, places: Iterable[str]) -> bool:
 
 def _links(folder: str) -> Iterator[str]:
     with suppress(OSError), os.scandir(folder) as entries:
-        for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
+        for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False):
             if entry.is_symlink():
                 yield os.path.realpath(entry.path)

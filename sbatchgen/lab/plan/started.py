@@ -21,8 +21,8 @@ BIN = f"{PLACE}/bin/"
 # Programs that prepare, ask and clean up; their starts are not shown.
 _HELPERS = programs("unshown")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
-_NOT_SHOWN = ("__plan", "BASH_", "LC_CTYPE")
-_OF_SHELLS = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
+_HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
+_SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
 
 class Taken(NamedTuple):
@@ -241,5 +241,5 @@ def _differences(
     for name in sorted({*environment, *batch}):
         value = plain(environment[name]) if name in environment else None
         before = plain(batch[name]) if name in batch else None
-        if value != before and not name.startswith(_NOT_SHOWN) and name not in _OF_SHELLS:
+        if value != before and not name.startswith(_HIDDEN_PREFIXES) and name not in _SHELL_VARIABLES:
             yield name, value

@@ -13,7 +13,7 @@ from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.started import StartRecord, Taken
 from sbatchgen.lab.plan.step import LATER
 
-_MOST = 400  # steps; a plan of more has reached its limit, unless the script writes records itself
+_MAX_STEPS = 400  # steps; a plan of more has reached its limit, unless the script writes records itself
 Places = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
 
 
@@ -46,7 +46,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_know
     running: list[_Placed] = []
     starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
     following = 0  # where later releases look first: after the nodes of the last step
-    for start in starts[:_MOST]:
+    for start in starts[:_MAX_STEPS]:
         parts = [*start.takes.values()]
         beside = [step for step in running if step.start.waits == start.waits]
         nodes = _Nodes(held, beside, cpus_known=cpus_known)

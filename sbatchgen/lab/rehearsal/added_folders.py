@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sbatchgen.base import files
 
-_MOST = 1 << 16  # bytes of a file
+_MAX_BYTES = 1 << 16  # bytes of a file
 _IMPORT = re.compile(r"import\s+(\w+)\s*(?:$|;)")
 _QUOTED = re.compile(r"['\"](/[^'\"\n]+)['\"]")
 
@@ -27,5 +27,5 @@ def added_folders(python: Path) -> Iterator[str]:
 
 def _text(file: Path) -> str:
     with contextlib.suppress(OSError):
-        return files.read_start(file, _MOST).decode(errors="replace")
+        return files.read_start(file, _MAX_BYTES).decode(errors="replace")
     return ""

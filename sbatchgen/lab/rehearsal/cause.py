@@ -7,14 +7,16 @@ from typing import NamedTuple
 from sbatchgen.base.quoting import ALSO
 from sbatchgen.jobs.runs.failure import OWN, failures
 
-_OURS = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")  # not the trainer's
+_SBATCHGEN_LINE = re.compile(
+    r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd"
+)  # not the trainer's
 _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
-_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
+_LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
 _NOT_LOADED = re.compile(r"(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b")
 _NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
-_MOST = 300
+_MAX_TEXT = 300
 
 
 class Cause(NamedTuple):
@@ -28,9 +30,11 @@ class Cause(NamedTuple):
 def cause_of(status: int, log: str) -> Cause:
     """Return the first error in a log; of a log without one, its last line."""
     printed = [line for line in log.splitlines() if line.strip()]
-    lines = [line for line in printed if not _OURS.match(line)]
+    lines = [line for line in printed if not _SBATCHGEN_LINE.match(line)]
     place, error, rank = _first_error(lines)
-    rank = rank or next((match[1] for line in printed if (match := _OURS.match(line)) and match[1]), "")
+    rank = rank or next(
+        (match[1] for line in printed if (match := _SBATCHGEN_LINE.match(line)) and match[1]), ""
+    )
     seen = failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
     seen = [each for each in seen if each.says and (each.rank == "cause" or each.cause == OWN)]
     known = min(seen, key=lambda each: each.cause == OWN, default=None)
@@ -39,10 +43,10 @@ def cause_of(status: int, log: str) -> Cause:
         fix = "" if "sbatchgen" in known.fix else known.fix
         if known.cause == "package-missing":
             fix += f"{ALSO}if it is in a folder that the job does not see here: --see FOLDER"
-        return Cause(f"{known.means}{at}"[:_MOST], fix, bool(_NEEDS_GPU.search(known.says)))
+        return Cause(f"{known.means}{at}"[:_MAX_TEXT], fix, bool(_NEEDS_GPU.search(known.says)))
     last = next((line for line in reversed(lines) if "rror" in line or "No such file" in line), None)
     text = error or last or (lines[-1] if lines else "it printed nothing")
-    return Cause(f"{text.strip()[:_MOST]}{at}", lacks_gpu=bool(_NEEDS_GPU.search(text)))
+    return Cause(f"{text.strip()[:_MAX_TEXT]}{at}", lacks_gpu=bool(_NEEDS_GPU.search(text)))
 
 
 def has_error(log: str) -> bool:
@@ -73,7 +77,7 @@ def _first_error(lines: Sequence[str]) -> tuple[str, str, str]:
         rank = _RANK.match(line)
         text = line[rank.end() :] if rank else line
         if file := _FILE.match(text):
-            source = "" if _OF_LIBRARIES.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
+            source = "" if _LIBRARY_PATH.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
             place = source or place
         elif text.startswith("Traceback (most recent call last)"):
             place = ""

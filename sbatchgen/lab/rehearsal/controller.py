@@ -30,10 +30,10 @@ LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1
 _EXIT_S = 1.0  # after `scontrol requeue` a script may end itself, before Slurm ends it
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
-_OF_SCRIPT = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
-_MOST_FILES = 20_000
-_MOST_CROWDED = 4.0
-_MOST_OF_LOG = 40_000  # characters of a start's log that are reported
+_SCRIPT_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
+_MAX_FILES = 20_000
+_MAX_CROWDING = 4.0
+_MAX_LOG = 40_000  # characters of a start's log that are reported
 
 
 @frozen(kw_only=True)
@@ -131,7 +131,7 @@ class _Start:
             "requeued": self.requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "log": self._text()[-_MOST_OF_LOG:],
+            "log": self._text()[-_MAX_LOG:],
             "quiet_s": time.time() - self.heard,
             "programs": [asdict(each) for each in read_programs(Path(job.run_dir), int(self.began))],
             **self._newest(),
@@ -149,7 +149,7 @@ class _Start:
             "act": "memory",
             "memory": answer,
             "status": self.batch.returncode,
-            "log": self._text()[-_MOST_OF_LOG:],
+            "log": self._text()[-_MAX_LOG:],
         }
 
     def events(self) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ class _Start:
             for path in _files(root):
                 below, inside = path[len(root) + 1 :], root == self.job.run_dir
                 if (
-                    (inside and below not in _OF_SCRIPT)
+                    (inside and below not in _SCRIPT_FILES)
                     or below.endswith(_CHECKPOINTS)
                     or "checkpoint" in below
                     or fnmatch(below.rpartition("/")[2], self.job.checkpoint)
@@ -216,7 +216,7 @@ class _Start:
 
 def _crowding() -> float:
     """Return how many times as long a program may take to load, with what else runs on this machine."""
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MOST_CROWDED)
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_CROWDING)
 
 
 def _written(job: PlayedJob) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ def _files(folder: str) -> Iterator[str]:
         folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
         for name in names:
             count += 1
-            if count > _MOST_FILES:
+            if count > _MAX_FILES:
                 return
             yield os.path.join(root, name)  # noqa: PTH118 - many
 

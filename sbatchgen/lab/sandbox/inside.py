@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-MOST_SHOWN, MOST_RECORDS = 4 << 20, 4000  # bytes of a file that are reported, and files
-_ALL = 64 << 20  # bytes of all
+MAX_SHOWN, MAX_RECORDS = 4 << 20, 4000  # bytes of a file that are reported, and files
+_REPORT_BYTES = 64 << 20  # bytes of all
 _POLL_S = 0.02  # between two looks
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 _INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
-_MOST_COUNTED = 100_000  # files
-_INODES = 0xFFFFFFFF  # the part of an inode's number that a layer leaves as it is
+_MAX_COUNTED = 100_000  # files
+_INODE_BITS = 0xFFFFFFFF  # the part of an inode's number that a layer leaves as it is
 _RESERVE = 8  # the part of a disk's free room that stays free
 
 
@@ -81,7 +81,7 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
             about = os.lstat(f"{path}/{name}")
         except OSError:
             continue
-        if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODES:
+        if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODE_BITS:
             return True
     return not here
 
@@ -162,7 +162,7 @@ class Disk:
         size = count = 0
         for folder, _, names in os.walk(self.path):
             count += len(names)
-            if count > _MOST_COUNTED:  # counting takes too long
+            if count > _MAX_COUNTED:  # counting takes too long
                 return self.most + 1
             for name in names:
                 try:
@@ -246,18 +246,18 @@ def read(name: str) -> str:
 
 def contents(place: str) -> tuple[dict[str, bytes], bool]:
     """Return the first bytes of the files that the program could write, and whether all records are whole."""
-    texts, left = {}, _ALL
+    texts, left = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())
-    is_whole = len(records) <= MOST_RECORDS
-    for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:MOST_RECORDS])]:
+    is_whole = len(records) <= MAX_RECORDS
+    for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:MAX_RECORDS])]:
         try:
             number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         with os.fdopen(number, "rb") as file:
             is_file = stat.S_ISREG(os.fstat(number).st_mode)
-            data = file.read(min(MOST_SHOWN, left)) if is_file else b""
+            data = file.read(min(MAX_SHOWN, left)) if is_file else b""
             is_whole = is_whole and (name in ("out", "err") or not is_file or not file.read(1))
         left -= len(data)
         texts[name.removeprefix("starts/")] = data

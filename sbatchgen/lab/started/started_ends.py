@@ -17,15 +17,18 @@ from sbatchgen.check.rules import directives, environment, safety, steps, syntax
 from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.lab.plan.dry_run import EACH, MANY, SCRIPT, WAITING, DryRun
-from sbatchgen.lab.plan.meetings import may_follow
 from sbatchgen.lab.plan.missing import functions_of, last_line
+from sbatchgen.lab.plan.overlaps import may_follow
 from sbatchgen.lab.plan.step import number_of
 from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()
 
-_LAST, _ROUNDS = 200, 5  # commands at the end of a script, and how often those of a loop are among them
-_SPOOL = SCRIPT.rpartition("/")[0] + "/"
+_LAST_COMMANDS, _MIN_ROUNDS = (
+    200,
+    5,
+)  # commands at the end of a script, and how often those of a loop are among them
+_SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
 _READERS = SHELLS | {".", "perl", "source"}  # of files that hold commands
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
 _UNREAD = re.compile(
@@ -37,20 +40,22 @@ _UNREAD_BY_TASKS = re.compile(
 )
 _NOT_COMPUTED = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
-_AT_LIMITS = {
+_LIMIT_TEXTS = {
     "records": "runs more commands, or starts more programs, than a plan reads",
     "memory": "needs more than 1 GiB of memory here",
     "processes": f"needs more than {BoxLimits().processes} processes here",
 }
-_AT_DAMAGE = "damages the sandbox, so that what it started is not known"
+_DAMAGE_TEXT = "damages the sandbox, so that what it started is not known"
 # What reaches for the internet, as its first words; of others, only with an address.
-_VERBS = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
-_DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_VERBS})\b")
+_DOWNLOADING = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
+_DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
 _ADDRESS = re.compile(
     r"(?:https?|ftp|ssh|git|docker|oras|library)://(?!localhost|127\.|\[::1\])|^[\w.-]+@[\w.-]+:"
 )
-_BY_ADDRESS = tuple(programs("fetches"))
-_HERE = re.compile(r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)")
+_FETCHING = tuple(programs("fetches"))
+_LOCAL_SOURCE = re.compile(
+    r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)"
+)
 _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
@@ -82,7 +87,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(_line(done)), what, "plan on a machine that is less busy", "warning")
     elif limit:
         after = f"after {counted(count, 'step')}" if count else "before any program"
-        what = f"the plan ends early, {after}: the script {_AT_LIMITS.get(limit, _AT_DAMAGE)}"
+        what = f"the plan ends early, {after}: the script {_LIMIT_TEXTS.get(limit, _DAMAGE_TEXT)}"
         yield Hit(done.at(_line(done)), what, "see the loop there", None if count else "warning")
 
 
@@ -97,8 +102,8 @@ def _heterogeneous(done: DryRun) -> Iterator[Hit]:
 
 def _loop_line(done: DryRun) -> int:
     """Return the first line of those that were run again and again at the end; 0 without such lines."""
-    times = Counter(entry.line for entry in done.trace[-_LAST:])
-    return min((line for line, count in times.items() if count >= _ROUNDS), default=0)
+    times = Counter(entry.line for entry in done.trace[-_LAST_COMMANDS:])
+    return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
 
 
 @RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
@@ -193,7 +198,7 @@ def _option_as_program(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(environment.RULES, "SB401")
 def _beside_the_copy(done: DryRun) -> Iterator[Hit]:
-    need = next((need for need in done.needed if need.name.startswith(_SPOOL)), None)
+    need = next((need for need in done.needed if need.name.startswith(_SPOOL_FOLDER)), None)
     if need:
         what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"
         fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
@@ -237,6 +242,6 @@ def _download(command: str) -> str:
     except ValueError:
         return ""
     has_address = any(map(_ADDRESS.search, words))
-    if match[0].startswith(_BY_ADDRESS):
+    if match[0].startswith(_FETCHING):
         return match[0] if has_address else ""
-    return "" if any(map(_HERE.match, words)) else match[0]
+    return "" if any(map(_LOCAL_SOURCE.match, words)) else match[0]

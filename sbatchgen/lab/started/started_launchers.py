@@ -16,7 +16,7 @@ from sbatchgen.check.executables.program import PROGRAMS
 from sbatchgen.check.rules import names, processes, rendezvous, steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
-from sbatchgen.lab.plan.meetings import at_once, may_follow, meetings
+from sbatchgen.lab.plan.overlaps import at_once, may_follow, overlaps
 from sbatchgen.lab.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
 from sbatchgen.lab.plan.step import number_of
 
@@ -304,7 +304,7 @@ def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, lis
     Without such GPUs, they listen on the same port.
     """
     started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
-    for first, second, _ in meetings(done):
+    for first, second, _ in overlaps(done):
         both = product(started[id(first)], started[id(second)])
         pair = next(((a, b) for a, b in both if a.process.node == b.process.node), None)
         if not pair or second.line in lines:

@@ -14,11 +14,11 @@ from sbatchgen.check.rules import steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.survival import SERVES
 from sbatchgen.lab.plan.dry_run import DryRun, knows_cpus
-from sbatchgen.lab.plan.meetings import at_once, meetings, srun_options
+from sbatchgen.lab.plan.overlaps import at_once, overlaps, srun_options
 from sbatchgen.lab.plan.started import Step
 from sbatchgen.lab.plan.step import number_of
 from sbatchgen.lab.started.started_launchers import NCCL, SAME_GPU
-from sbatchgen.lab.started.started_values import nodes_of
+from sbatchgen.lab.started.started_variables import nodes_of
 
 RULES: Rules[DryRun] = Rules()
 
@@ -98,7 +98,7 @@ def _waiting(done: DryRun) -> Iterator[Hit]:
     if any(any(nodes_of(done, step)) for step in done.steps if step.is_srun and not step.refusal):
         return
     lines = set()
-    for first, second, shared in meetings(done):
+    for first, second, shared in overlaps(done):
         node = min(shared)
         if first.line in lines or not all(node in step.takes for step in (first, second)):
             continue

@@ -10,14 +10,14 @@ import zipfile
 
 LIBRARY = "/lib/python314.zip"
 # Parts of the standard library that no command of the page can reach.
-_LEFT_OUT = """
+_UNUSED_MODULES = """
 _pyrepl _ssl antigravity bdb bz2 cProfile cmd colorsys configparser ctypes curses doctest ensurepip
 fileinput fractions ftplib getpass http imaplib lzma mailbox modulefinder multiprocessing netrc optparse pdb
 pickletools plistlib poplib profile pstats pty pyclbr pydoc rlcompleter sched shelve smtplib socketserver
 sqlite3 ssl statistics stringprep symtable tabnanny this timeit trace tracemalloc tty turtle unittest wave
 webbrowser wsgiref xml xmlrpc zipapp zoneinfo
 """
-LEFT_OUT = frozenset(_LEFT_OUT.split())
+UNUSED_MODULES = frozenset(_UNUSED_MODULES.split())
 _CODECS = "__init__ aliases ascii cp437 idna latin_1 raw_unicode_escape unicode_escape utf_8 utf_8_sig"
 CODECS = frozenset(_CODECS.split())
 
@@ -46,7 +46,7 @@ def library() -> bytes:
     with zipfile.ZipFile(LIBRARY) as source, zipfile.ZipFile(target, "w") as small:
         for name in sorted(source.namelist()):
             top, _, rest = name.partition("/")
-            if top.removesuffix(".py") in LEFT_OUT or not name.endswith(".py"):
+            if top.removesuffix(".py") in UNUSED_MODULES or not name.endswith(".py"):
                 continue
             if top == "encodings" and rest.removesuffix(".py") not in CODECS:
                 continue

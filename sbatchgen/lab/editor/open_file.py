@@ -31,8 +31,8 @@ from sbatchgen.lab.editor.cursor import Choices, Note
 from sbatchgen.lab.editor.yaml_file import YamlFile
 
 _PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)
-_OF_JOB = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
-_AT = re.compile(r":(\d+)(?::(\d+))?$")
+_JOB_LINE = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
+_LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class OpenFile:
             return "document"
         kind = kind_of(self.path, self.text.encode("utf-8", "surrogatepass"))
         if kind == "yaml":
-            return "job" if _OF_JOB.search(self.text) else ""
+            return "job" if _JOB_LINE.search(self.text) else ""
         return kind if kind in ("script", "job", "settings", "profile") else ""
 
     @cached_property
@@ -152,7 +152,7 @@ class OpenFile:
     def _placed(self, finding: Finding) -> Finding:
         """Return a finding with its line; one about another file is at the first line, and names the file."""
         at = finding.problem.at
-        match = _AT.search(at)
+        match = _LINE_AND_COLUMN.search(at)
         if match and at.startswith(f"{self.path}:"):
             line = min(int(match[1]), len(self.lines))
             column = len(self.lines[line - 1]) - len(self.lines[line - 1].lstrip()) + 1

@@ -13,8 +13,8 @@ from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, commands, p
 from sbatchgen.check.rules import emptiness, environment, rendezvous
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
-from sbatchgen.lab.plan.meetings import may_follow
 from sbatchgen.lab.plan.missing import option_of
+from sbatchgen.lab.plan.overlaps import may_follow
 from sbatchgen.lab.plan.started import Step, options_of_srun
 
 RULES: Rules[DryRun] = Rules()

@@ -10,24 +10,24 @@ from sbatchgen.check.script.launches import HELPERS, Launch
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.lab.adopt.block import CLOSING
-from sbatchgen.lab.adopt.training import main, unchained
+from sbatchgen.lab.adopt.training import main, split_chain
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 # Variables that jobs have without the script.
-_OF_JOBS = re.compile(
+_JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
-_OF_NEW = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
+_SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
 _NO_PREFIX = (
     HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 )
 # How the functions begin that a rendered script calls one after the other; exec would end what is read.
-_CALLED = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
+_CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
 @frozen(kw_only=True)
-class Plain:
+class SimplifiedScript:
     """A script in plain words."""
 
     script: JobScript
@@ -38,17 +38,19 @@ class Plain:
     renamed: dict[str, str]  # other names of variables and of the script's own arguments
 
 
-def plain(script: JobScript) -> Plain:
+def simplify(script: JobScript) -> SimplifiedScript:
     """Return a script in plain words."""
     script, renamed = _with_other_names(script)
     script, defaults = _with_defaults(script)
     script, optional = _without_optional(script)
     script, prefix = _without_prefix(script)
-    script = unchained(script)
-    return Plain(script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed)
+    script = split_chain(script)
+    return SimplifiedScript(
+        script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed
+    )
 
 
-def as_it_runs(new: JobScript) -> JobScript:
+def without_functions(new: JobScript) -> JobScript:
     """Return the first part of a rendered script without its functions: the environment, then the training.
 
     Their statements are then read as those of an old script are; lines keep their numbers.
@@ -56,7 +58,7 @@ def as_it_runs(new: JobScript) -> JobScript:
     first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
     edits = []
     for node in first.body.source.nodes[0].children:
-        if node.kind == "function_definition" and (begins := _CALLED.match(first.text, node.start)):
+        if node.kind == "function_definition" and (begins := _CALLED_FUNCTION.match(first.text, node.start)):
             edits += [_blank(first, *begins.span()), _blank(first, node.end - 1, node.end)]
     return _edited(first, edits)
 
@@ -91,7 +93,7 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
         and not any(each.start < use.at < each.end for each in functions)
     }
     exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
-    renamed |= {name: f"OLD_{name}" for name in _OF_NEW & (script.assigned - exported)}
+    renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned - exported)}
     places = [(each.at, each.name) for each in body.sets]
     places += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
     edits = {}
@@ -109,7 +111,7 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
         match = _DEFAULT.fullmatch(piece.text)
         sets = [each for each in script.body.sets_of(piece.name) if each.end <= piece.at]
         before = any(not each.context.branch for each in sets)
-        if match and not before and not _OF_JOBS.fullmatch(piece.name):
+        if match and not before and not _JOB_VARIABLES.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
             edits[start] = (start, end, form.format(match[2]))
     return _edited(script, edits.values()), defaults

@@ -28,7 +28,7 @@ def at_once(first: Step, second: Step) -> bool:
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
 
-def meetings(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
+def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
     """Yield each two steps that are started at the same time on some nodes, and these nodes."""
     for first, second in combinations(done.steps, 2):
         if done.ended.limit and second.is_srun:  # its place is not known: see `dry_run`
