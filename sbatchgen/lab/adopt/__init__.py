@@ -1,1 +1,1 @@
-"""An existing script turned into a profile and a job YAML, with an account of each of its lines."""
+"""The conversion of an existing script into a profile and a job YAML, with an account of each line."""

@@ -1,4 +1,4 @@
-"""The output of an adoption: a table of lines, and the files."""
+"""The account of an adoption as text, its error, and its files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +10,14 @@ from sbatchgen.lab.adopt.adoption import Adoption
 from sbatchgen.lab.adopt.remarks import UNREMARKABLE, joined
 from sbatchgen.lab.adopt.training import REST
 
-_WIDTH = 9  # columns
+_WIDTH = 9  # of the column of line numbers
 
 
 def lines(adoption: Adoption) -> list[str]:
-    """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
+    """Return the account of a script as rows of text, without comments.
+
+    Neighbouring lines with the same outcome share a row.
+    """
     rows = joined(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
     lost = sum(outcome == "lost" for outcome in adoption.lines.values())
     head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
@@ -39,12 +42,12 @@ def _spans(lines: Iterable[int]) -> str:
 
 
 def as_yaml(adoption: Adoption) -> str:
-    """Return both files, one after the other."""
+    """Return the job and the profile as a text of two YAML documents."""
     return "---\n".join(f"# {name}\n{text}" for name, text in adoption.files.items())
 
 
 def refusal(adoption: Adoption) -> SbatchgenError:
-    """Return the error of an adoption that is not written."""
+    """Return the error for an adoption whose files are not written."""
     as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
     if adoption.scheduler:
         as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
@@ -59,7 +62,10 @@ def refusal(adoption: Adoption) -> SbatchgenError:
 
 
 def write(adoption: Adoption, to: str, *, force: bool) -> None:
-    """Write the files into a folder; raises DocumentError if one of them exists, or can't be written."""
+    """Write the files into a folder.
+
+    Raises DocumentError if a file exists and `force` is not set, or if a file can't be written.
+    """
     folder = Path(to)
     existing = [name for name in adoption.files if (folder / name).exists()]
     if existing and not force:

@@ -1,4 +1,4 @@
-"""What `adopt` prints for programs."""
+"""The output of `adopt --format json`, as a type."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -14,7 +14,7 @@ class _Row(TypedDict):
 
 
 class AdoptOutput(TypedDict):
-    """What `adopt` prints."""
+    """The document that `adopt --format json` prints."""
 
     script: str
     lines: Mapping[str, Outcome]
@@ -26,7 +26,7 @@ class AdoptOutput(TypedDict):
 
 
 def adopt_output(adoption: Adoption) -> AdoptOutput:
-    """Return what became of a script."""
+    """Return an adoption as the document that `adopt` prints."""
     return {
         "script": adoption.script,
         "lines": {str(number): outcome for number, outcome in adoption.lines.items()},

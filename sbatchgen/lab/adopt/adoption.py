@@ -1,7 +1,7 @@
-"""A script -> a job YAML, a profile, and the account of its lines.
+"""The adoption of a script: its job YAML, its profile, and the account of its lines.
 
-Then the script that they render is compared with the old one: it must ask Slurm for the same and start the
-same, except for what the account lists.
+The job and the profile are rendered, and the new script is compared with the old script. Both must request
+the same of Slurm and start the same programs. The account lists each difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,40 +28,40 @@ from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
 from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, joined
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
-# What bash -l reads: bash(1), INVOCATION.
+# The files that bash -l reads, in its order: bash(1), INVOCATION.
 _LOGIN = (
     "source /etc/profile",
     "for file in ~/.bash_profile ~/.bash_login ~/.profile; do",
     '    [[ -r $file ]] && { source "$file"; break; }',
     "done",
 )
-_REQUIRING_OPERATORS = ("", ":?", "?")  # operators of expansions that need a value
+_REQUIRING_OPERATORS = ("", ":?", "?")  # operators of expansions that fail without a value
 
 
 @frozen(kw_only=True)
 class Adoption:
-    """A script as a job and a profile."""
+    """A script converted into a job and a profile."""
 
     script: str  # the script's file
-    scheduler: str  # what the script is for, if that is not Slurm
+    scheduler: str  # the scheduler of the script, if it is not Slurm; else ""
     name: str  # the name of the job's file, without its suffix
-    remarks: Sequence[Remark]  # the outcomes of its lines, with their reasons
+    remarks: Sequence[Remark]  # the outcomes of the lines, with their reasons
     lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
-    mended: Sequence[Finding] = ()  # the findings of lint in the script that the rendered one does not have
-    left: Sequence[Finding] = ()  # the findings that the rendered script has as well
+    mended: Sequence[Finding] = ()  # the old script's findings of lint that the rendered script lacks
+    left: Sequence[Finding] = ()  # the old script's findings that the rendered script still has
     notes: Sequence[str] = ()
     job: str = ""  # the job YAML; "" if no job can be made of the script
     profile: str = ""
-    rendered: str = ""  # the script that they render
+    rendered: str = ""  # the script that the job and the profile render
 
     @cached_property
     def rows(self) -> list[AccountRow]:
-        """The remarks as people read them."""
+        """The remarks, joined into rows of the table."""
         return joined(self.remarks)
 
     @property
     def lost(self) -> list[AccountRow]:
-        """What has no place in the job."""
+        """The rows whose lines no key of a job or profile expresses."""
         return [row for row in self.rows if row.outcome == "lost"]
 
     @property
@@ -71,14 +71,15 @@ class Adoption:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files by name."""
+        """The texts of the files by name; empty if no job can be made."""
         return {self.file: self.job, f"{self.name}-cluster.yaml": self.profile} if self.job else {}
 
 
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
-    """Adopt a script that would be submitted in `folder`; `user` is the environment, for HOME and USER.
+    """Convert a script that is submitted in `folder` into a job and a profile.
 
-    Raises DocumentError if sbatch refuses it, or it can't be read as bash.
+    `user` is the environment in which HOME and USER are looked up.
+    Raises DocumentError if sbatch refuses the script, or if bash can't read it.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
@@ -107,7 +108,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
 
 
 def _refuse(script: JobScript) -> None:
-    """Reject input that is not a bash sbatch script."""
+    """Raise DocumentError for a text that is not an sbatch script in bash."""
     if again := rendered_by(script.text):
         what = f"{script.file} was rendered by sbatchgen: it has a job already"
         raise DocumentError.of(what, at=f"{script.file}:2", fix=again)
@@ -158,7 +159,7 @@ def _read(draft: Draft, read: SimplifiedScript) -> None:
 
 
 def _read_comments(draft: Draft) -> None:
-    """Drop comments, and what follows the end of the script."""
+    """Note the comments, and the lines after the end of the script, as dropped."""
     body, lines = draft.script.body, draft.script.lines
     end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
     asking = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
@@ -173,7 +174,7 @@ def _read_comments(draft: Draft) -> None:
 
 
 def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
-    """Return the files, the script that they render, and what differs."""
+    """Return the adoption with its files and its rendered script, compared with the old script."""
     _set_as_before(draft)
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
@@ -199,10 +200,10 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
 
 
 def _set_as_before(draft: Draft) -> None:
-    """Give variables that a new script sets by itself the values that the old start had."""
+    """Set the variables that a rendered script sets by itself to the values of the old script."""
     runtime = RUNTIMES[draft.profile.get("runtime", "host")]
     if runtime.finds_user_packages and not runtime.is_container:
-        draft.env.setdefault("PYTHONNOUSERSITE", "")  # to Python, as if it were not set
+        draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
     of_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
     if of_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
         draft.env["OMP_NUM_THREADS"] = "1"
@@ -210,7 +211,7 @@ def _set_as_before(draft: Draft) -> None:
 
 
 def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
-    """Note variables that the old script did not export."""
+    """Note the variables of the rendered script that the old script did not export."""
     if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")
@@ -220,7 +221,7 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
 
 
 def _adoption(draft: Draft, name: str) -> Adoption:
-    """Return the account of a script, without files; a line that has no remark is lost."""
+    """Return an adoption without files; a line without a remark counts as lost."""
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:

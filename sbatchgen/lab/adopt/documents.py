@@ -1,4 +1,4 @@
-"""The job YAML and the profile of a draft, and their resolved job."""
+"""The job YAML and the profile of a draft as texts, and the resolved job of both."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +14,13 @@ from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.adopt.draft import Draft
 
-# Options that a rendered script has by default.
+# Options that a rendered script has unless the profile omits them.
 _OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
 _FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args", "programs")
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
-    """Return the profile's YAML."""
+    """Return the profile as YAML."""
     keys: dict[str, Any] = {
         "name": f"{name}-cluster",
         "url": draft.script.file,
@@ -35,7 +35,7 @@ def profile(draft: Draft, name: str, day: str) -> str:
 
 
 def job(draft: Draft, name: str) -> str:
-    """Return the job's YAML."""
+    """Return the job as YAML."""
     keys = {
         "profile": f"./{name}-cluster.yaml",
         **{key: draft.job[key] for key in _FIRST if key in draft.job},
@@ -53,14 +53,14 @@ def _yaml(keys: Mapping[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes None as an empty value: in a job, null is a word."""
+    """A writer of YAML that writes None as an empty value, because a job reads null as a word."""
 
 
 _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
 
 
 def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
-    """Return the resolved job of a job YAML and a profile; raises DocumentError if they are wrong."""
+    """Return the resolved job of a job YAML and a profile; raise DocumentError if either is wrong."""
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
     mode, layers = spec.value.mode or "single", [layer(Level.JOB, spec.value, spec.places)]

@@ -1,4 +1,4 @@
-"""A job and its profile while a script is read."""
+"""The job and the profile that are filled in while a script is read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
 
-_USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
+_USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # alike on all machines of a cluster
 _PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")
-_SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # of the script
+_SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # the names of positional parameters
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
 @dataclass(kw_only=True)
 class Draft:
-    """The job and the profile so far."""
+    """The job and the profile that the lines read up to now give."""
 
     script: JobScript
-    environment: Mapping[str, str]  # the user's, for HOME and USER
+    environment: Mapping[str, str]  # the user's environment, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
     job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
@@ -32,30 +32,32 @@ class Draft:
     options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
     env: dict[str, str | None] = field(default_factory=dict)
     setup: list[str] = field(default_factory=list)  # lines of shell that are kept
-    # lines of shell for the launch: options of srun, its variables
+    # lines of shell right before the launch: variables of srun and of the trainer
     step_setup: list[str] = field(default_factory=list)
-    # variables of the old master address and ranks; the new script has its own
+    # names of the old script's variables for the master address and the ranks
     rendezvous: frozenset[str] = frozenset()
-    needed: set[str] = field(default_factory=set)  # variables that the lines for the launch expand
+    needed: set[str] = field(default_factory=set)  # names of variables that the launch expands
     lines: range = range(0)  # the numbers of the launch's lines
-    # the long names of the options that differ from the script's, and have a remark
+    # the long names of options that differ from the old script's and have a remark
     changed: set[str] = field(default_factory=set)
     # the folder of relative paths at the launch; None if it is known only when the job runs
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
-    # values that only the job knows, with the variables of arguments that get them
+    # the variable of each value that only the running job knows, for the trainer's arguments
     argument_variables: dict[str, str] = field(default_factory=dict)
-    argument_names: set[str] = field(default_factory=set)  # the names in `argument_variables`
-    _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
+    argument_names: set[str] = field(default_factory=set)  # the names of these variables
+    _marked: set[tuple[Sequence[int], Outcome]] = field(
+        default_factory=set
+    )  # lines and outcomes that `add` has seen
 
     @property
     def body(self) -> Body:
-        """The script without its directives."""
+        """The script's commands as bash reads them."""
         return self.script.body
 
     def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
-        """Note the outcome of lines; the more important of several outcomes counts."""
+        """Note the outcome of lines; of several outcomes of a line the last in OUTCOME_ORDER counts."""
         numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
         for line in numbers if (numbers, outcome) not in self._marked else ():
             self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=OUTCOME_ORDER.index)
@@ -63,11 +65,11 @@ class Draft:
         self.remarks[Remark(numbers, outcome, what, names)] = None
 
     def lose(self, what: str, *names: str) -> None:
-        """Note what part of the launch has no place in a job."""
+        """Note a part of the launch that no key of a job expresses."""
         self.add(self.lines, "lost", what, *names)
 
     def shell(self, block: Block, where: str) -> list[str]:
-        """Return the lines of a block as a profile holds them, and note that they are kept there."""
+        """Return the lines of a block as a profile holds them; note the lines as kept `where`."""
         if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines:
             if block.only_shows:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")
@@ -88,32 +90,33 @@ class Draft:
         return lines
 
     def argument_variable(self, value: str) -> str:
-        """Return the variable that gets a value which only the job knows."""
+        """Return the name of the variable for a value that only the running job knows."""
         name = self.argument_variables.setdefault(value, f"argument_{len(self.argument_variables) + 1}")
         self.argument_names.add(name)
         return name
 
     def note(self, text: str) -> None:
-        """Note another difference, once."""
+        """Note a difference of the new script once."""
         if text not in self.notes:
             self.notes.append(text)
 
     @property
     def argument_lines(self) -> list[str]:
-        """Lines of shell that set the variables of arguments."""
+        """The lines of shell that set the variables of arguments."""
         return [f"{name}={value}" for value, name in self.argument_variables.items()]
 
     def known(self, word: Word, body: Body) -> str | None:
-        """Return the string that a word is where the job runs; None if only the job knows it.
+        """Return the string that a word expands to in the job; None if only the running job knows it.
 
-        The user's own HOME and USER are filled in, and numbers that the directives give.
+        HOME and USER expand to the values of the user, and variables such as SLURM_NNODES to the numbers
+        of the directives.
         """
         pieces = [(self.text_of(piece), piece) for piece in body.followed(word).pieces]
         texts = [self.user_value(piece) if text is None else text for text, piece in pieces]
         return None if None in texts else "".join(filter(None, texts))
 
     def text_of(self, piece: Piece) -> str | None:
-        """Return the string that a part of a word is, if the text or a directive gives it."""
+        """Return the string of a piece of a word, if the text or a directive gives it; else None."""
         if piece.kind in LITERAL:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
@@ -122,7 +125,7 @@ class Draft:
         return None if number is None else str(number)
 
     def user_value(self, piece: Piece) -> str | None:
-        """Return the string that a part of a word is for the user."""
+        """Return the string of a piece that is HOME, USER or LOGNAME; None for another piece."""
         name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
         plain = (
             piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN_OPERATORS
@@ -134,7 +137,7 @@ class Draft:
         return value
 
     def path(self, word: Word, body: Body) -> str | None:
-        """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
+        """Return a path as jobs and profiles have it, such as ${HOME}/x; None if only the job knows it."""
         try:
             text = self._expandable(word, body)
             return None if text is None else str(ShellPath.parse(text))
@@ -150,11 +153,13 @@ class Draft:
         return None
 
     def option_env(self, tool: Tool, option: ToolOption) -> None:
-        """Take over the variable that an option of a container sets, NAME=VALUE."""
+        """Put the variables NAME=VALUE of a container's option into the job's env."""
         word = option.own_word(tool.body)
         given = (self._expandable(word, tool.body) or "" if word else "").split(",")
         pairs = [text.partition("=") for text in given]
-        pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]  # as the script has it
+        pairs = [
+            pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"
+        ]  # the option passes the job's variable on
         if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}
         else:
@@ -162,7 +167,7 @@ class Draft:
             self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
 
     def file(self, word: Word, body: Body) -> str | None:
-        """Return a path relative to the launch's folder as one relative to the folder of submission."""
+        """Return a path of the launch relative to the folder of submission; None if only the job knows it."""
         path = self.path(word, body)
         if path is None or path.startswith(("/", "${")) or "://" in path:
             return path
@@ -172,7 +177,7 @@ class Draft:
         return path if self.folder == SUBMIT_DIR else f"{self.folder}/{path}"
 
     def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-        """Return the path that an option of a tool gives."""
+        """Return the path that an option gives; note the option as lost if only the job knows the path."""
         path = option.value if option.value and not file else None
         if path is None and (word := option.own_word(tool.body)):
             path = (self.file if file else self.path)(word, tool.body)
@@ -181,12 +186,12 @@ class Draft:
         return path
 
     def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-        """Return the paths that an option gives, separated by commas."""
+        """Return the paths of an option whose value is a list with commas."""
         return [path for path in (self.option_path(tool, option) or "").split(",") if path]
 
 
 def is_variable(name: str) -> bool:
-    """Return whether a job's env may set a variable of this name."""
+    """Return whether `env` of a job may set a variable of this name."""
     try:
         EnvName.parse(name)
     except ValueError:

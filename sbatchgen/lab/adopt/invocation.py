@@ -1,7 +1,7 @@
-"""The launch of the training, from srun to the trainer.
+"""The launch of the training, from srun to the trainer, converted into keys of the job and the profile.
 
-Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py, whose options each have a variable
-PET_NAME.
+Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py. Each option NAME of torchrun has a
+variable PET_NAME.
 """
 
 import posixpath
@@ -21,14 +21,14 @@ from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# What the rendered srun does in any case, or what is the default.
+# Options of srun that the rendered srun implies, or whose value is the default.
 _IMPLIED_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
 _IMPLIED_OPTIONS = (*shape.COUNTS, *_IMPLIED_WORDS.split())
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
-_LOG_OPTIONS = ("error", "mail-type", "mail-user", "output")  # without effect in a job, or about the log
+_LOG_OPTIONS = ("error", "mail-type", "mail-user", "output")  # options about the log and the mail
 _NODE_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres")
-# Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
+# Options of torchrun that the rendered script sets: the rendezvous, the counts, and the trainer's module.
 _RENDEZVOUS_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
@@ -44,7 +44,7 @@ _ALTERNATIVES = {
 
 
 def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
-    """Take over a launch."""
+    """Convert a launch into keys of the job and the profile."""
     if read.prefix:
         draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
         draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
@@ -70,12 +70,12 @@ def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
-    if not whole:  # an option without its value would train something else
+    if not whole:  # with arguments missing, the job would train another model
         del draft.job["mode"]
 
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
-    """Take over the variables of the launch, and check the programs around the trainer."""
+    """Convert the variables of the launch and the programs that start the trainer."""
     of_runtimes = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
@@ -98,7 +98,7 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
 
 
 def _read_prefix(draft: Draft, tool: Tool) -> None:
-    """Take over the words of a program that starts the trainer, as poetry run."""
+    """Put the words of a program that starts the trainer, such as `poetry run`, into the profile."""
     words = [tool.body.value(word) for word in tool.words[: len(tool.words) - len(tool.rest)]]
     if all(words):
         draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": words}}}
@@ -121,7 +121,7 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
 
 
 def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
-    """Keep what the string of bash -c holds before the launch."""
+    """Keep the commands before the launch in the string of `bash -c`."""
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
@@ -144,7 +144,7 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
 
 
 def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
-    """Keep what is before the launch in its statement: `cd FOLDER && python train.py`."""
+    """Keep the commands before the launch in its statement, for example in `cd FOLDER && python train.py`."""
     piped = [each for each in block.outer if each.at > at and each.pipe and each.name == "tee"]
     commands = [each for each in block.outer if each.name not in ("export", "exec") and each not in piped]
     names = {command.name for command in block.outer}
@@ -162,7 +162,7 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
 
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
-    """Keep a block of bash -c as setup of each task, which gets the variables that it uses."""
+    """Keep a block of `bash -c` as setup of each task, and export the variables that the block uses."""
     outer = sorted(block.uses & draft.script.assigned)
     draft.needed |= {*outer}
     draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
@@ -216,7 +216,7 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
 
 
 def _read_trainer(draft: Draft, launch: Launch) -> bool:
-    """Take over the interpreter, the trainer and its arguments; return whether that are all of them."""
+    """Convert the interpreter, the trainer and its arguments; return whether no argument is missing."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
@@ -253,7 +253,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
 
 
 def _program(draft: Draft, word: Word, body: Body) -> str | None:
-    """Return the trainer's file or module, also in the folder of the launch."""
+    """Return the trainer's file or module; None if only the running job knows it."""
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
     if name != path and "${" not in name:
@@ -263,7 +263,7 @@ def _program(draft: Draft, word: Word, body: Body) -> str | None:
 
 
 def _read_interpreter(draft: Draft, launch: Launch) -> None:
-    """Take over the folder of a Python, or a torchrun: here python3 is the first one on PATH."""
+    """Convert the folder of a Python or a torchrun, because the rendered script finds python3 on PATH."""
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
@@ -285,7 +285,7 @@ def _read_interpreter(draft: Draft, launch: Launch) -> None:
 
 
 def _file(draft: Draft, name: str) -> str:
-    """Return the trainer's file; in a container relative to where that starts."""
+    """Return the trainer's file; in a container relative to the container's working folder."""
     workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
     in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
     if in_workdir:
@@ -294,7 +294,7 @@ def _file(draft: Draft, name: str) -> str:
 
 
 def _read_eval(draft: Draft, command: Command) -> None:
-    """Check the string of eval: it may only hold the launch and what its output is piped into."""
+    """Note the string of `eval` as lost unless it only holds the launch and a pipe of its output."""
     inner = string_body(draft.script.body, command.words[1])
     first, *others = (command for command in inner.commands if not command.context.substitution)
     if inner.sets or any(other.pipe is None or other.pipe is not first.pipe for other in others):

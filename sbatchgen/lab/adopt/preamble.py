@@ -1,4 +1,4 @@
-"""The lines before the training -> modules, runtime and env; the rest stays as setup."""
+"""The lines before the training, converted into modules, a runtime and env; the other lines stay as setup."""
 
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -15,16 +15,16 @@ from sbatchgen.lab.adopt.shape import RANK_VARIABLES
 _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
-_MODULE_RESETS = ("purge", "reset")  # of modules
+_MODULE_RESETS = ("purge", "reset")  # commands of module that unload all modules
 _SCRIPT_VARIABLES = frozenset(
     ("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED")
-)  # the script sets them too
+)  # variables that the rendered script sets
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
-# Variables whose place matters: before modules and conda, or on top of what these set.
+# Variables whose line can't move: modules and conda read them or set them.
 _ORDERED_NAMES = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
-# The function of a rendered script, which its setup can't define again.
+# The function `die` of a rendered script. The setup of the script can't define the function again.
 _DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
-# The variables that a virtual environment or conda sets or, here, unsets.
+# The variables that an activation of conda or of a virtual environment sets or unsets.
 _ACTIVATION_VARIABLES = {
     "CONDA_PREFIX",
     "CONDA_DEFAULT_ENV",
@@ -37,7 +37,7 @@ _ACTIVATION_VARIABLES = {
 
 @dataclass(kw_only=True)
 class _Activation:
-    """The activation of an environment: the keys of the runtime, and the blocks that they are from."""
+    """The activation of an environment: the keys of its runtime, and the blocks that give these keys."""
 
     name: str = ""
     keys: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class _Activation:
 
 
 def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
-    """Find the folder that the launch's relative paths are relative to."""
+    """Set `draft.folder`, to which the launch's relative paths are relative."""
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
     for command in (command for block in before for command in block.commands):
@@ -57,7 +57,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
-    """Take over the blocks before the launch: what has a key, and the rest as setup."""
+    """Convert the blocks before the launch into keys; keep the other blocks as setup."""
     draft.rendezvous = _rendezvous_names(draft, before, launch)
     values = _values(draft, before)
     rest = [*before] if draft.setup else _without_modules(draft, before)
@@ -84,7 +84,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
 
 
 def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
-    """Return the variables of the master address and ranks, and the variables in their values."""
+    """Return the names of variables for the master address and ranks, and of variables in their values."""
     assigned = draft.script.assigned
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
@@ -97,7 +97,7 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
 
 
 def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
-    """Return the variables that a job's env can hold: always exported, with a value that the text has."""
+    """Return the variables that `env` can hold: exported under no condition, with a literal value."""
     values: dict[str, str | None] = {}
     for assignment in (each for block in before for each in block.sets if not each.prefix):
         known = values.get(assignment.name, "") is not None
@@ -106,7 +106,7 @@ def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
 
 
 def _literal(draft: Draft, assignment: Assignment) -> str | None:
-    """Return the value of an exported variable that a job's env can hold."""
+    """Return the literal value of an exported variable; None if `env` of a job can't hold the variable."""
     name, word = assignment.name, assignment.word
     plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
     if not plain or assignment.append or assignment.items is not None or assignment.subscript:
@@ -118,10 +118,10 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
 
 
 def _staying(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
-    """Return the blocks that have to stay: what acts, and the variables that it uses."""
+    """Return the blocks that must stay shell: blocks that act, and blocks that set variables for them."""
     staying: set[Block] = set()
     needed = set(draft.needed)
-    acts = False  # whether a program that is kept follows: it may read any variable
+    acts = False  # whether a kept program follows, which may read any variable
     for block in reversed(blocks):
         if block.sets_only(draft.rendezvous):
             stays = bool(block.assigned & needed)
@@ -153,7 +153,7 @@ def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container
 
 
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
-    """Set a variable of the job; the interfaces of the cluster belong to the profile."""
+    """Put a variable into `env` of the job, or an interface of the cluster into the profile."""
     gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
     if name in _NETWORK and value and draft.job.get("mode") == "ddp" and not gloo:
         draft.profile.setdefault("network", {})[_NETWORK[name]] = value
@@ -161,7 +161,7 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
     elif block.first in draft.secrets:
         draft.env[name] = None
         draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
-    elif "${" in value:  # text here, which `env` would expand
+    elif "${" in value:  # the value has a literal ${, which `env` would expand
         _keep(draft, block, {}, alone=True)
     else:
         draft.env[name] = value
@@ -169,7 +169,7 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
 
 
 def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool) -> None:
-    """Keep its lines unchanged, in the profile's setup; `alone` if nothing that acts follows."""
+    """Keep a block's lines unchanged in the setup of the profile; `alone`: no acting block follows."""
     if _DIE.fullmatch(block.text.strip()):
         draft.add(block.lines, "understood", "the new script has the same function", "die")
         return
@@ -182,15 +182,16 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool)
             lines = draft.shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
-    for name in (
-        _SCRIPT_VARIABLES & block.assigned
-    ):  # exported once more, with the value that the lines give it
+    for name in _SCRIPT_VARIABLES & block.assigned:  # the job exports the value of these lines again
         draft.env[name] = values.get(name, f"${{{name}}}")
     draft.setup += draft.shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
-    """Take over modules, unless an earlier block may change what they load; return the other blocks."""
+    """Convert blocks that load modules, and return the other blocks.
+
+    All blocks are returned if an earlier block may change which modules are found.
+    """
     loads = {block: names for block in before if (names := _loads(block)) is not None}
     if not loads:
         return list(before)
@@ -212,7 +213,10 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
 
 
 def _loads(block: Block) -> list[str] | None:
-    """Return the modules that a block loads, with `use PATH`, purge and reset, if it does nothing else."""
+    """Return the modules that a block loads, with `use PATH`, purge and reset.
+
+    None for a block that does anything else.
+    """
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
@@ -233,7 +237,7 @@ def _loads(block: Block) -> list[str] | None:
 
 
 def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
-    """Return the environment that blocks activate, if they do so in a known way."""
+    """Return the environment that blocks activate; an empty activation if its way is not known."""
     runtime = _Activation()
     for block in blocks:
         outer = list(block.outer)
@@ -242,7 +246,7 @@ def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
             continue
         for name, keys in (step for step in steps if step):
             if runtime.name and (runtime.name != name or runtime.keys.keys() & keys.keys()):
-                return _Activation()  # one after the other: kept unchanged
+                return _Activation()  # two environments: all lines are kept unchanged
             runtime.name = name
             runtime.keys |= keys
         runtime.blocks.append(block)
@@ -251,7 +255,7 @@ def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
 
 
 def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
-    """Return the runtime and the keys that a command of an activation gives."""
+    """Return the runtime and the keys that a command of an activation gives; None for another command."""
     if not command.context.top or command.redirects or command.prefix or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():

@@ -1,4 +1,4 @@
-"""The old script compared with the new one: what they request of Slurm and start, what lint reports."""
+"""The comparison of the old script with the new script: their requests, starts and findings of lint."""
 
 from collections.abc import Container, Sequence
 
@@ -18,7 +18,7 @@ _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
 def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
-    """Note what differs, as lost."""
+    """Note each difference of the requests and the starts of both scripts as lost."""
     before, after = _requested(draft.script), _requested(new)
     before.setdefault("job-name", draft.options.get("job_name", ""))
     for option in sorted((before.keys() | after.keys()) - draft.changed):
@@ -41,7 +41,7 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             what = f"the new script has its own function {name}: give this one another name"
             draft.add((line,), "lost", what)
     if resolved.programs:
-        return  # their commands are the words of the old steps
+        return  # the commands of programs are the words of the old steps
     old_start, new_start = (
         _started(draft.script, draft),
         _started(simplify(without_functions(new)).script, draft),
@@ -51,7 +51,7 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
 
 
 def _requested(script: JobScript) -> dict[str, str]:
-    """Return what is requested of Slurm, each value as Slurm counts."""
+    """Return the options that a script requests, with times in minutes and memory in MiB."""
     values = {}
     for name, use in options_of(script).items():
         text = "set" if use.value is None else use.value
@@ -66,7 +66,7 @@ def _requested(script: JobScript) -> dict[str, str]:
 def _overwritten(
     draft: Draft, resolved: ResolvedJob, new: JobScript, held: Container[int], late: Container[int]
 ) -> list[str]:
-    """Return the variables that kept lines set for the trainer, and the new script sets again after them."""
+    """Return the variables of kept lines that the new script sets again before the trainer starts."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     theirs, ours = {*draft.needed}, set()
     local = {(each.context.function, each.name) for each in new.body.sets if each.by in LOCAL}
@@ -96,7 +96,7 @@ def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
 def mended_and_left(
     draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[list[Finding], list[Finding]]:
-    """Note the old script's findings that the new one does not have; return these, and the others."""
+    """Note the old script's findings that the new script lacks; return these and the other findings."""
     still = {finding.rule for finding in after}
     mended = [finding for finding in before if finding.rule not in still]
     for finding in mended:

@@ -1,22 +1,23 @@
-"""The account that `adopt` gives: the outcome of each line of a script."""
+"""The account of an adoption: the outcome of each line of a script, with its reason."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
-# understood: a key of the job or the profile expresses it. kept: shell that runs unchanged. dropped: the new
-# script does not need it. mended: expressed without a defect. lost: it has no place there. The later counts.
+# understood: a key of the job or the profile expresses the line. kept: the line stays shell, unchanged.
+# dropped: the new script does not need the line. mended: a key expresses the line without its defect.
+# lost: no key expresses the line. Of several outcomes of a line the last in this order counts.
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
 OUTCOME_ORDER: tuple[Outcome, ...] = get_args(Outcome)
-_MAX_REASON = 88  # of the reasons in the table
-UNREMARKABLE = ("bash", "comment")  # outcomes that no one needs to read
+_MAX_REASON = 88  # characters of the reasons in a row
+UNREMARKABLE = ("bash", "comment")  # reasons that the table leaves out
 
 
 class Remark(NamedTuple):
-    """Lines with their outcome, its reason, and the names that the reason is about.
+    """Lines with their outcome, the reason, and the names that the reason is about.
 
-    The lines of a statement are a range: there may be many of them, with many remarks.
+    The lines of a statement are a range, because a long statement may have many remarks.
     """
 
     lines: Sequence[int]
@@ -27,11 +28,11 @@ class Remark(NamedTuple):
 
 @dataclass
 class AccountRow:
-    """Remarks of neighbouring lines with one outcome, as people read them."""
+    """A row of the account: remarks of neighbouring lines with the same outcome."""
 
     outcome: Outcome
     _spans: dict[Sequence[int], None] = field(default_factory=dict)
-    _names: dict[str, dict[str, None]] = field(default_factory=dict)  # by reason, in order
+    _names: dict[str, dict[str, None]] = field(default_factory=dict)  # the names of each reason
 
     @property
     def lines(self) -> list[int]:
@@ -40,13 +41,13 @@ class AccountRow:
 
     @property
     def what(self) -> str:
-        """The reasons in words."""
+        """The reasons with their names, as one text."""
         return "; ".join(
             f"{what}: {', '.join(names)}" if names else what for what, names in self._names.items()
         )
 
     def takes(self, remark: Remark) -> bool:
-        """Return whether a remark may join the row: both fit into a line of the table."""
+        """Return whether a remark has the outcome of the row and fits into its line of the table."""
         if remark.outcome != self.outcome or not next(iter(self._spans), ()):
             return False
         if remark.outcome == "lost":
@@ -56,13 +57,13 @@ class AccountRow:
         return (self.what in UNREMARKABLE) == (remark.what in UNREMARKABLE) and len(both.what) <= _MAX_REASON
 
     def add(self, remark: Remark) -> None:
-        """Add a remark."""
+        """Add a remark to the row."""
         self._spans[remark.lines] = None
         self._names.setdefault(remark.what, {}).update(dict.fromkeys(remark.names))
 
 
 def joined(remarks: Iterable[Remark]) -> list[AccountRow]:
-    """Return the rows of remarks; neighbours that fit into a line of the table are one row."""
+    """Return the rows of remarks; neighbours with the same outcome share a row if they fit."""
     rows: list[AccountRow] = []
     for remark in remarks:
         if not rows or not rows[-1].takes(remark):

@@ -1,4 +1,4 @@
-"""How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
+"""The processes of the training and their launcher, converted into mode, launcher, nodes and tasks."""
 
 import re
 
@@ -12,18 +12,19 @@ _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WOR
 RANK_VARIABLES = frozenset(_RANKS.split())
 RAY = "write the command as a program of a job file, with preset: ray"
 _STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
-# Launchers that are programs of Python to a job, which start the processes of one node.
+# Launchers that a job starts as its trainer, by their module. They start the processes of a node.
 MODULES = {
     name: PROGRAMS[name].modules[0]
-    for name in programs("launcher") - {"tune run"}  # its modules are those of torchrun
+    for name in programs("launcher") - {"tune run"}  # tune run has the modules of torchrun
     if PROGRAMS[name].modules
 }
 
 
 def module_of(launch: Launch) -> str | None:
-    """Return the module of a launcher that a job starts as its trainer, with the launcher's own options.
+    """Return the module of a launcher that a job starts as its trainer; None for another launcher.
 
-    Of torchrun, if only the job knows the number of processes, or if the program gets --local-rank.
+    Torchrun is such a launcher if only the job knows the number of processes, or if the program gets
+    --local-rank.
     """
     launcher = launch.launcher
     if launcher is None or launcher.name != "torchrun":
@@ -34,9 +35,10 @@ def module_of(launch: Launch) -> str | None:
 
 
 def _workers(launch: Launch) -> int:
-    """Return how many processes torchrun starts on a node; 0 if only the job knows.
+    """Return how many processes torchrun starts on a node; 0 if only the job knows the number.
 
-    SLURM_GPUS_PER_NODE that is empty, or names the type too, was meant to be the number of GPUs.
+    An option with SLURM_GPUS_PER_NODE counts as the number of GPUs, although Slurm may leave the variable
+    empty or put the type of the GPUs into it.
     """
     launcher = launch.launcher
     option = launcher.option("nproc-per-node") if launcher else None
@@ -47,7 +49,7 @@ def _workers(launch: Launch) -> int:
 
 
 def adopt_shape(draft: Draft, launch: Launch) -> None:
-    """Take over the mode, the launcher and the numbers of processes."""
+    """Put the mode, the launcher and the numbers of nodes and tasks into the job."""
     resources, tasks = draft.script.resources, launch.tasks or 1
     nodes = fixed_nodes(resources)
     if not nodes or launch.tasks is None:
@@ -82,7 +84,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
 
 
 def _lose_starters(draft: Draft, launch: Launch) -> None:
-    """Note what starts tasks and has no key: Slurm refuses --ntasks-per-gpu beside --ntasks-per-node."""
+    """Note --ntasks-per-gpu and mpirun as lost: no key of a job expresses them."""
     resources = draft.script.resources
     if each := resources.ntasks_per_gpu:
         number = each * resources.gpu_count or "N"
@@ -148,7 +150,7 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _why_one_process(draft: Draft, nodes: int) -> str:
-    """Return why no job of several nodes can be made of one process, with what to do instead."""
+    """Return why one process can't become a job of several nodes, and what to do instead."""
     if _STARTS_RAY.search(draft.body.source.text):
         return f"Ray runs on {nodes} nodes: {RAY}"
     if any(each.command.background and not each.is_helper for each in draft.script.launches):
@@ -157,7 +159,7 @@ def _why_one_process(draft: Draft, nodes: int) -> str:
 
 
 def _merge_tasks(draft: Draft) -> None:
-    """Give the CPUs of all tasks of a node to one, which starts everything."""
+    """Replace the tasks of a node by a single task with the CPUs and GPUs of all tasks."""
     resources, options = draft.script.resources, draft.options
     tasks = resources.tasks_per_node
     if tasks <= 1:

@@ -1,7 +1,7 @@
-"""Steps that run side by side, `srun ... &` and `wait`, as the programs of a job.
+"""Steps that run side by side, `srun ... &` and `wait`, converted into the programs of a job.
 
-Only where it is certain which nodes each gets: all are in the background, but for a last one that the job
-ends with, and together they have the nodes of the job.
+Steps become programs only if the nodes of each step are certain. All steps run in the background, except for
+a last step that ends the job, and together the steps have all nodes of the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# Options of srun: those of a program's share, and those that change nothing of what starts where.
+# Options of srun that give a program its share, and options that change no node and no process.
 _SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
 _UNCHANGED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
@@ -38,15 +38,15 @@ _FAILURE_NOTE = (
 
 
 class BackgroundStep(NamedTuple):
-    """A step in the background, and the statement that starts it."""
+    """A step in the background, with the statement that starts the step."""
 
     launch: Launch
     block: Block
-    program: dict[str, Any]  # its keys in the job file
+    program: dict[str, Any]  # the keys of the program in the job file
 
 
 def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
-    """Return the steps that become programs; none unless that is certain."""
+    """Return the steps that become programs; [] if the nodes of a step are not certain."""
     launches = [each for each in draft.script.launches if not each.is_helper]
     if not 2 <= len(launches) <= MOST:
         return []
@@ -75,7 +75,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep
 
 
 def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
-    """Put {server.host} in place of the node that a script names for a step; return whether none is left.
+    """Write {NAME.host} for the node that a script names for a step; return whether no name is left.
 
     A job may give a program another node than the script did.
     """
@@ -105,20 +105,16 @@ def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
 
 
 def _source_text(draft: Draft, text: str) -> str:
-    """Return what a placeholder stands for in the script, without quotes; other text as it is."""
+    """Return the script's text for a placeholder, without quotes; return other text unchanged."""
     match = _PLACEHOLDER.fullmatch(text)
     if match is None:
         return text
-    argument_variables = {name: value for value, name in draft.argument_variables.items()}
-    return (
-        "{"
-        + argument_variables.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "")
-        + "}"
-    )
+    values = {name: value for value, name in draft.argument_variables.items()}
+    return "{" + values.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "") + "}"
 
 
 def _sleeps(block: Block) -> int | None:
-    """Return the seconds that a statement waits, if it does nothing else."""
+    """Return the seconds of a statement that is `sleep SECONDS`; None for another statement."""
     (command, *others) = block.commands or (None,)
     if command is None or others or command.name != "sleep" or len(command.words) != 2:
         return None
@@ -127,14 +123,15 @@ def _sleeps(block: Block) -> int | None:
 
 
 def _kills(block: Block) -> bool:
-    """Return whether a statement ends what is in the background, as the end of a job's main program does."""
+    """Return whether a statement is `kill` or `wait`: the end of a job's main program does the same."""
     return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
 
 
 def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[str]:
-    """Let the last step, the main program, wait for the others as the script does; return what to note.
+    """Let the main program, the last step, wait for the others as the script does; return the notes.
 
-    A program with a port is ready when that is open. Without one the main program sleeps as the script does.
+    If each other program has a port, the main program waits until all ports are open. Else the main program
+    sleeps as long as the script.
     """
     *others, main = steps
     main.program["main"] = True
@@ -153,7 +150,7 @@ def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> li
 
 
 def _port(words: Sequence[str]) -> str:
-    """Return the port that a command names, "" without one."""
+    """Return the port that a command names; "" if the command names no port."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, _, value = word.partition("=")
         value = value or following
@@ -163,7 +160,7 @@ def _port(words: Sequence[str]) -> str:
 
 
 def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
-    """Take over the steps."""
+    """Put steps into the job as its programs."""
     has_main = not steps[-1].launch.command.background
     notes = _waiting(steps, statements) if has_main else [_FAILURE_NOTE]
     programs = draft.job["programs"] = {}
@@ -184,13 +181,13 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
 
 
 def _after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
-    """Return the other statements after the first step."""
+    """Return the statements after the first step that are no steps."""
     ours = [step.block for step in steps]
     return [block for block in statements if block.start > ours[0].start and block not in ours]
 
 
 def _is_alone(launch: Launch, block: Block, *, last: bool) -> bool:
-    """Return whether a statement is a step in the background, or the last one, and nothing else."""
+    """Return whether a statement is a step in the background, or the last step, and has no other command."""
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
     plain = (command.background or last) and command.context.top and not command.pipe and not command.prefix
@@ -211,7 +208,7 @@ def _program(draft: Draft, launch: Launch) -> dict[str, Any] | None:
 
 
 def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
-    """Yield the GPUs and CPUs that a step asks for on each node; None for what is not a number."""
+    """Yield the GPUs and CPUs that a step requests on each node; None for a value that is not a number."""
     for option in step.given:
         if key := _SHARES.get(option.name):
             match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
@@ -220,7 +217,7 @@ def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
 
 
 def _names(steps: Sequence[BackgroundStep]) -> list[str]:
-    """Return a name for each program: that of its file, with a number where two would have the same."""
+    """Return a name for each program: the name of its file, with a number if another has the same name."""
     names: list[str] = []
     for launch, *_ in steps:
         words = launch.program.rest if launch.program.name == "python" else launch.program.words

@@ -1,4 +1,4 @@
-"""A script as `adopt` reads it, line by line: with its defaults, without words that may be empty."""
+"""A script that `adopt` has simplified without moving a line: with defaults filled in, for example."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,33 +13,33 @@ from sbatchgen.lab.adopt.block import CLOSING
 from sbatchgen.lab.adopt.training import main, split_chain
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
-# Variables that jobs have without the script.
+# Variables that a job has without its script.
 _JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
-_SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that the new script sets for itself
+_SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script sets
 _NO_PREFIX = (
     HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 )
-# How the functions begin that a rendered script calls one after the other; exec would end what is read.
+# The beginnings of functions that a rendered script calls one after the other. `exec` would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
 @frozen(kw_only=True)
 class SimplifiedScript:
-    """A script in plain words."""
+    """A script with simpler statements, and the parts that were replaced or left out."""
 
     script: JobScript
-    defaults: dict[str, str]  # the variables whose defaults are filled in
-    # words of launches that are left out, with what they are if a condition holds
+    defaults: dict[str, str]  # the variables that are replaced by their defaults
+    # words of launches that are left out, with the options that they are if a condition holds
     optional: list[tuple[Word, str]]
-    prefix: tuple[str, ...]  # words before the program that starts Python, left out
-    renamed: dict[str, str]  # other names of variables and of the script's own arguments
+    prefix: tuple[str, ...]  # words of an unknown program that starts Python, left out
+    renamed: dict[str, str]  # the new names of variables and of positional parameters
 
 
 def simplify(script: JobScript) -> SimplifiedScript:
-    """Return a script in plain words."""
+    """Return a script with simpler statements that start the same programs."""
     script, renamed = _with_other_names(script)
     script, defaults = _with_defaults(script)
     script, optional = _without_optional(script)
@@ -51,9 +51,9 @@ def simplify(script: JobScript) -> SimplifiedScript:
 
 
 def without_functions(new: JobScript) -> JobScript:
-    """Return the first part of a rendered script without its functions: the environment, then the training.
+    """Return the first part of a rendered script with the bodies of its functions as statements.
 
-    Their statements are then read as those of an old script are; lines keep their numbers.
+    Then the statements are read like the statements of an old script. Lines keep their numbers.
     """
     first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
     edits = []
@@ -71,12 +71,12 @@ def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScri
 
 
 def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
-    """Return the edit that leaves out words, but no line."""
+    """Return the edit that replaces a part of the text by blanks and keeps its line breaks."""
     return start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end])
 
 
 def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with ARG1 for its argument $1, and other names for what the new one sets itself."""
+    """Return the script with $ARG1 for $1, and OLD_NAME for variables that a rendered script sets."""
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
     outer = [command for command in body.commands if not command.context.function]
@@ -105,7 +105,7 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
 
 
 def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with DEFAULT for ${NAME:-DEFAULT} and : ${NAME:=DEFAULT}, and the defaults."""
+    """Return the script with DEFAULT for ${NAME:-DEFAULT} and `: ${NAME:=DEFAULT}`, and the defaults."""
     edits, defaults = {}, {}
     for piece, start, end, form in _defaults(script):
         match = _DEFAULT.fullmatch(piece.text)
@@ -118,7 +118,7 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
 
 
 def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
-    """Yield expansions that may have a default, with the place and the form of what replaces them."""
+    """Yield expansions with a default, each with the part of the text to replace and the new form."""
     body = script.body
     words = [("", word) for launch in script.launches for word in launch.command.words]
     for each in body.sets:
@@ -135,7 +135,7 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without the words before programs that are options only if a condition holds."""
+    """Return the script without variables in a launch that hold options only under a condition."""
     body, optional = script.body, []
     before = [word for launch in script.launches for word in _before_program(launch)]
     for word in dict.fromkeys(before):
@@ -157,7 +157,7 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
 
 
 def _before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before its program; a variable there may be an option as well."""
+    """Yield the words of a launch before its program, with variables that may be options."""
     first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
         expanded = body.expand(word)
@@ -168,7 +168,7 @@ def _before_program(launch: Launch) -> Iterator[Word]:
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
-    """Return the script without the words of an unknown program that starts Python, and the words."""
+    """Return the script without the words of an unknown program that starts Python, and these words."""
     if main(script):
         return script, ()
     body, launched = script.body, {launch.command: launch for launch in script.launches}

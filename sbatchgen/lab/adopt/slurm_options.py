@@ -1,4 +1,4 @@
-"""Directives -> options of the job, and facts of the cluster."""
+"""Directives of a script, converted into options of the job and keys of the profile."""
 
 import contextlib
 from collections import defaultdict
@@ -26,11 +26,11 @@ _GPU_REQUESTS = (
     "gpus_per_node",
     "gpus_per_task",
     "gpus",
-)  # of requesting GPUs, that a profile may name
+)  # values of the profile's key gpu_request
 
 
 def adopt_options(draft: Draft) -> None:
-    """Take over what the directives request."""
+    """Put the options of the directives into the job."""
     script, counts = draft.script, options_of(draft.script)
     uses = defaultdict[int, list[Option]](list)
     for use in (use for use in script.uses if isinstance(use, Option)):
@@ -43,7 +43,7 @@ def adopt_options(draft: Draft) -> None:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
         elif directive.kind in READ:
             _read_line(draft, directive.line, uses[directive.line], counts)
-    name = script.file.rpartition("/")[2]  # as sbatch names a job without --job-name
+    name = script.file.rpartition("/")[2]  # the name that sbatch gives a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
         with contextlib.suppress(ValueError):
             draft.options["job_name"] = _value("job_name", name)
@@ -56,7 +56,7 @@ def adopt_options(draft: Draft) -> None:
 
 
 def _lose_others(draft: Draft) -> None:
-    """Note the options of other schedulers, which no key expresses."""
+    """Note the options of other schedulers as lost."""
     script = draft.script
     if other := script.other_scheduler:
         draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
@@ -66,7 +66,7 @@ def _lose_others(draft: Draft) -> None:
 
 
 def _ask_once(draft: Draft) -> None:
-    """Drop --gpus-per-node next to a --gres that requests the same, which Slurm 26.05 refuses."""
+    """Drop a --gpus-per-node that repeats --gres, because Slurm 26.05 refuses both together."""
     resources, options = draft.script.resources, draft.options
     if "gres" not in options or "gpus_per_node" not in options:
         return
@@ -79,7 +79,7 @@ def _ask_once(draft: Draft) -> None:
 
 
 def options_of(script: JobScript) -> dict[str, Option]:
-    """Return the use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
+    """Return the use of each option that counts. Uses of --mail-type add up, as in Slurm before 25.05."""
     old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
@@ -100,7 +100,7 @@ def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[st
 
 
 def _read_option(draft: Draft, use: Option) -> None:
-    """Take over an option with the value that Slurm reads today."""
+    """Put an option into the job, with the value that Slurm reads."""
     name, key, line = use.name, use.name.replace("-", "_"), (use.line,)
     text = "true" if use.value is None else use.value
     if name in ("requeue", "no-requeue"):
@@ -123,12 +123,12 @@ def _read_option(draft: Draft, use: Option) -> None:
         else:
             draft.add(line, "lost", str(error))
         return
-    if key != "ntasks":  # the launch shows how many run on each node
+    if key != "ntasks":  # shape.py notes it, with the tasks on each node
         draft.add(line, "understood", "options", key)
 
 
 def _value(key: str, text: str) -> Any:
-    """Return the value of an option, as a job has it; raises ValueError if no job can have it."""
+    """Return the value of an option as a job has it; raise ValueError if no job can have the value."""
     if key in ("time", "time_min") and (limit := minutes(text)) is not None:
         if limit in (0, INFINITE):
             raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")

@@ -1,4 +1,4 @@
-"""The arguments of the trainer -> the arguments of a job: text, and variables of the job."""
+"""The arguments of the trainer, converted into arguments of a job: texts and variables of the job."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,16 +7,16 @@ from dataclasses import replace
 from sbatchgen.check.bash import Assignment, Body, Piece, Word
 from sbatchgen.lab.adopt.draft import Draft
 
-_ALL_ARGUMENTS = ("@", "*")  # the script's own arguments
+_ALL_ARGUMENTS = ("@", "*")  # the variables for all of the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
-# Variables with another value in each task, and variables with another value in a step.
+# Variables that differ in each task, and variables that a step sets again.
 _TASK_VARIABLES = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _STEP_VARIABLES = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
-_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators that leave a value as it is
-_SPLITS = re.compile(r"[\s*?\[]")  # what makes several words of a value, or names of files
-_MAX_DEPTH = 8  # variables in the values of variables
+_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
+_SPLITS = re.compile(r"[\s*?\[]")  # characters at which bash splits a value, or expands it to names of files
+_MAX_DEPTH = 8  # depth of variables in the values of variables
 # Commands that print a single word.
 _ONE_WORD = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
@@ -27,12 +27,11 @@ _ONE_WORD = re.compile(
 def arguments(
     draft: Draft, words: Iterable[Word], body: Body, *, in_task: bool
 ) -> Iterator[tuple[Word, str | None]]:
-    """Yield words with the string that a job has for each; None if it can't have one.
+    """Yield each word with its string in the job; None if no string expresses the word.
 
-    `in_task`: a shell in each task reads that string.
-
-    {env:NAME} is a variable of the job, {env:NAME[@]} the words of an array. The script's
-    own arguments are left out.
+    In the string, {env:NAME} is a variable of the job, and {env:NAME[@]} the words of an array.
+    `in_task`: a shell in each task expands the words, not the batch script.
+    Words that are the script's own arguments are left out.
     """
     for word in words:
         pieces = body.followed(word).pieces
@@ -40,7 +39,7 @@ def arguments(
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
         if (piece := word.only_piece) and piece.subscript and piece.name in draft.argument_names:
-            yield word, f"{{env:{piece.name}[@]}}"  # of the new script
+            yield word, f"{{env:{piece.name}[@]}}"  # an array of the rendered script
             continue
         texts = []
         for piece in word.pieces:
@@ -66,8 +65,8 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return a placeholder of the array that a word becomes; None if it could become another in the job."""
-    # Not of the old script.
+    """Return the placeholder of an array of the words of `word`; None if its value may change before."""
+    # Words of a new text, which the old script does not have, become no array.
     is_new = f"({word.text})" not in draft.argument_variables and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
     if is_new or changed or not word.text.isprintable():
@@ -77,13 +76,13 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Return whether a variable may have another value where the arguments are set."""
+    """Return whether a variable may have another value at the launch than in this word."""
     sets = [each.at < piece.at for each in draft.body.sets_of(piece.name)]
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
 
 def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
-    """Return what a job has for an expansion that the batch script makes, if that is one word."""
+    """Return the string of a job for a piece that the batch script expands to one word; else None."""
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.user_value(piece)
     values = [each.word.value for each in draft.body.sets_of(piece.name) if each.word]
@@ -108,24 +107,21 @@ def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
 
 
 def _splits(sets: Iterable[Assignment]) -> bool:
-    """Return whether bash makes the items of an array of what commands print: no item has a blank."""
+    """Return whether the items of an array are unquoted output of commands, which bash splits at blanks."""
     items = [item.only_piece for each in sets for item in each.items or ()]
     return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
-    """Return whether a variable starts a path, as $SCRATCH/x.
-
-    A blank in the path would break the old script.
-    """
+    """Return whether a variable begins a path, such as $SCRATCH/x: a blank in it breaks the old script."""
     following = [each for each in word.pieces if each.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
 
 
 def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
-    """Return whether bash makes one word of a variable without quotes: the script always gives it one.
+    """Return whether an unquoted variable expands to exactly one word.
 
-    A variable of the caller may hold several words, or no word, as $EXTRA_ARGS.
+    A variable that the script does not set may hold no word or several, such as $EXTRA_ARGS.
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
@@ -137,7 +133,7 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
 
 
 def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
-    """Return whether a value has no blanks and is not empty."""
+    """Return whether a value is not empty and has no blanks."""
     for piece in word.pieces:
         if piece.kind == "variable":
             if not _has_one_word(draft, piece, depth + 1):
@@ -151,13 +147,15 @@ def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
 
 
 def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
-    """Return what a job has for an expansion in a string, which a task may make."""
-    if piece.kind == "glob" and piece.text.startswith("["):  # a list, as layers=[64,64]
+    """Return the string of a job for a piece that a shell in a task expands; None without such a string."""
+    if piece.kind == "glob" and piece.text.startswith("["):  # a list, such as layers=[64,64]
         why = "bash replaces it only by names of files, as letters of a list"
         draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
     plain = piece.kind == "variable" and not piece.subscript and not piece.operator
-    if plain and _TASK_VARIABLES.fullmatch(piece.name):  # a mark, for which each task sets its value
+    if plain and _TASK_VARIABLES.fullmatch(
+        piece.name
+    ):  # setup_per_task replaces the mark by the value of each task
         lines = draft.profile.setdefault("setup_per_task", [])
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]

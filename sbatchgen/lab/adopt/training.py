@@ -1,4 +1,4 @@
-"""The launch that is the training of a script, and the statements next to it."""
+"""The launch that is the training of a script, and the statements around the launch."""
 
 import re
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from sbatchgen.lab.adopt.shape import RANK_VARIABLES, RAY
 REST = "it starts no Python program that could become a job"
 NO_FILE = "python gets its program from a string or the input: write it into a file"
 _TRAINING_NAME = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
-# What is done with a trained model, by the name of the program or by an option of its trainer.
+# Uses of a trained model, in the name of a program or in an option of its trainer.
 _EVALUATION_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
 _EVALUATION_NAME = re.compile(
     rf"(?:^|[_.-])(?:{_EVALUATION_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
@@ -27,13 +27,13 @@ _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main(script: JobScript) -> Launch | None:
-    """Return the launch of the training: the last that trains by its name, with srun or a launcher."""
+    """Return the launch that most likely is the training, the last of several alike; None without any."""
     trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
     return max(reversed(trainings), key=_training_rank, default=None)
 
 
 def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
-    """Return how likely a launch is the training of its script: train.py beside eval.py is."""
+    """Return how likely a launch is the training: train.py more than eval.py or `train.py --eval`."""
     name = launch.program.name.rpartition("/")[2]
     of_result = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
     likely = bool(_TRAINING_NAME.search(name)) - of_result
@@ -43,7 +43,8 @@ def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
 def split_chain(script: JobScript) -> JobScript:
     """Return the script with `cd FOLDER || exit; python train.py` for `cd FOLDER && python train.py`.
 
-    So what is before && becomes a statement, and the training starts only if that succeeds.
+    The command before && becomes a statement of its own, and the training still starts only if that command
+    succeeds.
     """
     launch = main(script)
     if launch is None or launch.command.background:
@@ -63,7 +64,10 @@ def split_chain(script: JobScript) -> JobScript:
 
 
 def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
-    """Return the launch of the training and its block; report every other program."""
+    """Return the launch of the training and its block, and note each other program.
+
+    None if no launch can become a job; the reason is noted as lost.
+    """
     launch = main(draft.script)
     if launch is None:
         _say_why(draft)
@@ -81,7 +85,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):
-            draft.needed |= {*RANK_VARIABLES}  # which it may read
+            draft.needed |= {*RANK_VARIABLES}  # another training may read them
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
@@ -124,7 +128,7 @@ def _home(statements: Sequence[Block], launch: Launch) -> Block:
 
 
 def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
-    """Read the other commands of the launch's statement."""
+    """Note the other commands in the statement of the launch as dropped or lost."""
     started = launch.command
     for command in home.outer:
         if command is started or (command.pipe is not None and command.pipe is started.pipe):
@@ -136,7 +140,7 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
 
 
 def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
-    """Keep the statements after the training in a function that runs when the script ends by itself."""
+    """Keep the statements after the training in a function that a trap calls at the end of the script."""
     lines: list[str] = []
     acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
     for number, block in enumerate(blocks, start=1):

@@ -1,1 +1,1 @@
-"""A profile from a live cluster, and a profile compared with it."""
+"""Profiles of live clusters, and the comparison of a profile with its cluster."""

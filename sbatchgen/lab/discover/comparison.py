@@ -1,4 +1,4 @@
-"""A profile compared with its cluster: what is stale, and what is new."""
+"""The comparison of a profile with its live cluster: stale keys, and keys that the profile lacks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,31 +15,34 @@ from sbatchgen.lab.discover.entries import Entry, lines
 from sbatchgen.lab.discover.facts import facts
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
-KeyPath = tuple[str, ...]
+KeyPath = tuple[str, ...]  # a key and the keys above it, outermost first
 _PROFILE_HEAD = 'name: x\nurl: ""\nchecked: x\n'
-# How deep keys are that have values; other mappings are values.
+# The depth at which the values of a top key are; at other keys a mapping is a value.
 _DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
-# scontrol shows these of every partition: if the cluster has no value, there is no limit.
+# Keys that scontrol shows for every partition. Without a value the partition has no such limit.
 _ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
     "preemption billing state exclusive oversubscribed reservation_only"
 )
-_STAFF_CHOICES = ("default_partition", "cpus_per_gpu")  # the staff choose these, whatever slurm.conf says
-# Staff may promise less than there is, to leave room for the system, and allow less than Slurm: NAME_max.
+_STAFF_CHOICES = (
+    "default_partition",
+    "cpus_per_gpu",
+)  # the staff choose their values, whatever slurm.conf says
+# Keys, with all NAME_max, for which the staff may write less than Slurm shows, to leave room for the system.
 _LOWERED_KEYS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
 @frozen()
 class Difference:
-    """A key with another value than the cluster has."""
+    """A key of a profile whose value differs from the cluster's."""
 
-    path: KeyPath  # the key and those above it
-    at: str  # its place in the file; "" if the profile lacks it
-    # Its value in the profile, as text; "" if it has none; of a partition that is gone, its new name
+    path: KeyPath
+    at: str  # the place of the key in the file; "" if the profile lacks the key
+    # the value in the profile as text, "" for none; for a partition that is gone, its likely new name
     written: str
-    live: Entry | None  # the cluster's entry; None if it has none, or the cluster has no such partition
-    # "info" for what is new, or less than there is; "warning" for what changes often
+    live: Entry | None  # the cluster's entry; None if the cluster has no such key or partition
+    # "info" for a key that is new, or less than the cluster has; "warning" for a value that changes often
     severity: Severity = "error"
 
     @property
@@ -49,13 +52,13 @@ class Difference:
 
 
 def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Difference]:
-    """Return what the cluster contradicts or has in addition; only what Slurm shows is compared."""
+    """Return the keys that the cluster contradicts or adds; only keys that Slurm shows are compared."""
     entries = facts(cluster)
     live = decode(_PROFILE_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(profile, live, cluster)
-    of_slurm = "partition" not in profile.value.omit  # else names of partitions are not the cluster's
+    of_slurm = "partition" not in profile.value.omit  # else the profile's names of partitions are its own
     left_out = {""} if of_slurm else {"", "partitions", "default_partition"}
-    left_out |= {"user"} - {*profile.places}  # a profile for others is without it
+    left_out |= {"user"} - {*profile.places}  # a profile for other users has no such key
     compared = [entry for entry in entries if entry.key not in left_out]
     rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
@@ -70,7 +73,7 @@ class _Comparison:
     cluster: LiveCluster
 
     def stale(self, entry: Entry, path: KeyPath) -> Iterator[Difference]:
-        """Yield differences at a key that the cluster has, or below it."""
+        """Yield the differences at an entry of the cluster, or at the entries below it."""
         at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _DEPTHS.get(path[0], 1):
             for below in entry.entries:
@@ -79,7 +82,7 @@ class _Comparison:
             return
         ours, theirs = _get(self.profile.value, path), _get(self.live, path)
         if not at and path[0] == "partitions" and _get(self.profile.value, (*path[:2], "shapes")):
-            return  # it follows from the kinds of nodes
+            return  # the key follows from the profile's `shapes`
         if at and (path[-1] in _STAFF_CHOICES or _is_alike(path[-1], ours, theirs)):
             return
         less = _is_less(ours, theirs)
@@ -89,13 +92,13 @@ class _Comparison:
         yield Difference(path, at, _shown(ours), entry, severity)
 
     def _follows(self, path: KeyPath) -> bool:
-        """Return whether a value is the number of the partition's nodes, not a limit of the staff."""
+        """Return whether `nodes_max` is the number of the partition's nodes, not a limit of the staff."""
         listed = _get(self.profile.value, (*path[:-1], "nodes"))
         known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
         return bool(known) and len(known) == _get(self.profile.value, path)
 
     def _renamed(self, gone: Partition) -> str:
-        """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
+        """Return the new partition with the nodes of the partition `gone`; "" without such a partition."""
         had = {*hosts(str(gone.nodes or ""))}
         for name, partition in self.live.partitions.items():
             is_new = name not in self.profile.value.partitions
@@ -104,14 +107,14 @@ class _Comparison:
         return ""
 
     def ended(self) -> Iterator[Difference]:
-        """Yield reservations that the cluster does not have."""
+        """Yield the reservations that the cluster lacks."""
         for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
             path = ("reservations", str(name))
             if name not in self.live.reservations:
                 yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
 
     def gone(self) -> Iterator[Difference]:
-        """Yield partitions that the cluster does not have, and keys of others that it has no value for."""
+        """Yield the partitions that the cluster lacks, and keys of other partitions without a value there."""
         shown = {partition.name for partition in self.cluster.partitions}
         for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
@@ -127,7 +130,7 @@ class _Comparison:
 
 
 def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
-    """Yield keys of a partition that the cluster has no entry for, with their values there."""
+    """Yield the keys of a partition for which the cluster has no entry, with the cluster's values."""
     for key in _ALWAYS_SHOWN.split():
         if getattr(theirs, key) in (None, (), "", "up", False):
             yield key, getattr(theirs, key)
@@ -145,7 +148,7 @@ def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, An
 
 def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
     if key == "slurm":
-        return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
+        return str(ours)[:5] == str(theirs)[:5]  # patch releases count as alike
     if key == "nodes" and ours and theirs:
         known = {*hosts(str(ours))}
         return known == {*hosts(str(theirs))} if known else ours == theirs
@@ -163,7 +166,7 @@ def _get(value: Any, path: KeyPath) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without classes and order, to be compared."""
+    """Return a value for comparison, without its classes and its order."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -181,9 +184,9 @@ def _shown(value: Any) -> str:
 
 
 def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterator[Finding]:
-    """Report each stale value, and all that is new in one finding.
+    """Yield a finding for each stale value, and a finding for all keys that the profile lacks.
 
-    `fix_all` makes the user's own file of one that is not to be edited.
+    `fix_all`: the fix of all findings, for a profile that the user can't edit.
     """
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""

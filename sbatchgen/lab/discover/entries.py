@@ -1,4 +1,4 @@
-"""Lines of YAML with comments, made so that nothing in a value or a comment can break them."""
+"""Lines of YAML with comments; no value and no comment can break the lines."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import visible
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*(?::[A-Za-z0-9_./@%+=-]+)*")
-_YAML_WORDS = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE)  # of YAML 1.1
+_YAML_WORDS = re.compile(
+    r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE
+)  # values of YAML 1.1 that are no texts
 _MAX_COMMENT = 300  # characters of a comment
 
 
 @frozen()
 class Entry:
-    """A key and its value, with comments; only comments if the key is empty."""
+    """A key with its value and comments; comments alone if the key is empty."""
 
     key: str
-    value: str = ""  # YAML on one line; or, instead of it, items or entries
-    above: Sequence[str] = ()  # lines of comment before it
-    items: Sequence[str] = ()  # of a list, with a line each
-    entries: Sequence[Entry] = ()  # below the key
+    value: str = ""  # YAML on one line; empty with `items` or `entries`
+    above: Sequence[str] = ()  # lines of comment before the key
+    items: Sequence[str] = ()  # the items of a list, a line each
+    entries: Sequence[Entry] = ()  # the entries of a mapping
 
     @property
     def flow(self) -> str:
-        """Its value on one line."""
+        """The value on one line, as YAML."""
         if self.entries:
             return flow({entry.key: entry.flow for entry in self.entries if entry.key})
         return f"[{', '.join(self.items)}]" if self.items else self.value
 
 
 def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping."""
+    """Yield the lines of a mapping, with comments."""
     pad = " " * indent
     for entry in entries:
         yield from (f"{pad}# {comment(text)}" for text in entry.above)
@@ -44,14 +46,14 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
 
 
 def scalar(text: str) -> str:
-    """Return a text as YAML: plain if every reader takes it for this text."""
+    """Return a text as YAML, without quotes if each reader of YAML reads the same text."""
     if _PLAIN.fullmatch(text) and not _YAML_WORDS.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def flow(values: Mapping[str, object]) -> str:
-    """Return a mapping on one line; the values are YAML already."""
+    """Return a mapping on one line; the values are already YAML."""
     return "{" + ", ".join(f"{scalar(key)}: {value}" for key, value in values.items()) + "}"
 
 
@@ -61,7 +63,7 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def comment(text: str) -> str:
-    """Return a text for a comment: one line, nothing that a terminal would obey, and not too long."""
+    """Return a text as a comment: one line, without control characters, of limited length."""
     one_line = " ".join(visible(text).split())
     return one_line if len(one_line) <= _MAX_COMMENT else f"{one_line[:_MAX_COMMENT]} ..."
 
@@ -69,6 +71,6 @@ def comment(text: str) -> str:
 def is_clean(text: str) -> bool:
     """Return whether a profile can hold a name from Slurm.
 
-    Bytes that are not UTF-8 have been replaced in it.
+    The reader of Slurm's output has replaced bytes that are not UTF-8 by U+FFFD.
     """
     return bool(text) and text.isprintable() and "\ufffd" not in text and len(text) <= 200

@@ -1,4 +1,4 @@
-"""The profile of a live cluster: keys for what Slurm shows, comments for what it does not."""
+"""The profile of a live cluster: keys for facts that Slurm shows, comments for the other facts."""
 
 import re
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min 
 
 
 def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
-    """Return the whole file."""
+    """Return the text of a new profile."""
     entries = [
         _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
         Entry("name", scalar(name)),
@@ -38,7 +38,7 @@ def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, tod
 
 
 def facts(cluster: LiveCluster) -> list[Entry]:
-    """Return what Slurm shows, as keys of a profile."""
+    """Return the facts that Slurm shows, as entries of a profile."""
     return [entry for entry in _facts(cluster) if entry.key or entry.above]
 
 
@@ -47,7 +47,7 @@ def _comments(*above: str) -> Entry:
 
 
 def _keys(**values: object) -> Iterator[Entry]:
-    """Yield the keys that are set, with their values."""
+    """Yield an entry for each value that is set."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
 
@@ -86,13 +86,15 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield reservations of this user; FLEX binds its jobs to neither nodes nor time."""
+    """Yield the reservations of this user. Jobs of a reservation with FLEX may use other nodes and times."""
     lists = {part.name: part.node_list for part in cluster.partitions}
-    lasting = cluster.setting("ResvOverRun").split(" ")[0] != "0"  # jobs may run on after the end
+    lasting = (
+        cluster.setting("ResvOverRun").split(" ")[0] != "0"
+    )  # whether jobs may run on after the end of a reservation
     entries = []
     for each in cluster.reservations or ():
         flags = {*each.flags}
-        moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # Slurm may give it other nodes
+        moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # whether Slurm may give it other nodes
         nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
         with_it = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
         until = each.end if flags.isdisjoint(_REPEATING_FLAGS) and not lasting else ""
@@ -108,7 +110,7 @@ def _select_type(cluster: LiveCluster) -> str:
 
 
 def _user(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield what holds for this user alone, if the cluster looks at it."""
+    """Yield the facts about this user, if a limit of the cluster depends on the user."""
     named = {group for partition in cluster.partitions for group in partition.groups}
     hosts = any(partition.submit_hosts for partition in cluster.partitions)
     enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
@@ -118,7 +120,7 @@ def _user(cluster: LiveCluster) -> Iterator[Entry]:
     default = next((each for each in accounts if each.is_default), None)
     qos = default.default_qos if default else ""
     if default and not qos and len(default.qos) == 1:
-        qos = default.qos[0]  # Slurm gives a job the only one
+        qos = default.qos[0]  # Slurm gives a job the only QOS of its account
     by_name: dict[str, dict[str, None]] = defaultdict(dict)
     for each in accounts:
         by_name[each.name] |= dict.fromkeys(filter(is_clean, each.qos))
@@ -139,7 +141,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
         return
     select = cluster.setting("SelectTypeParameters").upper()
     enforced = cluster.setting("EnforcePartLimits").lower()
-    # Without a database Slurm enforces nothing, whatever slurm.conf says.
+    # Without a database Slurm enforces no limit of accounting, whatever slurm.conf says.
     kept_in = cluster.setting("AccountingStorageType").rpartition("/")[2]
     accounting = (
         [] if kept_in in ("none", "(null)") else cluster.setting("AccountingStorageEnforce").split(",")
@@ -175,7 +177,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
             known.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
-    # A job that names no partition gets the first that fits: partitions for few people come last.
+    # A job that names no partition gets the first that fits, so partitions for few people come last.
     known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
     for each in known:
         partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
@@ -223,7 +225,7 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield defaults and limits of memory, of the partition or else of the cluster (slurm.conf(5))."""
+    """Yield the defaults and limits of memory, of the partition or else of the cluster: slurm.conf(5)."""
 
     def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
         return value or (None if other else count(cluster.setting(name)))
@@ -243,7 +245,7 @@ def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
-    """Return what jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
+    """Return how jobs of a higher tier on the same nodes preempt a job; Slurm is not asked about QOS."""
     mode = partition.preempt.lower()
     is_known = mode in ("requeue", "cancel", "suspend")
     higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
@@ -255,7 +257,7 @@ def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, ob
 
 
 def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
-    """Return the weights; "" where the dearest resource alone is paid for, or one that is not known here."""
+    """Return the weights of the partition; "" with MAX_TRES, or with weights of unknown resources."""
     if "MAX_TRES" in cluster.setting("PriorityFlags"):
         return ""
     try:
@@ -265,7 +267,7 @@ def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Return a list of names; "" if there are no names, or a profile can't hold them."""
+    """Return names as a list of YAML; "" without names, or if a profile can't hold a name."""
     return listed(names) if names and all(map(is_clean, names)) else ""
 
 
@@ -284,7 +286,7 @@ def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> I
         yield Entry("shapes", items=[_seen(shape, number, alike) for shape, number in kinds])
     for_all = {key: not same for key, same in alike.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
-        for_all["gres"] = True  # gres_types says it
+        for_all["gres"] = True  # gres_types says that there are no others
     yield from _details(kinds[0][0], for_all)
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
         if all(shape.certain for shape, _ in kinds):
@@ -306,7 +308,7 @@ def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape
         yield f"seen: {_seen(shape, number)}"
 
 
-_DETAILS = ("features", "gres", "disk")  # given for all nodes where they are the same on all
+_DETAILS = ("features", "gres", "disk")  # keys of the partition if all nodes have the same value
 
 
 def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
@@ -338,7 +340,7 @@ def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
 
 
 def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield those whose limits Slurm enforces (AccountingStorageEnforce of slurm.conf(5))."""
+    """Yield the QOS whose limits Slurm enforces: AccountingStorageEnforce of slurm.conf(5)."""
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
     named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
     if named and "limits" in enforced:
@@ -358,7 +360,7 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _user_comments(cluster: LiveCluster) -> Iterator[str]:
-    """Yield comments: another user may have other accounts."""
+    """Yield the user's accounts as comments, because another user may have other accounts."""
     if cluster.accounts is None:
         yield "Accounts and QOS: no database answered here (sacctmgr show assoc)."
     else:
@@ -372,14 +374,14 @@ def _user_comments(cluster: LiveCluster) -> Iterator[str]:
 
 
 def _machine_comments(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield comments: compute nodes may differ from this machine."""
+    """Yield the programs of this machine as comments, because compute nodes may differ."""
     options = cluster.plugin_options
     if options is None:
         yield "pyxis: not known; sbatch --help has --container-image where it is installed"
     elif "container-image=" in options:
         yield "pyxis: sbatch has --container-image (runtime: enroot)"
     else:
-        yield "pyxis: sbatch has no --container-image"  # a site may keep it for srun
+        yield "pyxis: sbatch has no --container-image"  # a site may offer it only to srun
     yield "On this machine (compute nodes may differ; look there: srun -N1 COMMAND):"
     for name, path in programs(environment):
         if path or name != "singularity":

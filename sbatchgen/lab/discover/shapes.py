@@ -1,4 +1,4 @@
-"""The kinds of nodes of a partition, with what jobs may use of them."""
+"""The kinds of nodes of a partition, with the resources that jobs may use."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,31 +10,33 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.gpu_nodes import of_node
 from sbatchgen.jobs.slurm.node import SlurmNode
 
-MAX_SHAPES = 6  # of a partition; if there are more, nodes that differ in details are one kind
-MEMORY_RATIO = 1.05  # how much memory differs within a kind: slurmd -C prints another number on each node
+MAX_SHAPES = 6  # kinds of nodes of a partition; with more, nodes that differ in details count as alike
+MEMORY_RATIO = (
+    1.05  # the largest ratio of memory within a kind, because slurmd -C prints another number on each node
+)
 
 _UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
 
 @frozen(kw_only=True)
 class Shape:
-    """What a node has, memory and disk in MiB."""
+    """The resources of a kind of nodes, with memory and disk in MiB."""
 
     cpus: int
     threads: int
-    memory: int  # of the smallest such node
-    largest: int  # of the largest
+    memory: int  # of the node with the least memory
+    largest: int  # memory of the node with the most
     gpus: int
-    types: tuple[tuple[str, int], ...]  # of its GPUs, with their numbers
-    untyped: int  # how many of them have no type
-    shards: int | None  # of each GPU; None if it has none, or not the same on each
-    gres: tuple[tuple[str, int], ...]  # generic resources apart from GPUs, with their numbers
+    types: tuple[tuple[str, int], ...]  # types of GPUs, each with the number of GPUs on a node
+    untyped: int  # how many GPUs have no type
+    shards: int | None  # shards of each GPU; None without shards, or if GPUs differ
+    gres: tuple[tuple[str, int], ...]  # other generic resources, with their counts
     disk: int
-    features: tuple[str, ...]  # what --constraint may name
-    certain: bool  # whether its GPUs are known to have no other types: it has registered, with its gres.conf
+    features: tuple[str, ...]  # features that --constraint may name
+    certain: bool  # whether the types of GPUs are known: the node has registered, with its gres.conf
 
 
-Kinds = Counter[Shape]  # each with the number of its nodes
+Kinds = Counter[Shape]  # the number of nodes of each kind
 
 
 def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> dict[str, Kinds]:
@@ -50,7 +52,7 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
 
 
 def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
-    """Return the kinds with their numbers, by falling numbers of GPUs; similar ones are one kind."""
+    """Return the kinds with their numbers of nodes, with most GPUs first; merge similar kinds."""
     kinds = _merged(kinds, _COMPARED_FIELDS, MEMORY_RATIO)
     if len(kinds) > MAX_SHAPES:
         kinds = _merged(kinds, _COMPARED_FIELDS[:-1], MEMORY_RATIO)
@@ -63,9 +65,9 @@ _COMPARED_FIELDS = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gr
 
 
 def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:
-    """Return kinds with those made one that have the `same`, and memory that differs by no more than `ratio`.
+    """Merge kinds with the same values of the fields `same` and memory that differs by at most `ratio`.
 
-    Such a kind has the smallest memory, the largest disk and all features: what one of its nodes may have.
+    A merged kind has the smallest memory, the largest disk and all features of its nodes.
     """
     key = attrgetter(*same)
     groups: dict[object, list[list[Shape]]] = defaultdict(list)
@@ -89,7 +91,10 @@ def _merged(kinds: Kinds, same: Sequence[str], ratio: float) -> Kinds:
 
 
 def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
-    """Return the shape of a node. `memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
+    """Return the shape of a node.
+
+    `memory`: Slurm gives jobs parts of the memory. `cpus`: Slurm gives jobs threads, not whole cores.
+    """
     types: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for gres in node.gres:
@@ -99,7 +104,7 @@ def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
             others[gres.name] += gres.count
     shards = {gpu.shards for gpu in of_node(node, {}).gpus}
     threads = node.threads_per_core
-    whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else a CPU is a core
+    whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else Slurm counts cores as CPUs
     free = node.memory - (node.memory_reserved if memory else 0)
     return Shape(
         cpus=node.cpus_usable,

@@ -1,4 +1,4 @@
-"""What Slurm says about its cluster, each question asked once; and what this machine, a login node, has."""
+"""The answers of Slurm about its cluster, each question asked once, and the programs of this machine."""
 
 import os
 import platform
@@ -31,34 +31,36 @@ _FAST_MBIT = 25_000
 class LiveCluster:
     """A cluster as Slurm describes it to this user."""
 
-    settings: Mapping[str, str]  # of slurm.conf; empty if Slurm did not show them
+    settings: Mapping[str, str]  # slurm.conf; empty if Slurm did not show it
     partitions: list[SlurmPartition]
-    nodes: list[SlurmNode]  # with nodes for later (FUTURE)
+    nodes: list[SlurmNode]  # also those in state FUTURE
     qos: Mapping[str, Qos] | None  # by name; None if no database answered
     user: str
     host: str
     groups: tuple[str, ...]  # of the user
-    licenses: Mapping[str, int] | None  # with their numbers; None if Slurm did not say
+    licenses: Mapping[str, int] | None  # licenses with their counts; None if Slurm did not say
     reservations: list[SlurmReservation] | None  # open to the user; None if Slurm did not say
-    topology: Mapping[str, str]  # its kind, and the nodes of the largest leaf switch, by the keys of profiles
+    topology: Mapping[
+        str, str
+    ]  # by the keys of profiles: the plugin, and the nodes of the largest leaf switch
     accounts: list[Account] | None  # of the user; None if no database answered
-    # Of plugins, with = at the end if they take a value; None if sbatch did not list them
+    # options of plugins, with = at the end if they take a value; None if sbatch did not list them
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:
-        """Return a setting; "" if it is not set, or not known."""
+        """Return a setting of slurm.conf; "" if the setting is not set or not known."""
         return self.settings.get(name, "")
 
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
-    """Ask the Slurm of this machine; raise SlurmError if that does not answer."""
-    shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
+    """Ask the Slurm of this machine about its cluster; raise SlurmError if Slurm does not answer."""
+    shown = _shown(partitions, environment)  # asked first, because its error says that there is no Slurm
     settings = config(environment)
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without a name
+    except KeyError:  # the user has no name on this machine
         user = ""
-    names = answer_if_any(["id", "-Gnz"], environment) or ""  # of groups, which may have blanks
+    names = answer_if_any(["id", "-Gnz"], environment) or ""  # names of groups may have blanks
     groups = tuple(filter(None, names.split("\0")))
     charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
     reserved = reservations(environment)
@@ -82,7 +84,7 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
 
 
 def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
-    """Return what Slurm shows; nothing where it hides that from users."""
+    """Return the partitions or nodes that Slurm shows; [] if Slurm hides them from this user."""
     try:
         return read(environment)
     except PrivateDataError:
@@ -90,7 +92,7 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the options that `sbatch --help` lists after its own."""
+    """Return the options of plugins that `sbatch --help` lists; None if sbatch does not answer."""
     shown = answer_if_any(["sbatch", "--help"], environment)
     if shown is None:
         return None
@@ -99,27 +101,27 @@ def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each program that runs containers, with its path; "" if it is not here."""
+    """Yield each program that runs containers, with its path; "" if the program is not on PATH."""
     for name in ("apptainer", "singularity", "enroot"):
         yield name, search_path.find(name, environment)
 
 
 def conda_roots(environment: Mapping[str, str]) -> list[str]:
-    """Return the installations of conda."""
+    """Return the root folders of conda on this machine."""
     conda = environment.get("CONDA_EXE") or search_path.find("conda", environment)
     named = [str(Path(conda).parent.parent)] if conda else []
     return [*dict.fromkeys([*named, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
 
 
 def modules(environment: Mapping[str, str]) -> str:
-    """Return the program that provides `module`; "" if there is no such program."""
+    """Return the name of the program that `module` calls; "" if there is no such program."""
     if version := environment.get("LMOD_VERSION"):
         return f"Lmod {version}"
     return "environment modules" if environment.get("MODULESHOME") or environment.get("LMOD_CMD") else ""
 
 
 def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
-    """Return interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
+    """Return the interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""The file of a profile with its cluster's values, edited where they are; every other byte stays."""
+"""The update of a profile's file: values are replaced in their places, and every other byte stays."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ import yaml
 from sbatchgen.lab.discover.comparison import Difference
 from sbatchgen.lab.discover.entries import Entry, lines, scalar
 
-_Edit = tuple[int, int, str]  # start and end in the text, and what replaces it
+_Edit = tuple[int, int, str]  # start and end in the text, and the new text
 
 
 def updated(text: str, differences: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
-    """Return the file with the cluster's values, and the differences that only a person can mend."""
+    """Return the text with the cluster's values, and the differences that only a person can edit."""
     line_break = "\r\n" if "\r\n" in text else "\n"
     text += "" if text.endswith("\n") else line_break
-    root = yaml.compose(text, Loader=yaml.SafeLoader)  # whose marks count characters, not bytes
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # its marks count characters, not bytes
     edits: list[tuple[int, _Edit]] = []  # each with its depth
     by_hand = []
     for difference in differences:
@@ -26,17 +26,17 @@ def updated(text: str, differences: Sequence[Difference], *, today: str) -> tupl
             by_hand.append(difference)
     if edits and (edit := _edit(text, root, ("checked",), Entry("checked", today))):
         edits.insert(0, (1, edit))
-    # From the end of the file to its start; of new keys at one place, the keys of the outer mapping first.
+    # From the end of the file to its start. At the same place, keys of an outer mapping come first.
     for _, (start, end, new) in sorted(edits, key=lambda item: (-item[1][0], item[0])):
         text = text[:start] + new.replace("\n", line_break) + text[end:]
     return text, by_hand
 
 
 def _edit(text: str, node: yaml.Node | None, path: Sequence[str], live: Entry | None) -> _Edit | None:
-    """Return the edit that gives a key the cluster's value; None if no edit is safe."""
+    """Return the edit that writes the cluster's value of a key; None if no edit is safe."""
     for key in path:
         if not isinstance(node, yaml.MappingNode) or text[node.start_mark.index] == "&":
-            return None  # an anchor may be used elsewhere too
+            return None  # an alias may use the anchor elsewhere
         value = next((value for name, value in node.value if name.value == key), None)
         if value is None:
             return _insertion(text, node, live) if live and key == path[-1] else None
@@ -56,7 +56,7 @@ def _replacement(text: str, old: yaml.Node, live: Entry) -> _Edit | None:
 
 
 def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
-    """Insert after the last key of a mapping."""
+    """Return the edit that inserts a key after the last key of a mapping."""
     if mapping.flow_style:
         end = mapping.end_mark.index - 1
         inner = text[mapping.start_mark.index + 1 : end].strip()
@@ -67,7 +67,7 @@ def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
 
 
 def _end(node: yaml.Node) -> int:
-    """Return where a value ends; the mark of a block is after the comments that follow it."""
+    """Return the offset of the end of a value, because the mark of a block also spans comments after it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return max(map(_end, last if isinstance(last, tuple) else [last]))  # an alias ends at its anchor

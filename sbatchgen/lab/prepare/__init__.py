@@ -1,1 +1,1 @@
-"""What a job needs, made before it holds GPUs."""
+"""Data and images, prepared before a job holds GPUs."""

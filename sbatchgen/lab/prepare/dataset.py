@@ -26,7 +26,7 @@ MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST; return what was done, in a line.
+    """Draw digits into the four files of MNIST; return a line that says so.
 
     Raises DocumentError if the files can't be written.
     """
@@ -38,10 +38,10 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
-    """Download the four files that are not there yet; each is checked before it gets its name.
+    """Download the files of MNIST that `folder` lacks. A file is checked before it gets its name.
 
-    Raises OSError: the folder can't be made, or a file can't be written; DocumentError: no mirror has the
-    right file.
+    Raises OSError if the folder can't be made or a file can't be written, and DocumentError if no mirror has
+    the right file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in FILES.items():

@@ -1,6 +1,6 @@
-"""Handwriting-like digits in MNIST's own file format, for tests and machines without a network.
+"""Digits in handwriting, in the file format of MNIST, for tests and machines without a network.
 
-The same numbers give the same bytes.
+The same counts and seed give the same bytes.
 """
 
 import itertools
@@ -23,7 +23,7 @@ Stroke = list[Point]
 
 
 def _arc(x: float, y: float, rx: float, ry: float, *turn: float) -> Stroke:
-    """Return part of an ellipse, from one angle to another; in degrees, 0 to the right, 90 downwards."""
+    """Return an arc of an ellipse between two angles in degrees; 0 is to the right, 90 is down."""
     start, stop = turn
     angles = [math.radians(start + (stop - start) * i / 16) for i in range(17)]
     return [(x + rx * math.cos(a), y + ry * math.sin(a)) for a in angles]
@@ -79,7 +79,7 @@ def _dots(strokes: list[Stroke], gap: float) -> list[Point]:
 
 
 def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> None:
-    """Press a soft round pen on each dot (in pixels); the darkest touch of a pixel stays."""
+    """Press a soft round pen of `radius` pixels on each dot; a pixel keeps its darkest ink."""
     for x, y in dots:
         left, top = int(x - radius), int(y - radius)
         if left < 0 or top < 0 or x + radius >= SIDE - 1 or y + radius >= SIDE - 1:
@@ -98,7 +98,7 @@ def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> No
 
 
 def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytearray:
-    """Return one digit, turned, slanted, bent and shifted, with noise: 28x28 uint8 row by row, 0 is paper."""
+    """Return a digit as 28x28 uint8 by rows, 0 is paper: turned, slanted, bent and shifted, with noise."""
     uniform = rng.uniform
     begin = int(rng.random() * (len(noise) - PIXELS))
     canvas = bytearray(noise[begin : begin + PIXELS])
@@ -121,10 +121,7 @@ def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytea
 
 
 def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
-    """Return the two IDX files of one part.
-
-    Images (count, 28, 28) uint8 and labels (count,) uint8 in 0..9.
-    """
+    """Return two IDX files: images (count, 28, 28) uint8 and labels (count,) uint8 in 0..9."""
     rng = random.Random(seed)  # noqa: S311 - pictures, not secrets
     noise = bytes(min(255, int(abs(rng.gauss(0, 28)))) for _ in range(1 << 16))
     dots = {digit: [_dots(strokes, 0.11) for strokes in ways] for digit, ways in SHAPES.items()}
@@ -136,7 +133,10 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
 
 
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
-    """Make the four files, if they are not there, and say so; FileExistsError if one holds something else."""
+    """Write the four files that `folder` lacks; return a line that says so.
+
+    Raises FileExistsError if a file of such a name holds other data.
+    """
     wanted: dict[Path, bytes] = {}
     for part, count in (("train", train), ("test", test)):
         for name, data in zip(FILES[part], make(count, seed=f"{part}-{seed}"), strict=True):

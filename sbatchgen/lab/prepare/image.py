@@ -1,4 +1,4 @@
-"""An image for Apptainer or Enroot, prepared by their own commands before a job holds GPUs."""
+"""The preparation of an image by Apptainer or Enroot themselves, before a job holds GPUs."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ from sbatchgen.base.machine.temporary import lock_of, temporary_folder
 from sbatchgen.base.quoting import word, words
 from sbatchgen.jobs.runtimes.base import ImageTool
 
-ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no room
+ENOUGH = 1 << 30  # bytes; a failed image most likely found no room in a folder with fewer left
 
 
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
-    """Have a program make an image, which gets its name when it is whole.
+    """Run a program that makes an image; the image gets its name when it is complete.
 
-    Raises CommandLineError: there is no such source; DocumentError: the program is absent or failed, or the
-    file is there already.
+    Raises CommandLineError if there is no such source, and DocumentError if the program is missing or fails,
+    or if the target exists and `force` is not set.
     """
     uri, (program, *verb) = tool.uri(source), tool.words
     if not search_path.find(program, os.environ) and tool.older and search_path.find(tool.older, os.environ):
@@ -46,7 +46,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """Yield a name for a new file on the same file system; what has it at the end is removed."""
+    """Yield a path for a new file on the file system of `target`; remove the file at the end."""
     opened = contextlib.ExitStack()
     try:
         folder = opened.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
@@ -73,12 +73,12 @@ def _run(
 
     def pass_on(number: int, _: FrameType | None) -> None:
         came.append(number)
-        if process:  # Ctrl-C reaches the program too, a signal to this process alone does not
+        if process:  # Ctrl-C also reaches the program, but another signal only this process
             process.kill() if len(came) > 1 else process.terminate()
 
     with _handled_by(pass_on):
         process = child.begin(command, os.environ, stdout=2, keep_open=[lock])
-        if came:  # while it was being started
+        if came:  # the signal came while the program was started
             process.terminate()
         status = process.wait()
     if came:
@@ -92,7 +92,7 @@ def _run(
 
 
 def _full(tool: ImageTool, target: Path) -> str:
-    """Return a fix that names a folder without room that the program writes into."""
+    """Return a fix that names a full folder into which the program writes; "" without such a folder."""
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),
@@ -108,7 +108,7 @@ def _full(tool: ImageTool, target: Path) -> str:
 
 @contextlib.contextmanager
 def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have this function called for the signals that would end this process."""
+    """Call `function` for the signals that would end this process, until the end of the block."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}
     for number in before:
