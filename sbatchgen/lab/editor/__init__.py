@@ -1,1 +1,1 @@
-"""What an editor asks of a script, a job or a profile while somebody writes it: `server` answers it."""
+"""The language server: findings, notes and choices for scripts, jobs and profiles in an editor."""

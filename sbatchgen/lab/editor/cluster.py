@@ -1,4 +1,4 @@
-"""A cluster for somebody who writes a script: its limits with their places, and names to choose from."""
+"""A cluster for an editor: its limits with their places in the profile, and names to choose from."""
 
 import json
 import re
@@ -19,27 +19,27 @@ from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import short
 
-MAX_PARTITIONS = 8  # partitions of which a limit is shown
+MAX_PARTITIONS = 8  # partitions whose limits are shown
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
 @frozen(kw_only=True)
 class ClusterFacts:
-    """A profile, and where each of its keys is written."""
+    """A profile, with the place of each key."""
 
     document: Document[Profile]
-    folder: Path  # the folder of the script or job, to which places are relative
+    folder: Path  # the folder of the script or job; places are shown relative to it
 
     @property
     def profile(self) -> Profile:
-        """The facts."""
+        """The facts of the profile."""
         return self.document.value
 
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
-        """Return lines of Markdown: what this cluster says of an option of sbatch, by its long name.
+        """Return lines of Markdown about an option of sbatch, by its long name: the cluster's limits for it.
 
-        Values of --partition and --qos have facts of their own. Of `partitions`, those that the job names,
-        limits are shown; without any, of the default one, or of all.
+        For --partition and --qos, the lines are about the partitions or the QOS in `value`. For other options
+        they are about `partitions`, which the job names, else about the default partition, else about all.
         """
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]
@@ -58,7 +58,7 @@ class ClusterFacts:
         return lines
 
     def names(self, option: str, partitions: Iterable[str] = ()) -> dict[str, str]:
-        """Return the values that an option may have here, each with what it is."""
+        """Return the values that an option may have on this cluster, each with a short description."""
         profile = self.profile
         if option in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             gpus = {
@@ -82,7 +82,7 @@ class ClusterFacts:
         return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
     def source(self, key: str) -> str:
-        """Return the page that says the value of a key: of the source that names it most closely."""
+        """Return the web address of the source that names a key most closely; "" for none."""
         naming = [
             (len(above), source.at.url)
             for source in self.profile.sources
@@ -92,7 +92,7 @@ class ClusterFacts:
         return max(naming, default=(0, ""))[1]
 
     def _written(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
-        """Yield a line for each key that is written below `above` and has such a name."""
+        """Yield a line of Markdown for each key below `above` whose name matches `pattern`."""
         shown = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
             if match := shown.fullmatch(path):
@@ -107,7 +107,7 @@ class ClusterFacts:
                 yield f"- `{_plain(name)}: {_plain(value)}`{text} ({_plain(where)}{documented})"
 
     def _value(self, above: str, path: str) -> Any:
-        """Return the value of a path of keys, of which the first names a record in a mapping."""
+        """Return the value of the key `path`, below `above` such as `partitions.NAME.`."""
         value: Any = self.profile
         if above:
             kind, name = above[:-1].split(".", 1)
@@ -119,5 +119,5 @@ class ClusterFacts:
 
 
 def _plain(text: str) -> str:
-    """Return a value of a profile inside of backticks."""
+    """Return a text that Markdown can have between backticks."""
     return visible(text).replace("`", "'")

@@ -1,6 +1,7 @@
-"""The keys of YAML around a cursor, found by indentation: a file that somebody writes is rarely whole.
+"""The cursor in a file of YAML: the keys around it, by their indentation.
 
-Also what an editor gets: a text about the word under the cursor, and what may be written there.
+A parser of YAML does not help, because a file that is being written is rarely complete. The module also has
+the answers to an editor: notes and choices.
 """
 
 import re
@@ -16,16 +17,16 @@ ITEM = "[]"  # an item of a list, in a path
 
 
 class Cursor(NamedTuple):
-    """Where a cursor is."""
+    """The place of a cursor in YAML."""
 
-    path: tuple[str, ...]  # the keys above it; ITEM for an item of a list
-    key: str  # the key whose value it is in; "" where a key is written
-    word: str  # what is written of the word before it
-    column: int  # where this word starts, from 1
+    path: tuple[str, ...]  # the keys above the cursor; ITEM for an item of a list
+    key: str  # the key in whose value the cursor is; "" if a key is being written
+    word: str  # the beginning of the word, up to the cursor
+    column: int  # the column at which the word starts, from 1
 
 
 def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
-    """Return where a cursor is; lines and columns count from 1."""
+    """Return the place of a cursor; lines and columns count from 1."""
     before = lines[line - 1][: column - 1]
     shape = _LINE.match(before)
     assert shape is not None  # noqa: S101 - it matches every line
@@ -39,26 +40,27 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 
 
 def _above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
+    """Return the keys above a place: each line upwards whose dash or key is further left than the last."""
     path: list[str] = []
-    dash, key = indent, indent + in_list  # the items of a list may start where its key does
+    dash_below, key_below = indent, indent + in_list  # a key and the dashes of its list may have one indent
     for text in reversed(lines):
         shape = _LINE.match(text)
         if not shape or not text.strip() or text.lstrip().startswith("#"):
             continue
-        start, width, name = len(shape["indent"]), len(shape["items"]), (shape["key"] or "").strip()
-        if width and start < dash:
-            path[:0] = [ITEM, name] if name and start + width < key else [ITEM]
-            dash, key = start, start + 1
-        elif not width and name and start < key:
+        start, dashes, name = len(shape["indent"]), len(shape["items"]), (shape["key"] or "").strip()
+        if dashes and start < dash_below:
+            path[:0] = [ITEM, name] if name and start + dashes < key_below else [ITEM]
+            dash_below, key_below = start, start + 1
+        elif not dashes and name and start < key_below:
             path[:0] = [name]
-            dash = key = start
-        if key <= 0:
+            dash_below = key_below = start
+        if key_below <= 0:
             break
     return path
 
 
 def _inside(path: list[str], key: str, text: str) -> tuple[list[str], str]:
-    """Follow the brackets of a line, as in {nodes: 2, mem: 4G}."""
+    """Return the path and the key after the brackets of a line, such as {nodes: 2, mem: 4G}."""
     outer: list[tuple[list[str], str]] = []
     word = ""
     for match in _TOKEN.finditer(text):
@@ -88,21 +90,21 @@ class Note(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Something that may be written at the cursor."""
+    """A text that may be written at the cursor."""
 
-    text: str  # what is written
+    text: str  # the text to write
     kind: str  # "option", "key", "value" or "rule"
-    about: str = ""  # what it is, in a line
-    common: bool = False  # whether it is shown before the others
+    about: str = ""  # a description in a line
+    common: bool = False  # whether an editor shows the choice before the others
 
 
 class Choices(NamedTuple):
-    """All that may be written, and the column of what they replace, up to the cursor."""
+    """All choices, and the column at which the text starts that a choice replaces, up to the cursor."""
 
     column: int = 1
     items: tuple[Choice, ...] = ()
 
 
 def starting(choices: Iterable[Choice], start: str, column: int) -> Choices:
-    """Return the choices that start so."""
+    """Return the choices that begin with `start`."""
     return Choices(column, tuple(choice for choice in choices if choice.text.startswith(start)))

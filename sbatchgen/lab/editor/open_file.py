@@ -1,4 +1,4 @@
-"""A file in an editor, of any kind: its findings, and the answers about a place in it."""
+"""A file that is open in an editor: its findings, notes and choices."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,16 +37,16 @@ _LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")
 
 @dataclass(kw_only=True)
 class OpenFile:
-    """A file as an editor has it."""
+    """A file with the text of the editor."""
 
-    path: Path  # the file, which need not exist
-    text: str  # what the editor has of it
-    settings: Settings  # what counts for scripts in its folder
+    path: Path  # the path of the file, which need not exist
+    text: str  # the text in the editor, saved or not
+    settings: Settings  # the cluster and the policy for scripts in its folder
     environment: Mapping[str, str]  # for the search of profiles
 
     @cached_property
     def kind(self) -> str:
-        """What it is: "script", "document", "job", "settings", "profile", or "" for all other files."""
+        """The kind of file: "script", "document", "job", "settings", "profile", or "" for all others."""
         if self.path.suffix in DOCUMENTS:
             return "document"
         kind = kind_of(self.path, self.text.encode("utf-8", "surrogatepass"))
@@ -56,11 +56,11 @@ class OpenFile:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines."""
+        """The lines of the text."""
         return self.text.split("\n")
 
     def findings(self, *, saved: bool) -> list[Finding]:
-        """Return what is wrong, each with its place; `saved`: also what takes longer than a key's stroke."""
+        """Return the findings with their places; `saved`: also findings that take longer than a keystroke."""
         try:
             return [*self._findings(saved=saved)]
         except SbatchgenError as error:
@@ -83,14 +83,14 @@ class OpenFile:
             yield from map(self._placed, wrong)
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return what there is to say of the word at a place."""
+        """Return a text about the word at a place; None if there is nothing to say."""
         if self.kind == "script":
             findings = findings_of(self._source, self.settings)
             return scripts.note(self._script, self.cluster, line, column, findings)
         return self._yaml.note(line, column) if self._yaml else None
 
     def choices(self, line: int, column: int) -> Choices:
-        """Return what may be written at a place."""
+        """Return the choices at a place."""
         if self.kind == "script":
             return scripts.choices(self._script, self.cluster, line, column)
         if self._yaml:
@@ -108,12 +108,12 @@ class OpenFile:
 
     @cached_property
     def cluster(self) -> ClusterFacts | None:
-        """The cluster that it is about, or of; None if it names none or that can't be read."""
+        """The cluster that this file describes or names; None without a profile that can be read."""
         known = self.settings.profile
         document: Document[Any] | None = Document(known, self.settings.places) if known else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
-            with suppress(SbatchgenError):  # what is typed may be wrong for now: then the saved file
+            with suppress(SbatchgenError):  # the text may be wrong while it is typed: then the saved file
                 file = self._places.profile(beside(self.path, named[1])) if named else self.path
                 document = read_document(file, Profile, text)
                 break
@@ -125,7 +125,7 @@ class OpenFile:
         if record is None:
             return None
         values: Sequence[Setting] = []
-        with suppress(SbatchgenError):  # none while the job is wrong
+        with suppress(SbatchgenError):  # a wrong job has no values
             values = [*settings(self._request)] if self.kind == "job" else []
         return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=values)
 
@@ -150,7 +150,7 @@ class OpenFile:
         )  # fmt: skip
 
     def _placed(self, finding: Finding) -> Finding:
-        """Return a finding with its line; one about another file is at the first line, and names the file."""
+        """Return a finding with its line. A finding about another file gets line 1 and names that file."""
         at = finding.problem.at
         match = _LINE_AND_COLUMN.search(at)
         if match and at.startswith(f"{self.path}:"):

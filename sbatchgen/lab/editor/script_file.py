@@ -1,4 +1,4 @@
-"""A script in an editor: what its options mean, here and on this cluster, and which may be written."""
+"""A script in an editor: the meanings and limits of its options, and the choices at a place."""
 
 import re
 from collections.abc import Iterable
@@ -35,15 +35,15 @@ WORDS = {
 _DIRECTIVE = "#SBATCH"
 _VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
 _RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
-_LAST_VALUE = re.compile(r"[^,&|]*$")  # of several values
+_LAST_VALUE = re.compile(r"[^,&|]*$")  # in a list of values
 _COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
 
 
 @cache
 def meanings() -> dict[str, str]:
-    """Return what each option of sbatch means, by its long name."""
+    """Return the meaning of each option of sbatch, by its long name."""
     known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
-    # of options that a job's `options` lack
+    # The file has the options of sbatch that `options` of a job lacks.
     lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
     rows = (row.split(maxsplit=1) for row in lines)
     return known | {name: text for name, text in rows}  # noqa: C416
@@ -52,7 +52,7 @@ def meanings() -> dict[str, str]:
 def note(
     script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
 ) -> Note | None:
-    """Return what there is to say of the word at a place: its option, and the rules that it breaks."""
+    """Return a text about the option at a place and the rules that it breaks; None without any."""
     texts, at = [], None
     for use in script.uses:
         place = script.at_use(use)
@@ -75,7 +75,7 @@ def note(
 def option_text(
     name: str, spec: Spec | None, value: str, cluster: ClusterFacts | None, partitions: Iterable[str]
 ) -> str:
-    """Return what an option of sbatch means, and the limits of the cluster for it."""
+    """Return a text about an option of sbatch: its meaning, and the limits of the cluster."""
     short = f" (`-{spec.short}`)" if spec and spec.short else ""
     lines = [f"**--{name}**{short}: {meanings().get(name, 'An option of a plugin of the site.')}"]
     if cluster and (limits := cluster.limits(name, value, partitions)):
@@ -84,7 +84,7 @@ def option_text(
 
 
 def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: int) -> Choices:
-    """Return what may be written at a place: options, their values, rules in a comment."""
+    """Return the choices at a place: options, values of an option, or rules in a comment."""
     before = script.lines[line - 1][: column - 1]
     if comment := _RULE.search(before):
         start = comment["start"].upper()
@@ -112,7 +112,7 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
 def values(
     name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
 ) -> Choices:
-    """Return what an option of sbatch may have as a value; of several, for the last."""
+    """Return the choices for the value of an option; in a list of values, for the last value."""
     last = _LAST_VALUE.search(written)
     start = last[0] if last else ""
     known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})

@@ -1,4 +1,4 @@
-"""The language server: what an editor asks over stdin and stdout, in the words of its protocol."""
+"""The language server, which answers an editor over stdin and stdout: Language Server Protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -32,17 +32,17 @@ _KINDS = {
 
 
 class Server(LanguageServer):
-    """A language server of sbatch scripts, jobs and profiles, for the cluster that the command line names."""
+    """A language server for scripts, jobs and profiles, with the cluster of the command line."""
 
     def __init__(self, profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
         super().__init__("sbatchgen", __version__)
         self.profile = profile
         self.slurm = slurm
         self.environment = environment
-        self.settings: dict[Path, Settings] = {}  # by folder, with the profile and sbatchgen.yaml there
+        self.settings: dict[Path, Settings] = {}  # by folder, read from the profile and sbatchgen.yaml there
 
     def file(self, uri: str) -> OpenFile:
-        """Return a file as the editor has it."""
+        """Return a file with the text of the editor."""
         path = Path(to_fs_path(uri) or "unnamed.slurm")
         text = self.workspace.get_text_document(uri).source
         return OpenFile(
@@ -50,7 +50,7 @@ class Server(LanguageServer):
         )
 
     def _settings_of(self, folder: Path) -> Settings:
-        """Return what counts for scripts in a folder; without a cluster, if that can't be read."""
+        """Return the settings for scripts in a folder; settings without a cluster if they can't be read."""
         if folder not in self.settings:
             try:
                 places = Places(folder, self.environment)
@@ -70,7 +70,7 @@ class Server(LanguageServer):
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
-        """Return a finding as the protocol has it."""
+        """Return a finding as a diagnostic of the protocol."""
         place, problem = finding.place, finding.problem
         return types.Diagnostic(
             range=self.range(file.lines, place.line, place.column, place.end),
@@ -81,20 +81,20 @@ class Server(LanguageServer):
         )
 
     def range(self, lines: Sequence[str], line: int, column: int, end: int) -> types.Range:
-        """Return a part of a line in the editor's units; `end` 0 is the end of the line."""
+        """Return a part of a line in the editor's units of columns; `end` 0 is the end of the line."""
         text = lines[line - 1].removesuffix("\r")
         first, last = (types.Position(line - 1, at - 1) for at in (column, end or len(text) + 1))
         return self.workspace.position_codec.range_to_client_units(lines, types.Range(first, last))
 
     def place(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
-        """Return line and column of a position, from 1."""
-        asked = types.Position(position.line, position.character)  # which the codec may change
+        """Return the line and the column of a position, counted from 1."""
+        asked = types.Position(position.line, position.character)  # a copy, because the codec may change it
         at = self.workspace.position_codec.position_from_client_units(file.lines, asked)
         return at.line + 1, at.character + 1
 
 
 def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
-    """Answer an editor until it ends."""
+    """Answer an editor until it closes the connection."""
     server = Server(profile, slurm, environment)
     for name, answer in (
         (types.TEXT_DOCUMENT_DID_OPEN, _saved),
@@ -113,7 +113,7 @@ def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]
 
 
 def _saved(server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
-    server.settings.clear()  # files that they were read from may have changed
+    server.settings.clear()  # their files may have changed
     server.publish(event.text_document.uri, saved=True)
 
 
@@ -170,7 +170,7 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
 def _finding_actions(
     server: Server, uri: str, file: OpenFile, finding: Finding
 ) -> Iterator[types.CodeAction]:
-    """Yield the safe fix of a finding, and the comment that turns its rule off."""
+    """Yield the safe fix of a finding, and the edit that adds a comment to turn its rule off."""
     kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
         title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"

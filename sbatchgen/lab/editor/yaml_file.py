@@ -1,4 +1,4 @@
-"""A job or a profile in an editor: what its keys mean, where values are from, and what may be written."""
+"""A job or a profile in an editor: the meanings of its keys, the origins of values, and the choices."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ _OPTION_RECORDS = (SbatchOptions, ModeSettings)
 
 @frozen(kw_only=True)
 class YamlFile:
-    """A job or a profile."""
+    """A job or a profile that is open in an editor."""
 
     record: Any  # JobSpec or Profile
     lines: Sequence[str]
-    cluster: ClusterFacts | None  # the cluster that it is about, or of
-    # the values of the resolved job; empty for a profile, and while the job is wrong
+    cluster: ClusterFacts | None  # the cluster that the file describes or names
+    # the values of the resolved job; empty for a profile and for a wrong job
     settings: Sequence[Setting] = ()
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return what there is to say of the key at a place, or of that whose value is there."""
+        """Return a text about the key at a place, or about the key of the value there; None without a key."""
         text = self.lines[line - 1]
         while column > 1 and _WORD.fullmatch(text[column - 2]):
             column -= 1
@@ -67,7 +67,7 @@ class YamlFile:
         return Note("\n\n".join(filter(None, texts)), line, column, end)
 
     def choices(self, line: int, column: int, profiles: Iterable[str]) -> Choices:
-        """Return what may be written at a place: keys, or values of a key."""
+        """Return the choices at a place: keys, or values of a key."""
         at = cursor(self.lines, line, column)
         kind, _ = _follow(self.record, at.path)
         if not at.key and at.path[-1:] != (ITEM,):
@@ -88,7 +88,7 @@ class YamlFile:
 
 
 def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
-    """Return the type of the value that a path of keys leads to, and its key; None if it is unknown."""
+    """Return the type of the value at a path of keys, and the field of its key; None if unknown."""
     key: Field[Any] | None = None
     for name in path:
         kind = without_none(kind)
@@ -125,7 +125,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 
 def _origin(setting: Setting) -> str:
-    """Return where a value of the resolved job is from, and what it replaces."""
+    """Return a text about the origin of a value, and the values that it replaces."""
     lines = [f"Here `{setting.value}`, by the {setting.by}: {setting.at}"]
     lines += [f"- replaces `{other.value}` of the {other.by}: {other.at}" for other in setting.overrode]
     return "\n".join([*lines, *(f"- documented: <{url}>" for url in setting.documented)])

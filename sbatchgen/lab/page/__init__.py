@@ -1,4 +1,4 @@
-"""A page for a centre's documentation: the form of a job, its script and findings, all in the browser.
+"""The page for a centre's documentation: the form of a job, its script and findings, all in the browser.
 
-`files/` has the page: HTML, JavaScript, and what Python needs in a browser.
+`files/` holds HTML, JavaScript, and the modules that Python needs in a browser.
 """

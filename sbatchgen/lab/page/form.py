@@ -1,4 +1,4 @@
-"""Profiles -> the form of the page, as data: its fields with their help, and what each cluster has."""
+"""The form of the page as data: its fields with their help, and the facts of each cluster."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,18 +11,20 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.modes import MODES, Mode
 from sbatchgen.jobs.runtimes import RUNTIMES
 
-# The fields that are always there, in this order; `files/strings.yaml` has their labels.
+# The fields that the form always shows, in this order; `files/strings.yaml` has their labels.
 MAIN = (
     *("partition", "nodes", "gpus_per_node", "gres", "time", "launcher", "runtime"),
     *("image", "conda_env", "venv", "uv_project", "edf", "trainer", "account", "qos", "job_name"),
 )
-# What only submit takes, or a page can't know.
+# Options that only submit takes, or whose values a page can't know.
 _HIDDEN_OPTIONS = ("profile", "snapshot_dir")
-OWN_TRAINER = "train.py"  # of a form at first, where the centre's copy of the bundled trainer is not known
+OWN_TRAINER = (
+    "train.py"  # the first value of the form, if the centre's copy of the bundled trainer is not known
+)
 
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
-    """Return all that the page knows; of the profiles the first is shown first."""
+    """Return the data of the page; the page shows the first profile first."""
     rank = {name: place for place, name in enumerate(MAIN)}
     options = [option for option in parameters() if option.name not in _HIDDEN_OPTIONS]
     options.sort(key=lambda each: rank.get(str(each.name), len(MAIN)))

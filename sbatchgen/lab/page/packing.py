@@ -1,4 +1,4 @@
-"""Packing of what a browser needs of Python, by Node.js: it says how far it is, and has an end."""
+"""The packing of Python for a browser by Node.js, with messages of its progress and a time limit."""
 
 import os
 import select
@@ -11,18 +11,19 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine import child
 from sbatchgen.lab.page.site import FILES
 
-SMALLER_S = 120.0  # a page that is complete is made smaller until then, from the start
-GIVE_UP_S = 600.0  # a page takes 20 s of a CPU
-SILENT_S = 20.0  # after so long without news it is said that the work continues
+SMALLER_S = 120.0  # from the start; until then a complete page is made smaller
+GIVE_UP_S = 600.0  # from the start; a page takes 20 s of a CPU
+SILENT_S = 20.0  # without a message of Node.js, after which `note` says that the work continues
 _WHAT = "Node.js could not make the page"
 
 Note = Callable[[str], object]
 
 
 def pack(packing_list: Path, note: Note) -> None:
-    """Write the files of a packing list (see pack.mjs), and report progress; raise DocumentError on failure.
+    """Write the files of a packing list (see pack.mjs), and `note` the progress.
 
-    A busy machine is not waited for: what is left then is larger, and the next call continues.
+    On a busy machine some files stay larger than they could be, and the next call continues with them.
+    Raises DocumentError if Node.js fails or is too slow.
     """
     errors = packing_list.with_name("errors")
     try:
@@ -55,7 +56,7 @@ def pack(packing_list: Path, note: Note) -> None:
 
 
 def _follow(said: IO[bytes], note: Note) -> tuple[bool, bool, str]:
-    """Show what is said until its end; return whether that is late, whether all is there, and the last."""
+    """Note each line of Node.js; return whether it was too slow, whether all files exist, its last line."""
     started = time.monotonic()
     is_complete, last = False, "starts"
     for line in _lines(said):
@@ -73,7 +74,7 @@ def _follow(said: IO[bytes], note: Note) -> tuple[bool, bool, str]:
 
 
 def _lines(said: IO[bytes]) -> Iterator[str]:
-    """Yield each line as it comes, and an empty one whenever there was none for a while."""
+    """Yield each line when it comes, and an empty line after SILENT_S seconds without a line."""
     rest = b""
     while True:
         if not select.select([said], [], [], SILENT_S)[0]:

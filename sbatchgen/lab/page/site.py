@@ -1,6 +1,6 @@
-"""What a centre says about its page, a small YAML file; and the packages of npm that the page is made of.
+"""The settings of a centre's page, from a small YAML file, and the packages of npm for the page.
 
-These are Pyodide, tree-sitter, its grammar of bash, and mvdan/sh.
+The packages are Pyodide, tree-sitter, its grammar of bash, and mvdan/sh.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Link:
 
 @record
 class Site:
-    """The page of a centre."""
+    """The settings of a centre's page."""
 
     title: Text | None = described("Name of the centre.")
     logo: Text | None = described("Picture, a file beside this one: .svg or .png.")
@@ -43,7 +43,7 @@ class Site:
 
 
 def strings_of(site: Site, file: Path | None) -> dict[str, str]:
-    """Return the texts of the page, with the texts of a site; raises DocumentError for unknown ones."""
+    """Return the texts of the page and of a centre; raise DocumentError for unknown names."""
     import yaml
 
     texts: dict[str, str] = yaml.safe_load((FILES / "strings.yaml").read_text())
@@ -55,7 +55,7 @@ def strings_of(site: Site, file: Path | None) -> dict[str, str]:
 
 
 def read_site(file: Path | None) -> Site:
-    """Return what a file says; raises DocumentError if it can't be read, or its logo is not there."""
+    """Return the settings in a file; raise DocumentError if a value is wrong or the logo is missing."""
     site = read_document(file, Site).value if file else Site()
     if site.logo and file and not (file.parent / site.logo).is_file():
         raise DocumentError.of(f"there is no logo {file.parent / site.logo}", at=f"{file}: logo")
@@ -67,11 +67,11 @@ def read_site(file: Path | None) -> Site:
 
 
 def installed(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
-    """Return the folder that holds the packages: the one that is named, or one that npm fills.
+    """Return the folder of the packages: `named`, or a folder below `cache` that npm fills.
 
     npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
-    shows that it takes long. Raises CommandLineError: a package is not there; DocumentError: npm is not
-    installed, or failed.
+    says that npm takes long. Raises CommandLineError if `named` lacks a package, and DocumentError if npm is
+    not installed or fails.
     """
     if named:
         for name in NAMES:

@@ -1,4 +1,4 @@
-"""Writes the folder of a page: static files for any web server."""
+"""The folder of a page: static files for any web server."""
 
 import hashlib
 import json
@@ -20,35 +20,35 @@ from sbatchgen.lab.page.form import model
 from sbatchgen.lab.page.packing import Note, pack
 from sbatchgen.lab.page.site import FILES, Site, strings_of
 
-MARK = ".sbatchgen-page"  # in a folder that may be written again
-PLACE = "/sbatchgen"  # of the package in the browser, where the centre's own place is not known
+MARK = ".sbatchgen-page"  # a file in each folder that this module may replace
+PLACE = "/sbatchgen"  # the folder of the package in the browser, if the centre does not name its own
 _LIBRARIES = "/lib/python3.14/site-packages"
 _STATIC_FILES = ("page.js", "page.css", "worker.js", "python.js")
-# Commands that a page has no use for, and what only they load.
+# Folders of commands that the page does not have.
 _UNUSED_FOLDERS = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
-_WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that a wheel has in the package
+_WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that only a wheel has in the package
 
-# A path in the browser, the path here, and whether texts for people are kept.
+# The path in the browser, the path on this machine, and whether docstrings are kept.
 PackedFile = tuple[str, str, bool]
 
 
 @frozen(kw_only=True)
 class PageInputs:
-    """What a page is made of."""
+    """The inputs of a page."""
 
     profiles: Sequence[Path]  # the files of its profiles
-    site: Site  # what the centre says
+    site: Site  # the settings of the centre
     site_file: Path | None
     packages: Path  # the folder of npm's packages
-    cache: Path | None  # where compressed files are kept, which only this user can write
-    quality: int = 11  # how much work is put into compression, up to 11
-    note: Note = field(default=lambda _: None)  # gets how far it is
+    cache: Path | None  # a folder for compressed files, which only this user can write
+    quality: int = 11  # the quality of Brotli, up to 11
+    note: Note = field(default=lambda _: None)  # gets messages of the progress
 
 
 def write(page: PageInputs, to: Path) -> None:
-    """Write the folder; one that this function wrote earlier is replaced.
+    """Write the folder of a page, in place of a page that this function wrote earlier.
 
-    Raises DocumentError if the folder is another one, a profile is wrong, or Node.js failed.
+    Raises DocumentError if the folder holds other files, if a profile is wrong, or if Node.js fails.
     """
     if _is_foreign(to):
         raise _refusal(to)
@@ -62,7 +62,7 @@ def write(page: PageInputs, to: Path) -> None:
         new.chmod(0o755)
         if to.exists():
             old = made / "old"
-            to.rename(old)  # and judged once more where no other user can exchange it
+            to.rename(old)  # where no other user can exchange it, it is judged again
             if _is_foreign(old):
                 old.rename(to)
                 raise _refusal(to)
@@ -70,7 +70,7 @@ def write(page: PageInputs, to: Path) -> None:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Return whether a folder has files, and they are not those of a page."""
+    """Return whether a folder has files but not those of a page."""
     is_mine = (folder / MARK).is_file()
     return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
 
@@ -119,12 +119,12 @@ def _pack(page: PageInputs, new: Path) -> None:
         file = folder / "packing.json"
         file.write_text(json.dumps(packing_list))
         pack(file, page.note)
-    for part in new.rglob("*.new"):  # of files that were not finished
+    for part in new.rglob("*.new"):  # files that were not finished
         part.unlink()
 
 
 def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
-    """Yield what Python needs: the package, its data, its libraries, and the profiles of the page."""
+    """Yield the files that Python needs: the package, its data, its libraries, and the page's profiles."""
     package = Path(__file__).parents[2]
     for file in sorted(package.rglob("*")):
         parts = file.relative_to(package).parts

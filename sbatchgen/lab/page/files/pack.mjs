@@ -1,10 +1,10 @@
-// Writes what a browser needs of Python: `node pack.mjs PLAN.json`. Called by `sbatchgen page`, which shows each line.
+// The packing of Python for a browser: `node pack.mjs LIST.json`. `sbatchgen page` starts it and shows each line.
 //
-// All files are there once this says "complete"; then some are made smaller, until that is done or the caller ends it.
-// The best of Brotli takes 95 s of a CPU, and a tenth less bytes than quality 9, which takes 4 s.
+// All files exist when this prints "complete". Then some files are made smaller, until all are or the caller ends this.
+// The best quality of Brotli takes 95 s of a CPU. Quality 9 takes 4 s and gives a tenth more bytes.
 //
-// PLAN: packages (a node_modules), cache (a folder for compressed files), to (the new folder), and files:
-// [path in the browser, path here, whether texts for people are kept].
+// LIST: packages (a node_modules), cache (a folder for compressed files), to (the new folder), and files:
+// [path in the browser, path on this machine, whether docstrings are kept].
 
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -17,25 +17,25 @@ if (parseInt(process.versions.node, 10) < 18) {
   console.error(`Node.js 18 or newer is needed, and this is ${process.version}`);
   process.exit(1);
 }
-const plan = JSON.parse(readFileSync(process.argv[2], "utf8"));
+const list = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const say = (line) => console.log(line);
-const of = (name, file) => join(plan.packages, name, file);
+const of = (name, file) => join(list.packages, name, file);
 const { loadPyodide } = await import(pathToFileURL(of("pyodide", "pyodide.mjs")));
 say("loads Python for browsers");
 const python = await loadPyodide({ indexURL: of("pyodide", "") });
 python.runPython(readFileSync(new URL("python/compile_for_browser.py", import.meta.url), "utf8"));
 const compile = python.globals.get("compiled");
 
-/** An archive of [path, bytes]; python.js has its reader. */
+/** Return an archive of [path, bytes]; python.js reads it. */
 function archive(parts) {
-  const list = Buffer.from(JSON.stringify(parts.map(([path, data]) => [path, data.length])));
+  const entries = Buffer.from(JSON.stringify(parts.map(([path, data]) => [path, data.length])));
   const size = Buffer.alloc(4);
-  size.writeUInt32LE(list.length);
-  return Buffer.concat([size, list, ...parts.map(([, data]) => data)]);
+  size.writeUInt32LE(entries.length);
+  return Buffer.concat([size, entries, ...parts.map(([, data]) => data)]);
 }
 
-say(`compiles ${plan.files.length} files of sbatchgen`);
-const own = plan.files.map(([path, file, whole]) => {
+say(`compiles ${list.files.length} files of sbatchgen`);
+const own = list.files.map(([path, file, whole]) => {
   const data = readFileSync(file);
   if (!path.endsWith(".py")) return [path, data];
   const code = compile(data.toString(), path, whole);
@@ -63,9 +63,9 @@ const outputs = {
   "pyodide-lock.json": Buffer.from(JSON.stringify({ ...lock, packages: {} })),
 };
 
-const kept = (data, suffix) => join(plan.cache, createHash("sha256").update(data).digest("hex") + suffix);
+const kept = (data, suffix) => join(list.cache, createHash("sha256").update(data).digest("hex") + suffix);
 
-/** Return the compressed bytes; they are kept for files that do not change. */
+/** Return the compressed bytes, which the cache keeps for files that do not change. */
 async function compressed(data, suffix, work) {
   const file = kept(data, suffix);
   if (existsSync(file)) return readFileSync(file);
@@ -84,12 +84,12 @@ const brotli = (quality) => (data) =>
   promisify(zlib.brotliCompress)(data, {
     params: { [constants.BROTLI_PARAM_QUALITY]: quality, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: data.length },
   });
-const best = [`.brotli-${plan.quality}`, brotli(plan.quality)];
-const quick = plan.quality > 9 ? [".brotli-9", brotli(9)] : best;
-for (const folder of [plan.cache, ...["brotli", "gzip"].map((name) => join(plan.to, name))]) {
+const best = [`.brotli-${list.quality}`, brotli(list.quality)];
+const quick = list.quality > 9 ? [".brotli-9", brotli(9)] : best;
+for (const folder of [list.cache, ...["brotli", "gzip"].map((name) => join(list.to, name))]) {
   mkdirSync(folder, { recursive: true });
 }
-const write = async (folder, name, bytes) => replace(join(plan.to, folder, `${name}.bin`), await bytes);
+const write = async (folder, name, bytes) => replace(join(list.to, folder, `${name}.bin`), await bytes);
 
 say(`compresses ${Object.keys(outputs).length} files`);
 const rest = Object.entries(outputs).filter(([, data]) => !existsSync(kept(data, best[0])));
@@ -102,7 +102,7 @@ await Promise.all(
 say("complete");
 if (best !== quick) {
   let number = 0;
-  rest.sort(([, a], [, b]) => a.length - b.length); // the more are kept, should this be ended
+  rest.sort(([, a], [, b]) => a.length - b.length); // small files first, so that more are kept if this is ended
   await Promise.all(
     rest.map(async ([name, data]) => {
       await write("brotli", name, compressed(data, ...best));

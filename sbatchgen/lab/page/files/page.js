@@ -1,11 +1,11 @@
-// The page: a form that makes a command line, and what the command answers. No text for people is in this file.
+// The page: a form that makes a command line, and the answers of the command. strings.yaml holds all texts for people.
 
 const model = JSON.parse(document.getElementById("model").textContent);
 const at = (id) => document.getElementById(id);
 const say = (key, values = {}) => model.strings[key].replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 const fields = new Map(model.fields.map((field) => [field.flag, field]));
 
-/** Make an element; texts of findings and scripts become text, never HTML. */
+/** Return a new element. Strings in it, such as findings and scripts, become text, never HTML. */
 function make(tag, attributes = {}, ...inside) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -25,7 +25,7 @@ let asked = 0;
 worker.onmessage = ({ data }) => {
   if (data.ready) {
     document.documentElement.dataset.ready = "yes";
-    navigator.serviceWorker?.register("sw.js").catch(() => {}); // keeps the files that are here by now, for visits offline
+    navigator.serviceWorker?.register("sw.js").catch(() => {}); // keeps the files, which are loaded now, for visits offline
   }
   if (data.failed) for (const id of ["state", "lint-state"]) at(id).textContent = say("failed", { why: data.failed });
   waiting.get(data.number)?.(data);
@@ -40,7 +40,7 @@ function ask(argv, files = {}) {
   });
 }
 
-/** Return a function that runs `work` again after a change, one run at a time and never for an old state. */
+/** Return a function that runs `work` after each change: one run at a time, and always for the newest state. */
 function latest(work) {
   let changed = false;
   let running = false;
@@ -76,14 +76,14 @@ const inputs = () => [...document.querySelectorAll("#form [data-flag]")];
 const input = (flag) => document.querySelector(`#form [data-flag="${CSS.escape(flag)}"]`);
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
 
-/** Split a text into words as a shell does: quotes and backslashes, no variables. */
+/** Return the words of a text as a shell splits it: with quotes and backslashes, without variables. */
 function words(text) {
   const found = text.matchAll(/(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"?|'[^']*'?)+/gs);
   const plain = (_, single, double, escaped) => single ?? double?.replace(/\\(["\\$`])/g, "$1") ?? escaped;
   return [...found].map(([word]) => word.replace(/'([^']*)'?|"((?:[^"\\]|\\.)*)"?|\\(.)/gs, plain));
 }
 
-/** Return the flags that are set, each with the words that say it. */
+/** Return the flags that are set, each with its words on the command line. */
 function given() {
   const found = [];
   for (const node of inputs()) {
@@ -96,11 +96,11 @@ function given() {
   return [...found, ...unfilled().map((flag) => [flag, [flag, flag.slice(2).replaceAll("-", "_").toUpperCase()]])];
 }
 
-/** Return the flags that the cluster requires and that have no value yet: the script has their names in capitals. */
+/** Return the flags that the cluster requires and that have no value yet. The script has their names in capitals. */
 const unfilled = () => profile().required.filter((flag) => input(flag) && !input(flag).value.trim());
 
-const several = () => at("programs").value.trim() !== ""; // programs, which are in a job file
-const OF_ONE = ["nodes", "gpus_per_node", "gres", "launcher", "trainer"]; // each program has its own
+const several = () => at("programs").value.trim() !== ""; // several programs need a job file
+const OF_ONE = ["nodes", "gpus_per_node", "gres", "launcher", "trainer"]; // fields of a job with one program
 
 /** Return the command line: its job, the arguments after --, and the files that it reads. */
 function commandLine() {
@@ -145,7 +145,7 @@ function showProfile() {
     at("partition").append(make("option", { value: name }, about ? `${name}: ${about}` : name));
   }
   at("partition").value = partitions.some(({ name }) => name === chosen) ? chosen : "";
-  at("trainer").value ||= trainer; // where the centre has a trainer of its own, the form begins with that
+  at("trainer").value ||= trainer; // the form begins with the centre's own trainer
   for (const node of inputs()) {
     const isRequired = required.includes(node.dataset.flag);
     node.toggleAttribute("required", isRequired);
@@ -155,7 +155,7 @@ function showProfile() {
   }
 }
 
-/** Show the fields that the mode, the partition and the runtime have a use for. */
+/** Show the fields that the mode, the partition and the runtime use. */
 function showFields() {
   const { hides } = mode();
   const runtime = at("runtime").value || profile().runtime;
@@ -175,7 +175,7 @@ function showFields() {
 
 // --- Findings and their fixes ---
 
-/** Return the changes of the form that a fix in words means: a list of [text, [[flag, value], ...]]. */
+/** Return the changes of the form that the text of a fix means: a list of [text, [[flag, value], ...]]. */
 function changes({ fix, at: place }) {
   const found = [];
   const field = fields.get(place);
@@ -227,7 +227,7 @@ function showFinding({ severity, what, at: place, fix, rule }, buttons) {
   return box;
 }
 
-/** Say how many findings there are, by severity. */
+/** Show the number of findings by severity. */
 function counted(list) {
   const count = (name) => list.filter(({ severity }) => severity === name).length;
   const counts = [["error", "errors"], ["warning", "warnings"], ["info", "notes"]].filter(([name]) => count(name));
@@ -245,12 +245,12 @@ function showFindings(list) {
     box.querySelector(".error")?.remove();
     if (wrong) {
       node.setAttribute("aria-invalid", "true");
-      box.append(make("p", { class: "help error" }, wrong.fix || wrong.what)); // beside the field too
+      box.append(make("p", { class: "help error" }, wrong.fix || wrong.what)); // also beside the field
     } else node.removeAttribute("aria-invalid");
   }
 }
 
-/** The pieces of a text of Markdown: links as their words, and code. */
+/** Return the pieces of a text of Markdown: the words of links, and code. */
 const inline = (text) =>
   text
     .replace(/\[([^\]]*)\]\(([^)]*)\)/g, "$1")
@@ -294,7 +294,7 @@ function showScript(script) {
   for (const id of ["copy", "download"]) at(id).disabled = script === null;
 }
 
-/** Mark each line by who decided it: the highest of those whose values it holds. */
+/** Mark each line by its origin: of several origins in a line the highest counts. */
 function showOrigins({ settings, lines }) {
   const RANK = ["default", "partition", "profile", "project", "job", "command line"];
   const CLASS = { "command line": "you", job: "you", partition: "profile", profile: "profile", project: "profile", default: "rule" };
@@ -341,7 +341,7 @@ at("script").addEventListener("keydown", (event) => {
   choose(next);
 });
 
-/** What starts where: a row for each node, and one for several that are alike. */
+/** Return the table of processes: a row for each node, and one row for several equal nodes. */
 function showPlan({ starts, script, request }) {
   at("plan").replaceChildren();
   if (!script || !starts) return;
@@ -385,7 +385,7 @@ const refresh = latest(async (isCurrent) => {
   if (document.documentElement.dataset.ready) at("state").textContent = say("working");
   const lacksTrainer = profile().trainer && !several() && !at("trainer").value.trim();
   if (document.documentElement.dataset.shown === undefined && !lacksTrainer) {
-    const early = await ask(["render", ...job, ...args], files); // the first script sooner: a review takes more of the program
+    const early = await ask(["render", ...job, ...args], files); // the first script comes sooner, because a review loads more of the program
     if (early.status === 0) showScript(early.out);
   }
   const { out, err } = await ask(["review", ...job, "--format", "json", ...args], files);
@@ -407,7 +407,7 @@ const refresh = latest(async (isCurrent) => {
   explaining = setTimeout(() => explain(job, args, files), IDLE_MS);
 });
 
-/** Mark the lines of the script, once nothing has been typed for a moment. */
+/** Mark the lines of the script when nothing has been typed for a moment. */
 async function explain(job, args, files) {
   const command = at("command").textContent;
   const { out } = await ask(["explain", ...job, "--lines", "--format", "json", ...args], files);
@@ -427,11 +427,11 @@ at("profile").addEventListener("input", () => {
   at("lint-profile").value = profile().name;
 });
 
-// --- A script of one's own ---
+// --- The user's own script ---
 
 const profileOfScript = () => (at("lint-profile").value ? ["--profile", at("lint-profile").value] : []);
 
-/** Return the text with the edits of findings made; edits are columns of lines, the last first. */
+/** Return the text after the edits of findings, made from the last place to the first. */
 function edited(text, edits) {
   const lines = text.split("\n");
   for (const { line, column, end_column, text: put } of edits.toSorted((a, b) => b.line - a.line || b.column - a.column)) {
@@ -478,7 +478,7 @@ at("fix-all").addEventListener("click", async () => {
   at("source").dispatchEvent(new Event("input"));
 });
 
-/** Return a text after a unified diff of it; what follows the diff is left out. */
+/** Return a text after a unified diff of it; text after the diff is left out. */
 function patched(text, diff) {
   const lines = text.split("\n");
   const done = [];
@@ -603,7 +603,7 @@ async function remember() {
   history.replaceState(null, "", `#${state}`);
 }
 
-// A link may be anybody's: a terminal obeys these where the command is pasted, or shows another text than it runs.
+// Anybody may have made a link. A terminal obeys these characters in a pasted command, or shows another text than it runs.
 const harmful = /(?![\t\n\r])\p{Cc}|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
 
 async function restore() {

@@ -1,7 +1,7 @@
-// Python with sbatchgen in it, for the worker of the page and for Node. Nothing here prints or asks the network by itself.
+// Python with sbatchgen, for the worker of the page and for Node. This file does not print or use the network itself.
 
 
-/** Return the parts of an archive that pack.mjs wrote: the length of its list, the list of [path, bytes], the bytes. */
+/** Yield the files of an archive of pack.mjs, which holds the length of its list, the list of [path, size], and the bytes. */
 export function* parts(data) {
   const start = 4 + new DataView(data.buffer, data.byteOffset).getUint32(0, true);
   let at = start;
@@ -11,7 +11,7 @@ export function* parts(data) {
   }
 }
 
-/** Return what reads bash: for a text of ASCII the nodes of its tree, 4 numbers each; undefined if that takes too long. */
+/** Return the parser of bash: `rows` returns 4 numbers for each node of an ASCII text, or undefined after some seconds. */
 async function grammar({ Parser, Language }, wasm, languageWasm) {
   await Parser.init(wasm);
   const language = await Language.load(languageWasm);
@@ -50,7 +50,7 @@ async function grammar({ Parser, Language }, wasm, languageWasm) {
   return { rows, kinds };
 }
 
-/** Return what finds faults of bash in a text: [line, message] of the first, or undefined. Each text gets a parser of its own. */
+/** Return the function that finds the first fault of bash in a text: [line, message] or undefined. Each text gets a new parser. */
 function syntax(Go, module) {
   const BASH = 1;
   return (text) => {
@@ -73,10 +73,10 @@ function syntax(Go, module) {
 }
 
 /**
- * Start Python and return `answer`: of a command line and of files, the status, stdout and stderr of the command.
+ * Start Python. Return the function that runs a command line with files, and returns its status, stdout and stderr.
  *
- * loadPyodide, options: of Pyodide. trees, go: give web-tree-sitter, and the class Go of sh-syntax, when they are wanted.
- * bytes: name of a file -> its bytes. module: name of a file -> a compiled WebAssembly module.
+ * loadPyodide, options: of Pyodide. trees, go: return web-tree-sitter, and the class Go of sh-syntax, when called.
+ * bytes: returns the bytes of a file. module: returns the compiled WebAssembly module of a file.
  */
 export async function start({ loadPyodide, options, trees, go, bytes, module, parserOptions }) {
   const files = bytes("sbatchgen.bin");
@@ -91,12 +91,12 @@ export async function start({ loadPyodide, options, trees, go, bytes, module, pa
   }
   const browser = python.pyimport("sbatchgen_in_browser");
   const answer = browser.start();
-  // What reads bash is loaded last: the first script needs none of it.
+  // The parsers of bash are loaded last, because the first script does not need them.
   const reads = (async () => {
     const { rows, kinds } = await grammar(await trees(), await parserOptions(), await bytes("bash.wasm"));
     browser.read_with(rows, kinds, syntax(await go(), await module("sh.wasm")));
   })();
-  reads.catch(() => {}); // each answer that needs it says why it is not there
+  reads.catch(() => {}); // each answer that needs a parser reports the error
   return async (argv, texts = {}) => {
     try {
       if (argv[0] !== "render") await reads;

@@ -1,4 +1,4 @@
-// Keeps the page, so that it works without a network. `sbatchgen page` fills in the two values.
+// The service worker: it keeps the page, so that it works without a network. `sbatchgen page` fills in the two values.
 
 const VERSION = "{{ version }}";
 const FILES = {{ files | tojson }};

@@ -1,4 +1,4 @@
-// Answers commands: a message {argv, files} with its number gets {status, out, err} back.
+// The worker that answers commands: a message {number, argv, files} gets {number, status, out, err} back.
 
 import { start } from "./python.js";
 
@@ -16,11 +16,11 @@ const packing = await (async () => {
 })();
 
 const address = (name) => `${base}${packing}/${name}.bin`;
-// The large files, which are needed after others: asked for at once.
+// The large files are requested at once, although they are needed after others.
 const large = ["pyodide.asm.wasm", "python_stdlib.zip", "sbatchgen.bin"];
 const begun = new Map(large.map((name) => [name, network(address(name))]));
 
-/** A file of this folder, unpacked: servers differ in what they compress. */
+/** Return a file of this folder, unpacked here, because servers differ in what they compress. */
 async function unpacked(name) {
   const packed = await (begun.get(name) ?? network(address(name)));
   begun.delete(name);
@@ -40,7 +40,7 @@ async function script(name) {
   }
 }
 
-/** Pyodide asks for two files by itself. */
+/** Return two files that Pyodide requests by itself unpacked; fetch all others. */
 self.fetch = (url, options) => {
   const name = String(url.url ?? url).split("/").pop();
   return ["pyodide.asm.wasm", "python_stdlib.zip"].includes(name) ? unpacked(name) : network(url, options);

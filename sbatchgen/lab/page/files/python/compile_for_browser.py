@@ -1,4 +1,4 @@
-"""Compiles Python for a browser; run by pack.mjs in the very Python that will load it."""
+"""The compiler of Python for a browser; pack.mjs runs it in the same Python that loads the modules."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CODECS = frozenset(_CODECS.split())
 
 
 def compiled(text: str, path: str, keep: bool) -> bytes:  # noqa: FBT001 - JavaScript names no arguments
-    """Return the file that Python makes of a module: with its texts for people, or smaller."""
+    """Return the compiled file of a module; without `keep` it has no docstrings and no numbers of lines."""
     code = compile(text, path, "exec", dont_inherit=True, optimize=0 if keep else 2)
     head = importlib.util.MAGIC_NUMBER + bytes(12)
     return head + marshal.dumps(code if keep else _bare(code))
 
 
 def _bare(code: types.CodeType) -> types.CodeType:
-    """Return the code without the numbers of its lines, which only a traceback shows.
+    """Return code without the numbers of its lines, which only a traceback shows.
 
     The table keeps its form: 0xFF is "no line" for eight units (InternalDocs/code_objects.md of CPython).
     """

@@ -1,4 +1,4 @@
-"""Runs sbatchgen in a browser, with JavaScript's readers of bash in place of tree-sitter and of `bash -n`."""
+"""sbatchgen in a browser, with JavaScript's readers of bash in place of tree-sitter and of `bash -n`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import tree_sitter
 
-SITE, FOLDER = "/site", "/job"  # the site's profiles and templates; where commands run
-PLACE = Path("/place")  # holds the path of the folder in which `sbatchgen` is: scripts name it
+SITE, FOLDER = "/site", "/job"  # the folders of the centre's profiles and templates, and of commands
+PLACE = Path("/place")  # a file with the path of the package, which scripts name
 _HEREDOC = re.compile(r"unclosed here-document '?(.*?)'?$")
 
 
 def start() -> Callable[..., Any]:
-    """Return `answer` of command lines and files of JavaScript."""
+    """Return the function that answers command lines and files of JavaScript."""
     sys.path.append(PLACE.read_text())
     from sbatchgen.cli.answer import answer
 
@@ -37,7 +37,7 @@ def start() -> Callable[..., Any]:
 
 
 def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[str], Any]) -> None:
-    """Take JavaScript's readers of bash.
+    """Use JavaScript's readers of bash.
 
     Args:
         rows: Gives the syntax tree of a text, see `tree_sitter`.
@@ -55,7 +55,7 @@ def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[s
 
 
 def _in_words_of_bash(line: int, message: str) -> tuple[int, str]:
-    """Return a fault as bash says it, where a rule looks for its words."""
+    """Return a fault in the words of bash, if a rule looks for these words."""
     if match := _HEREDOC.search(message):
         return line, f"here-document at line {line} delimited by end-of-file (wanted `{match[1]}')"
     return line, message

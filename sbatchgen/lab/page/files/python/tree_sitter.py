@@ -1,7 +1,7 @@
-"""What `sbatchgen.check.bash.grammar` uses of py-tree-sitter, over web-tree-sitter: for a browser.
+"""The part of py-tree-sitter that `sbatchgen.check.bash.grammar` uses, for a browser, over web-tree-sitter.
 
-JavaScript walks the tree and gives each node as four numbers: its kind, negative for a token that is missing;
-its start; its end; its depth.
+JavaScript walks the tree and gives each node as four numbers: its kind, its start, its end and its depth. The
+kind of a missing token is negative.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-# Of this process: what JavaScript gives, set by `sbatchgen_in_browser`.
+# The kinds of nodes: name, whether named, whether visible. `sbatchgen_in_browser` sets them.
 kinds: Sequence[tuple[str, bool, bool]] = ()
 
 
 def rows(text: str, seconds: float) -> Any:
-    """Return the numbers of a text, or None if that takes too long; JavaScript's function is put here."""
+    """Return the numbers of a text's nodes; None after `seconds`. JavaScript's function replaces this."""
     raise NotImplementedError(text, seconds)
 
 
@@ -23,7 +23,7 @@ SECONDS_MAX = 1.0
 
 
 class Language:
-    """The grammar, by the numbers of its kinds of nodes."""
+    """The grammar, with a number for each kind of nodes."""
 
     def __init__(self, _: object) -> None:
         self.node_kind_count = len(kinds)
@@ -42,16 +42,16 @@ class Language:
 
 
 class Parser:
-    """Reads a text."""
+    """A parser of texts."""
 
     def __init__(self, language: Language) -> None:
         self.language = language
 
     def reset(self) -> None:
-        """Forget an unfinished text; JavaScript has done that."""
+        """Do nothing: JavaScript has forgotten an unfinished text itself."""
 
     def parse(self, read: Callable[[int, None], bytes], progress_callback: object) -> WalkedTree:
-        """Return the tree of a text of ASCII. Raises ValueError if that takes too long."""
+        """Return the tree of an ASCII text; raise ValueError after SECONDS_MAX."""
         del progress_callback  # JavaScript has a clock of its own
         text = bytearray()
         while piece := read(len(text), None):
@@ -63,7 +63,7 @@ class Parser:
 
 
 class Node(NamedTuple):
-    """A node: the number and the name of its kind, whether the text lacks it, and its place."""
+    """A node: the number and the name of its kind, whether it is missing in the text, and its place."""
 
     kind_id: int
     type: str
@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
 
 class WalkedTree:
-    """The numbers of all nodes, each before its children."""
+    """The tree as numbers of all nodes, each before its children."""
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
@@ -91,14 +91,14 @@ class Cursor:
 
     @property
     def node(self) -> Node:
-        """The node there."""
+        """The node at the cursor."""
         number, tree, at = self._tree.kinds[self._at], self._tree, self._at
         kind = number if number >= 0 else ~number
         name = "ERROR" if kind == ERROR else kinds[kind][0]
         return Node(kind, name, number < 0, tree.starts[at], tree.ends[at])
 
     def goto_first_child(self) -> bool:
-        """Move to the first node in this one, if there is one."""
+        """Move to the first child; return whether there is a child."""
         depths, child = self._tree.depths, self._at + 1
         if child == len(depths) or depths[child] <= depths[self._at]:
             return False
@@ -107,7 +107,7 @@ class Cursor:
         return True
 
     def goto_next_sibling(self) -> bool:
-        """Move to the next node at this depth in the same one, if there is one."""
+        """Move to the next sibling; return whether there is a sibling."""
         depths = self._tree.depths
         depth, after = depths[self._at], self._at + 1
         while after < len(depths) and depths[after] > depth:
@@ -118,7 +118,7 @@ class Cursor:
         return True
 
     def goto_parent(self) -> bool:
-        """Move to the node around this one, if there is one."""
+        """Move to the parent; return whether there is a parent."""
         if not self._above:
             return False
         self._at = self._above.pop()

@@ -1,5 +1,5 @@
-"""Stands for the package of this name in a browser, where JavaScript has the grammar."""
+"""The package of this name in a browser, where JavaScript has the grammar."""
 
 
 def language() -> None:
-    """Return what `tree_sitter.Language` takes."""
+    """Return None, the argument of `tree_sitter.Language`."""
