@@ -1,1 +1,1 @@
-"""Tools beside a job: dry runs, rehearsals, adopting, discovering, the editor and the page."""
+"""The tools around a job: dry runs, rehearsals, adoption, discovery, the editor and the page."""

@@ -1,1 +1,1 @@
-"""What a script starts, seen by running it in a sandbox: on nodes that do not exist, among stand-ins."""
+"""The dry run of a script: its run in a sandbox, on nodes that do not exist, among stand-ins."""

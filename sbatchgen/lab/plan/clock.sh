@@ -1,29 +1,29 @@
-# The clock of a dry run. Programs take no time there; sleep passes it; what the script has started in the background has
-# ended, or waits for something, before the script does what others see. So the order of events is the same in each run.
+# The clock of a dry run. Programs take no time, and sleep passes time. Before the script does something that others see,
+# each process in the background has ended or waits for something. So the order of events is the same in each run.
 # Sleepers in the background are pipes in /run/plan/clock, named by the times at which they end, in thousandths of a second.
 
-# Who is in the background: bash lets a command there ignore SIGINT. A function there ignores SIGQUIT, as each bash does, but
-# not a subshell of the foreground (bash 5.2). What that function starts ignores neither. So a process is in the background
-# if it, or one between it and the batch script, has such a sign, or if it has left the script's tree. In its first moments
-# a process has none. All are asleep if two looks, one after the other, see each of them asleep and none has run in between:
-# then all slept between these looks.
-__plan_settle() { # until nothing in the background computes
+# A process in the background is known by the signals that it ignores. bash lets a command in the background ignore SIGINT.
+# A function in the background ignores SIGQUIT, as each bash does, but not a subshell of the foreground (bash 5.2). Programs
+# that the function starts ignore neither. So a process is in the background if the process, or a process between it and
+# the batch script, ignores such a signal, or if it has left the script's tree. A new process ignores none at first. All
+# processes are asleep if two looks, one after the other, see each process asleep and none has run in between.
+__plan_settle() { # wait until no process in the background computes
     local - process stat state ran busy found before='' seen looks=0 pause never IFS=' '
     local -A parent signs groups times states
     set +efux
-    # Nothing is ever read from it; a process substitution would change $!.
+    # A pipe without a writer gives a pause. A process substitution would change $!.
     exec {never}<>/run/plan/never
     while ((looks++ < 4000)); do
         busy='' found='' seen='' parent=() signs=() groups=() times=() states=()
         for process in /proc/[0-9]*; do
             ran=''
             { read -r ran <"$process/schedstat"; read -r stat <"$process/stat"; } 2>/dev/null || {
-                found=1 busy=1 # it has ended since, and may have started another one before
+                found=1 busy=1 # it has ended, and may have started another process before
                 continue
             }
             __plan_note
             states[$process]=${state[0]} times[$process]="$ran $((state[11] + state[12]))"
-            # forked, without a program of its own yet, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
+            # forked, still without its own program, and run for less than 40 ms: 0x40 is PF_FORKNOEXEC
             [[ ${state[0]} == [RD] && $process != "$BASHPID" ]] || continue
             ((state[6] & 0x40 && state[11] + state[12] < 4)) || continue
             found=1 busy=1
@@ -38,32 +38,32 @@ __plan_settle() { # until nothing in the background computes
         [[ $busy || $seen != "$before" ]] || break
         before=$seen
         [[ ! $busy ]] || before=''
-        printf -v pause '0.%03d' $((looks < 40 ? 2 : 10)) # what computes for long gets the processor
+        printf -v pause '0.%03d' $((looks < 40 ? 2 : 10)) # a longer pause leaves the CPU to a process that computes for long
         read -rt "$pause" -u "$never"
     done
     exec {never}>&-
     return 0
 }
-__plan_note() { # of a line of /proc/PID/stat: whether it ignores SIGINT, and as a bash without a program SIGQUIT
+__plan_note() { # note from a line of /proc/PID/stat whether a process ignores SIGINT, and a bash without a program SIGQUIT
     process=${stat%% *} state=(${stat##*) })
     parent[$process]=${state[1]}
     signs[$process]=$((state[30] & 2 | (state[6] & 0x40 ? state[30] & 4 : 0)))
     groups[$process]=${state[2]}
 }
-__plan_is_behind() { # whether a process is in the background, by the arrays parent, signs and groups of all
+__plan_is_behind() { # PROCESS: whether it is in the background, by the arrays parent, signs and groups of all processes
     local one=$1 main=${__plan_main:-0}
     [[ $one != 1 ]] || return 1
     while [[ $one != "$main" ]]; do
         [[ $one != 1 && ${parent[$one]-} ]] || return 0 # it has left the tree
-        ((!signs[$one] || signs[$main] & 2)) || return 0 # in a script that ignores SIGINT all do
-        # One machine's several programs start in groups of their own, by `set -m`, and ignore no signal; but this very process
-        # may be in the foreground then, if the script itself has started it.
+        ((!signs[$one] || signs[$main] & 2)) || return 0 # in a script that ignores SIGINT all processes do
+        # Several programs of a job on one machine start in their own groups, by `set -m`, and ignore no signal. This process
+        # may still be in the foreground, if the script itself has started it.
         [[ ! -v __plan_ready || ${groups[$one]} == "${groups[$main]}" || $one-${parent[$one]} == "$$-$main" ]] || return 0
         one=${parent[$one]}
     done
     return 1
 }
-__plan_is_aside() { # whether this process is in the background, and the script goes on
+__plan_is_aside() { # whether this process is in the background while the script goes on
     local process stat state IFS=' '
     local -A parent signs groups
     [[ -e /proc/${__plan_main:-0} ]] || return 1
@@ -73,11 +73,11 @@ __plan_is_aside() { # whether this process is in the background, and the script 
     done 2>/dev/null
     __plan_is_behind "$$"
 }
-__plan_now() { # the time, in the variable now
+__plan_now() { # set the variable now to the time
     now=0
     [[ ! -s /run/plan/clock/now ]] || read -r now </run/plan/clock/now
 }
-__plan_wake() { # the first sleeper, if it ends before a time
+__plan_wake() { # TIME: wake the first sleeper, if it ends before
     local - first
     set +efux
     for first in /run/plan/clock/*.sleeper; do break; done
@@ -89,7 +89,7 @@ __plan_wake() { # the first sleeper, if it ends before a time
     : >"$first"
     __plan_settle
 }
-__plan_sleep() { # the words of a command of sleep
+__plan_sleep() { # ARGUMENTS of sleep: let the time pass
     local word sum=0 part now due
     for word in "$@"; do
         [[ $word =~ ^([0-9]{0,9})(\.([0-9]{0,3}))?[0-9]*([smhd]?)$ ]] || { sum=100000000000; continue; }

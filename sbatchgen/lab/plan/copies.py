@@ -1,9 +1,8 @@
-"""The user's own copies of what can't have a layer in a sandbox, or can't be changed there.
+"""The user's own copies of files that a sandbox can't show below a layer, or can't change there.
 
-The latter are files of a project's group.
-
-A layer takes what is changed with its owner and group, and refuses those that the sandbox does not know.
-Sources: user_namespaces(7): one user and one group are known in it; the kernel's overlayfs.rst.
+A layer keeps the owner and the group of a changed file, and refuses owners and groups that the sandbox does
+not know. A sandbox knows a single user and a single group, so it can't change the files of a project's group.
+Sources: user_namespaces(7); overlayfs.rst of the kernel.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Literal, NamedTuple
 from sbatchgen.base.files import OTHERS_WRITE
 from sbatchgen.base.machine.trust import doubt
 
-_MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a file
-_MAX_FILES = 500_000  # files of a folder that is shown as it is
+_MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a file, that are copied
+_MAX_FILES = 500_000  # files of a folder that is shown without a layer
 
 
 def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
-    """Return how much of what is in a folder the user can change, and a layer over it can't."""
+    """Return how much of a folder needs a copy, because the user can change it but a layer can't."""
     about = os.stat(number)
     if not chosen and about.st_uid != os.getuid():
         return "none"
@@ -33,7 +32,7 @@ def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
 
 
 def copy(number: int, to: str, *, some: bool) -> None:
-    """Copy the folders and small files in a folder; or some, those that a layer can't change."""
+    """Copy the folders and small files in a folder; `some`: only files that a layer can't change."""
     root, known = _root(number), {""}
     for place, name, about, at in _entries(number):
         with suppress(OSError):
@@ -52,11 +51,11 @@ def _is_known(about: os.stat_result) -> bool:
 
 
 def _root(number: int) -> str:
-    return f"/proc/self/fd/{number}/."  # of a link alone nothing is walked
+    return f"/proc/self/fd/{number}/."  # without /. os.fwalk would not follow the link
 
 
 def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
-    """Yield what is in an open folder and below: its folder's path, its name, its status, its open folder."""
+    """Yield each entry below an open folder: its folder's path, its name, its status, its open folder."""
     root, left = _root(number), _MAX_ENTRIES
     for folder, folders, names, at in os.fwalk(root):
         left -= len(folders) + len(names)
@@ -68,26 +67,28 @@ def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
 
 
 def _make_folders(root: str, path: str, to: str, known: set[str]) -> None:
-    """Make a folder and those above it, as they are in the root, in the folder `to`."""
+    """Make a folder of `root` and the folders above it in the folder `to`, with their modes."""
     if path not in known:
         known.add(path)
         _make_folders(root, path.rpartition("/")[0], to, known)
         os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
 
 
-Files = dict[str, tuple[bytes, int] | str | None]  # as a sandbox makes them: text and mode; a link; a folder
+Files = dict[
+    str, tuple[bytes, int] | str | None
+]  # by path: text and mode of a file; the target of a link; None for a folder
 
 
 class CopiedPart(NamedTuple):
-    """What is in a folder itself."""
+    """The contents of a folder, without the contents of its folders."""
 
-    files: Files  # its links and small files, by their paths
+    files: Files  # the folder, its links and its small files, by path
     folders: list[str]  # the names of folders in it
-    large: int  # how many files are left out
+    large: int  # how many larger files are left out
 
 
 def piece(number: int, path: str) -> CopiedPart:
-    """Return what is in an open folder that is to be seen at a path, without sockets, pipes and devices."""
+    """Return the contents of an open folder as files below `path`, without sockets, pipes and devices."""
     files: Files = {path: None}
     folders, large = [], 0
     at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
@@ -109,7 +110,10 @@ def piece(number: int, path: str) -> CopiedPart:
 
 
 def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
-    """Return what is in an open folder and in folders below it, but for some paths, and what is left out."""
+    """Return the contents of an open folder and of folders below it, and how many files are left out.
+
+    Folders with a path in `without` are left out.
+    """
     files: Files = {}
     large, todo, left = 0, [(os.dup(number), path)], _MAX_ENTRIES
     while todo:
@@ -131,14 +135,15 @@ def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]
 
 
 def folder_in(number: int, name: str) -> int:
-    """Return a descriptor of a folder in an open folder, not a link; raise OSError."""
+    """Return a descriptor of a folder in an open folder; raise OSError for a link or a file."""
     return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
 
 
 def danger(number: int) -> str:
-    """Say why a folder is not shown as it is, without a layer; "" if it can be.
+    """Return why a folder can't be shown without a layer; "" if it can be.
 
-    Through a socket or a pipe a program reaches another one; who can write the folder can make these.
+    Through a socket or a pipe a program reaches another program. A user who can write the folder can make a
+    socket or a pipe in it.
     """
     count, root = 0, f"/proc/self/fd/{number}/."
     for folder, folders, names, at in os.fwalk(root):
@@ -159,7 +164,7 @@ def danger(number: int) -> str:
 
 
 def _small(name: str, at: int) -> tuple[bytes, int] | None:
-    """Return the text and the mode of a small file; None of any other one."""
+    """Return the text and the mode of a small file; None for anything else."""
     number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     with os.fdopen(number, "rb") as file:
         about = os.fstat(number)

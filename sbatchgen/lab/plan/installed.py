@@ -1,4 +1,4 @@
-"""The programs of environments, as .venv/bin/torchrun, over which stand-ins lie in the sandbox."""
+"""The programs of environments, such as .venv/bin/torchrun, which stand-ins cover in the sandbox."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Iterator
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_MAX_FOLDERS = 400  # folders that are looked at
+_MAX_FOLDERS = 400  # folders of a text, or of a folder, that are looked at
 _MAX_WORDS = 4000
 
 
 def folders_of(text: str, folder: str) -> Iterator[str]:
-    """Yield the folders of programs that a text names, by their paths or by those of their environments."""
+    """Yield the folders of programs that a text names, by their paths or by paths of environments."""
     seen: set[str] = set()
     for pattern, below in ((_BIN, ""), (_PATH, "/bin")):
         for _, match in zip(range(_MAX_WORDS), pattern.finditer(text), strict=False):
             path = match[0]
             if below and "/" not in path and not path.endswith("env"):
-                continue  # the name of an environment, as in . venv/bin/activate, has a slash or this end
+                continue  # a path of an environment has a slash or ends in "env"
             place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute one wins
             if place not in seen and len(seen) < _MAX_FOLDERS:
                 seen.add(place)
@@ -29,7 +29,7 @@ def folders_of(text: str, folder: str) -> Iterator[str]:
 
 
 def below(folder: str) -> Iterator[str]:
-    """Yield the folders of programs right below a folder, and in the environments that it holds."""
+    """Yield the folder bin of a folder, of each folder in it, and of conda's environments in it."""
     try:
         with os.scandir(folder) as entries:
             names = [
@@ -44,7 +44,7 @@ def below(folder: str) -> Iterator[str]:
 
 
 def programs_of(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of the programs of these names in folders, and of each Python there."""
+    """Yield the paths of programs in folders whose name is in `names`, and of each Python there."""
     for folder in dict.fromkeys(folders):
         try:
             listed = os.listdir(folder)  # noqa: PTH208 - names

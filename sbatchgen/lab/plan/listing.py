@@ -1,4 +1,4 @@
-"""A plan as text and as JSON: steps, nodes, processes; those that differ in rank only are one."""
+"""A plan as text: its steps and processes. Processes that differ only by their rank share a row."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from sbatchgen.lab.plan.started import StartedProcess, Step
 from sbatchgen.lab.plan.step import GPU_VARIABLES
 
 _WIDTH = 110
-_MIN_ALIKE, _MAX_DIFFERING = 3, 4  # steps of a line that are shown as one, and how many of their words differ
-_LISTED_NODES = 6  # of which the GPUs are listed, where Slurm splits them
-_MIN_REPEATED = 5  # words about variables that are not shown again
-_MAX_VALUE = 60  # characters of a variable, unless a process is shown in full
-_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # what stands for a value that follows from the rank
-_ANY_MARK = "{...}"  # for a value that differs otherwise
+_MIN_ALIKE, _MAX_DIFFERING = (
+    3,
+    4,
+)  # similar steps of a line share a text from this number on, with at most so many differing words
+_LISTED_NODES = 6  # nodes whose GPUs are listed, if the numbers differ
+_MIN_REPEATED = 5  # words about variables that the step above has too
+_MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # marks of a value that follows from the rank
+_ANY_MARK = "{...}"  # the mark of a value that differs otherwise
 _HIDDEN = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
 
-Paragraphs = list[tuple[str, list[str]]]  # the indent of each, and its words
+Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
 
 def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
-    """Return a plan for people; with `process`, this one of each step in full."""
+    """Return a plan as text; `process`: the rank whose process is shown in full, in each step."""
     lines = [headline(done), ""]
     if refusal:
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
@@ -51,7 +54,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
 
 
 def headline(done: DryRun) -> str:
-    """Return a plan in a line."""
+    """Return the first line of a plan."""
     grant = done.grant
     processes = sum(map(_processes, done.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
@@ -66,7 +69,7 @@ def headline(done: DryRun) -> str:
 
 
 def _processes(step: Step) -> int:
-    """Return how many processes a step starts: itself, and those that its MPI starts."""
+    """Return how many processes a step starts, by srun or by its launcher of MPI."""
     return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
@@ -83,7 +86,7 @@ def _needed(done: DryRun, kind: str, name: str) -> str:
 
 
 def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the variables of a process without those that are shown above, if these are all among them."""
+    """Return the variables of a process without the variables above, if the process has all of these."""
     new = [each for each in words if each not in above]
     if not len(words) - len(new) == len(above) >= _MIN_REPEATED:
         return words
@@ -91,7 +94,7 @@ def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
 
 
 def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
-    """Yield the text of each step; of many alike that a line starts, one text with the values that differ."""
+    """Yield the text of each step; similar steps of a line share a text with all values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
         texts = [text for _, text in group]
         paragraphs_below = ([words for _, words in text[1:]] for text in texts)
@@ -191,7 +194,7 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
 
 
 def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
-    """Return one row for all: a word that differs has the mark of what it follows from."""
+    """Return the words of all rows as one row; a word that differs has the mark of its cause."""
     folded = []
     for column in zip(*rows, strict=True):
         text = column[0]
@@ -228,7 +231,7 @@ def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
 
 
 def difference(old: DryRun, new: DryRun) -> str:
-    """Return how the plans of two scripts differ; "" if they do not."""
+    """Return the difference of the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
     before, after = (as_text(done).splitlines()[2:] for done in (old, new))

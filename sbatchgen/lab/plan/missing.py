@@ -1,4 +1,7 @@
-"""What a script looked for and did not find: messages of bash and of programs, and tests that were false."""
+"""The needs of a script: files, programs and variables that it looked for and did not find.
+
+They show in messages of bash and of programs, and in tests that were false.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.script.job import DEFAULT_SLURM
 from sbatchgen.lab.plan.step import number_of
 
-_MAX_NEEDS = 40  # of one run
+_MAX_NEEDS = 40  # needs of a run
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"
 _BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
 _TASK_MESSAGE = re.compile(
@@ -27,28 +30,30 @@ _PROGRAM_MESSAGE = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
     r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
     r"|error: )?"
-    # Of several tasks at once the lines mix: "Cannot open" is then no name.
+    # The lines of several tasks mix, so "Cannot open" may be in the place of a name.
     r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
     f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
-_STARTERS = {"srun", "exec", "time"}  # of a program that has to be there
+_STARTERS = {"srun", "exec", "time"}  # programs whose program has to exist
 _FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
-_LOOKS = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")  # which tell by their status
+_LOOKS = re.compile(
+    r"(?:ls|stat|head|tail|wc|realpath|readlink) "
+)  # commands whose status tells whether a file exists
 _EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
 
 
 class Need(NamedTuple):
-    """What a script needs from outside."""
+    """A thing that a script needs and that is not here."""
 
-    kind: str  # its kind
-    name: str  # its name or path; of arguments, how many
-    line: int  # the line of the script that needs it first; 0 if it is not known
+    kind: str  # "file", "folder", "program", "output", "variable" or "arguments"
+    name: str  # its name or path; for arguments, their number
+    line: int  # the first line of the script that needs it; 0 if the line is not known
 
 
 class Traced(NamedTuple):
-    """A command that bash ran: its line, its words, and the folder."""
+    """A command that bash ran: its line, its text, and its folder."""
 
     line: int
     command: str
@@ -56,9 +61,9 @@ class Traced(NamedTuple):
 
 
 def traced(text: str) -> tuple[Traced, ...]:
-    """Return the commands in a trace of bash, up to the trap on EXIT, without those of prelude.sh.
+    """Return the commands in a trace of bash, up to the trap on EXIT, without prelude.sh.
 
-    bash runs the string of that trap as line 1, which is never a command of the script: it is its #! line.
+    bash runs the string of the trap as line 1. Line 1 of a script is #!, and never a command.
     """
     entries: list[tuple[int, list[str], str]] = []
     is_own = True
@@ -76,22 +81,27 @@ def traced(text: str) -> tuple[Traced, ...]:
 
 
 def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
-    """Return the files, folders and programs that a script did not find.
+    """Yield the files, folders and programs that a script did not find.
 
-    `err` is what it printed to stderr, with "script" for its path. Processes in the background print in any
-    order, so the order of messages decides nothing here.
+    `err` is the stderr of the script, with "script" for its path. Processes in the background print in any
+    order, so the order of messages decides nothing.
     """
     left = min(
         (number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")),
         default=0,
     )
     for path, need in _missing(err, trace):
-        if path.startswith("/") or not left or need.line <= left:  # else it was looked for in another folder
+        if (
+            path.startswith("/") or not left or need.line <= left
+        ):  # else the script was in another folder than it wanted
             yield need
 
 
 def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
-    """Return needs by kind and name, each with its first line: what runs at the same time is in no order."""
+    """Return needs by kind and name, each with its first line.
+
+    The order of the result does not depend on the order of processes that run at the same time.
+    """
     first: dict[tuple[str, str], Need] = {}
     for need in sorted(needs, key=lambda need: (need.line == 0, need.line, need)):
         first.setdefault(need[:2], need)
@@ -99,7 +109,7 @@ def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
 
 
 def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
-    """Yield each path as the script has it, and what it needs."""
+    """Yield each need with its path as the script writes the path."""
     of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err))
     for line, path, builtin in of_bash[:_MAX_NEEDS]:
         of_line = [entry for entry in trace if entry.line == line]
@@ -116,12 +126,12 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
             yield path, _need(kind, lacked, of_path[0].line if of_path else 0, of_path)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
-    for need in absent(programs):  # of which the message went elsewhere
+    for need in absent(programs):  # their messages may have gone into a file
         yield need.name, need
 
 
 def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
-    """Yield the programs that are started by a path where nothing is: path, folder and line of each."""
+    """Yield the programs whose path does not exist; each of `programs` is a path, a folder and a line."""
     for name, folder, line in programs:
         if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
             need = _need("program", name, line, [Traced(line, name, folder)])
@@ -132,7 +142,7 @@ def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
 def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
     """Yield the programs and the files of `source` that a script names once, by a path, before any cd.
 
-    Most are missing at first: a run that begins with them is one run less.
+    Most of them are missing in the first run. If they are given from the start, a run is saved.
     """
     for command in body.commands:
         if command.name in ("cd", "pushd"):
@@ -140,7 +150,7 @@ def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
         if command.name in ("source", "."):
             kind, words = "file", command.words[1:2]
         else:
-            tools = chain(command, body)  # none of words that expand to nothing
+            tools = chain(command, body)  # empty if the words expand to nothing
             kind, words = "program", tuple(tool.words[0] for tool in tools[-1:])
             if not {tool.name for tool in tools[:-1]} <= _STARTERS:
                 continue
@@ -155,7 +165,7 @@ def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
 
 
 def is_path(path: str) -> bool:
-    """Return whether a text may be the path of a file that can be made."""
+    """Return whether a text may be the path of a file that a sandbox can make."""
     is_of_system = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
     return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
 
@@ -171,11 +181,11 @@ def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
             return "program"
         if words and words[0] in ("source", ".") and path in entry.command:
             return "file"
-    return "output"  # of a redirection: its folder is missing, or it is read
+    return "output"  # a redirection: the file is read, or its folder is missing
 
 
 def option_of(variable: str) -> str:
-    """Return the option of sbatch without which Slurm does not set a variable; "" for another variable."""
+    """Return the option of sbatch that makes Slurm set a variable; "" for another variable."""
     if variable.startswith("SLURM_ARRAY_"):
         return "array"
     name = variable.removeprefix("SLURM_").lower().replace("_", "-")
@@ -183,7 +193,7 @@ def option_of(variable: str) -> str:
 
 
 def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
-    """Return the file or folder whose test was the last before the script gave up."""
+    """Return the file or folder of the last test before the script gave up; None without such a test."""
     for entry in _last_tests(trace, functions):
         words = entry.command.split()[1:] if _LOOKS.match(entry.command) else ()
         looked = [("f", word) for word in words if word[0] != "-"]
@@ -198,21 +208,21 @@ def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
 
 
 def false_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Need]:
-    """Yield the files whose tests were the last before one of several programs gave up in its subshell."""
+    """Yield the files of the last tests before subshells of the script gave up."""
     for number, entry in enumerate(trace, 1):
         if re.match("exit [1-9]", entry.command) and (need := false_test(trace[:number], functions)):
             yield need
 
 
 def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last test before the script gave up, if something in it was empty; else 0."""
+    """Return the line of the last test before the script gave up, if it tests an empty value; else 0."""
     tests = [*_last_tests(trace, functions)]
     line = tests[0].line if tests else 0
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
 
 
 def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
-    """Return the variable that the last test before the script gave up asked for with -v, and its line."""
+    """Return the variable of `-v` in the last test before the script gave up, and the line of the test."""
     for test in _last_tests(trace, functions):
         if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):
             return match[1] or match[2], test.line
@@ -221,13 +231,13 @@ def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
 
 
 class Functions(NamedTuple):
-    """The functions of a script: their names, and which of them the lines of its commands are in."""
+    """The functions of a script: their names, and the function of each line."""
 
     names: frozenset[str]
     lines: Mapping[int, str]
 
     def has(self, entry: Traced) -> bool:
-        """Return whether a command calls a function, or is in one."""
+        """Return whether a command calls a function, or is a line of a function."""
         return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
 
 
@@ -237,7 +247,7 @@ def functions_of(body: Body) -> Functions:
 
 
 def last_line(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last command, or of the call of the function that ends the script."""
+    """Return the line of the last command; for a function that ends the script, the line of its call."""
     for entry in reversed(trace):
         if entry.line not in functions.lines or _is_test(entry) or not _EXIT.match(entry.command):
             return entry.line
@@ -249,12 +259,13 @@ def _is_test(entry: Traced) -> bool:
 
 
 def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
-    """Yield the tests before the script gave up, the last first, also before functions that end it.
+    """Yield the tests right before the script gave up, the last test first.
 
-    Those of a function that was called before are of something else.
+    Tests right before the call of a function that ends the script count. Tests in a function that returned
+    before do not.
     """
-    ending: set[str] = set()  # functions that were left by the end; "" for none
-    reason = False  # whether what may have failed was seen
+    ending: set[str] = set()  # functions in which the script ended; "" outside of functions
+    reason = False  # whether a command was seen that may have failed
     for entry in reversed(trace[-_MAX_NEEDS:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))

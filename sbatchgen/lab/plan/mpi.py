@@ -1,4 +1,4 @@
-"""What a launcher of MPI starts on the nodes of a job, which hold the tasks that Slurm counts for them.
+"""The processes that a launcher of MPI starts on the nodes of a job, by the tasks of each node.
 
 Sources: mpirun(1) of Open MPI 4.1 (a node has a slot for each task; slots are filled in the order of nodes),
 mpiexec of MPICH's Hydra, and TACC's guide to ibrun.
@@ -15,11 +15,11 @@ _LAUNCHERS = programs("mpi") | {"ibrun"}
 
 
 def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]:
-    """Return how many processes a command of MPI starts on each node; {} where the command does not say."""
+    """Return how many processes a command of MPI starts on each node; {} if the command does not say it."""
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
         return {}
-    table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # ibrun's -n is that of mpirun
+    table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # -n of ibrun is -n of mpirun
     options = {option: value for option, value, *_ in read_options(command, at, table)[0]}
     places, asked, each = (
         [options[option] for option in table.roles[role] if option in options]

@@ -1,4 +1,4 @@
-"""Which steps run at once, what srun gets, and what an empty value may follow from: for the rules."""
+"""Steps that run at the same time, and other questions about a dry run that several rules ask."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sbatchgen.lab.plan.started import Step, options_of_srun
 
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
-    """Return whether an empty value may follow from what the script lacks: arguments, files, `variables`."""
-    by_user = ("", "array")  # which sbatch gets on its command line
+    """Return whether a value may be empty because the script lacks arguments, files or `variables`."""
+    by_user = ("", "array")  # options that a user may give on the command line of sbatch
     sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
         need.kind == "arguments"
@@ -24,21 +24,21 @@ def may_follow(done: DryRun, *, variables: bool = True) -> bool:
 
 
 def at_once(first: Step, second: Step) -> bool:
-    """Return whether the second of two steps starts while the first may run."""
+    """Return whether the second step starts while the first may still run."""
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
 
 def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
-    """Yield each two steps that are started at the same time on some nodes, and these nodes."""
+    """Yield each pair of steps that run at the same time on the same nodes, and these nodes."""
     for first, second in combinations(done.steps, 2):
-        if done.ended.limit and second.is_srun:  # its place is not known: see `dry_run`
+        if done.ended.limit and second.is_srun:  # a run at its limit does not place steps: see `dry_run`
             continue
         if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
             yield first, second, shared
 
 
 def srun_options(step: Step) -> dict[str, str]:
-    """Return the options of srun by their long names."""
+    """Return the options of a step's srun by their long names."""
     return {name: value for name, value, *_ in options_of_srun(step.command)}
 
 

@@ -1,4 +1,4 @@
-"""What `plan` prints for programs."""
+"""The output of `plan --format json`, as a type."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from sbatchgen.lab.plan.started import Step
 
 
 class PlanOutput(TypedDict):
-    """What `plan` prints."""
+    """The document that `plan --format json` prints."""
 
     script: str
     refusal: str
@@ -31,7 +31,10 @@ class PlanOutput(TypedDict):
 def plan_output(
     done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None, *, brief: bool = False
 ) -> PlanOutput:
-    """Return a plan; in `brief` of each step its first process. `refusal`: why sbatch refuses the script."""
+    """Return a plan as the document that `plan` prints.
+
+    `refusal`: the finding that sbatch refuses the script. `brief`: only the first process of each step.
+    """
     steps = [replace(step, processes=step.processes[:1]) if brief else step for step in done.steps]
     return {
         "script": done.script.file,

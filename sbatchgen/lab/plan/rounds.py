@@ -1,4 +1,7 @@
-"""How many steps a script starts at least, by the loops of its text: a plan at its limit shows some."""
+"""The least number of steps that a script starts, by the loops in its text.
+
+A plan that reaches its limit shows only the first steps, and says how many follow at least.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _PLAIN = re.compile(r"[\w./:,=@%+\s-]*")
 
 
 def most_rounds(text: str) -> int:
-    """Return how often a loop that starts here goes round, if its first line says so; else 1."""
+    """Return how often a loop runs, by the first line of its text; 1 if the line does not say it."""
     if match := _COUNTED.match(text):
         return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
     match = _FOR.match(text)
@@ -28,7 +31,7 @@ def most_rounds(text: str) -> int:
 
 
 def least_steps(body: Body, lines: Iterable[int]) -> int:
-    """Return how many steps commands in these lines start, each as often as the loops around it go round."""
+    """Return how many steps the commands in `lines` start, with the rounds of the loops around them."""
     text, total = body.source.text, 0
     for line in {*lines}:
         at = next((each.at for each in body.commands if each.line <= line <= each.end_line), None)

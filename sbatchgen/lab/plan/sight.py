@@ -1,6 +1,7 @@
-"""The folders of this machine that a script sees in the sandbox: the user's, and those that the script names.
+"""The folders of this machine that a script sees in the sandbox.
 
-No folder has secrets, or sockets of other programs.
+These are the folders that the user chose, and folders that the script names. None of them may show secrets,
+or sockets of other programs.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from sbatchgen.lab.sandbox.box import Box, LayersRefusedError, Mark
 
 _SECRET_FOLDERS = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_KERNEL_FACTS = "/sys"  # of the machine, which has no files of users
-_PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # which each sandbox shows as they are
-_SYSTEM_FOLDERS = ("/usr", "/var")  # of which the sandbox shows what there is to show
-_MAX_FOLDERS = 64  # folders, and mounts below each
-_ATTEMPTS = 4  # of a sandbox, each with less to show
-_MARKS, _MAX_NAMES = 8, 5000  # entries by which a folder is known, and names
-_MAX_LAYERS = 300  # of all folders together
-_MAX_ENTRIES = 1000  # of a folder whose links are followed
+_KERNEL_FACTS = "/sys"  # facts of the kernel, without files of users
+_PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # folders that each sandbox shows
+_SYSTEM_FOLDERS = ("/usr", "/var")  # folders whose parts the sandbox itself decides on
+_MAX_FOLDERS = 64  # folders, and mounts below each folder
+_ATTEMPTS = 4  # starts of a sandbox, each with fewer folders
+_MARKS, _MAX_NAMES = 8, 5000  # entries, and names, by which a folder is known
+_MAX_LAYERS = 300  # layers of all folders together
+_MAX_ENTRIES = 1000  # entries of a folder whose links are followed
 _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 
@@ -37,17 +38,17 @@ T = TypeVar("T")
 
 
 class Shown(NamedTuple):
-    """What a sandbox shows of this machine."""
+    """The folders and files of this machine that a sandbox shows."""
 
-    layers: dict[str, list[int]]  # descriptors of folders and of copies that lie over them, by path
-    marks: dict[str, Mark]  # by which the sandbox knows them
-    files: Files  # in place of folders that can't have a layer
-    readable: dict[str, int]  # descriptors of folders that are shown as they are
-    left_out: dict[str, str]  # what is not shown, and why, as the rest of "PATH: not shown: "
-    refused: frozenset[str]  # what the system lays nothing over
+    layers: dict[str, list[int]]  # descriptors of folders and of the copies over them, by path
+    marks: dict[str, Mark]  # marks by which the sandbox knows these folders
+    files: Files  # copies of small files, for folders that can't have a layer
+    readable: dict[str, int]  # descriptors of folders that are shown without a layer
+    left_out: dict[str, str]  # folders that are not shown, with the reason
+    refused: frozenset[str]  # folders over which the system allows no layer
 
     def in_box(self, box: Box) -> Box:
-        """Return a sandbox that shows this."""
+        """Return a box that shows these folders and files too."""
         laid = {path: layer for path, layer in box.laid.items() if path not in self.refused}
         return box._replace(
             shown=self.layers,
@@ -60,35 +61,35 @@ class Shown(NamedTuple):
 
 @frozen()
 class Sight:
-    """What is shown, with a layer in memory over it."""
+    """The folders that a script sees, and the rules that decide on them. Each gets a layer in memory."""
 
-    homes: dict[str, int | None]  # descriptors of the user's home folders, which are never shown themselves
-    chosen: tuple[str, ...]  # folders of the user's choice, such as that of the submission
-    kept: ExitStack  # holds the copies and descriptors as long as they are needed
-    given: tuple[str, ...] = ()  # folders that are shown wherever they are
+    homes: dict[str, int | None]  # descriptors of the user's home folders, which are never shown as a whole
+    chosen: tuple[str, ...]  # folders that the user chose, such as the folder of submission
+    kept: ExitStack  # closes the descriptors and removes the copies at its end
+    given: tuple[str, ...] = ()  # folders that are shown without further checks
     named: tuple[str, ...] = ()  # folders that the script names
     text: str = ""  # the script, with the home folder in place of ~ and $HOME
-    # descriptors of copies that lie over folders, by their paths
+    # descriptors of the copies over folders, by the paths of the folders
     copies: dict[str, int | None] = field(default_factory=dict)
-    # what the system lays nothing over, and why
+    # folders over which the system allows no layer, with the reason
     refused: dict[str, str] = field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()  # of this machine
+    mounts: tuple[Mount, ...] = ()  # the mounts of this machine
 
     def run(self, start: Callable[[Shown], T]) -> T:
-        """Call a function that runs a sandbox; again with less to show, where folders can't have a layer."""
+        """Call a function that runs a sandbox; call it again without layers that the system refuses."""
         for number in range(_ATTEMPTS):
             with self.opened() as shown:
                 try:
                     return start(shown)
                 except LayersRefusedError as error:
                     why = "others move it" if error.moved else "its file system allows no layer"
-                    if number or not error.moved:  # a new file in it looks the same
+                    if number or not error.moved:  # at first a new file in the folder may look like a move
                         self.refused.update(dict.fromkeys(error.paths, why))
         with self.opened() as shown:
             return start(shown)
 
     def wider(self, paths: Iterable[str]) -> Sight:
-        """Return a sight of these paths too, where something is there that may be shown."""
+        """Return a sight that also shows `paths`, if they exist and may be shown."""
         folders = dict.fromkeys(self.named)
         for path in paths:
             if len(folders) < _MAX_FOLDERS and (folder := self._holding(path, [*self.chosen, *folders])):
@@ -96,9 +97,10 @@ class Sight:
         return replace(self, named=tuple(folders))
 
     def _holding(self, path: str, others: Sequence[str]) -> str:
-        """Return the outermost folder that may be shown and holds a path; "" if it is shown, or not there.
+        """Return the outermost folder that holds a path and may be shown.
 
-        Of folders with mounts below, the innermost one: it can't be shown as a whole.
+        A folder with mounts below can't be shown as a whole, so the innermost folder of such folders counts.
+        Returns "" if the path is already shown, does not exist, or may not be shown.
         """
         end, seen = path_of(path), others
         others = [each for each in others if each == path or not self._has_mounts(each)]
@@ -124,14 +126,14 @@ class Sight:
             os.close(number)
 
     def may_be_seen(self, path: str, *, chosen: bool) -> bool:
-        """Return whether there is a folder that may be shown; `chosen`: the user chose it, not the script."""
+        """Return whether a folder exists and may be shown; `chosen`: the user chose it, not the script."""
         number = self.folder(path, chosen=chosen)
         if number is not None:
             os.close(number)
         return number is not None
 
     def folder(self, path: str, *, chosen: bool) -> int | None:
-        """Return a descriptor of a folder that may be shown; None of any other one."""
+        """Return a descriptor of a folder that may be shown; None for any other path."""
         if (number := _descriptor(path)) is None:
             return None
         is_readable = os.access(f"/proc/self/fd/{number}", os.R_OK | os.X_OK)
@@ -141,11 +143,11 @@ class Sight:
         return None
 
     def allows(self, number: int, *, chosen: bool) -> bool:  # noqa: PLR0911 - a rule each
-        """Return whether an open folder may be shown."""
+        """Return whether an open folder may be shown; `chosen`: the user chose it, not the script."""
         path, about = _real(number), os.fstat(number)
         if any(
             _is_in(place, path) for place in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)
-        ):  # it holds them
+        ):  # the folder holds a hidden folder
             return False
         homes = [home for home in self.homes.values() if home is not None]
         if any(within(number, home, self.mounts) is not None for home in homes):
@@ -159,16 +161,18 @@ class Sight:
             return is_mine or not is_shared
         if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
-        if os.getuid() == 0:  # in the sandbox root has no capabilities: each folder above must be open to it
+        if (
+            os.getuid() == 0
+        ):  # root has no capabilities in the sandbox, so it must be able to enter each folder above
             parts = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
             if not all(part.st_uid == 0 or part.st_mode & 0o1 for part in parts):
                 return False
         return is_mine or about.st_uid == 0 or about.st_mode & 0o5 == 0o5
 
     def _is_hidden_at_home(self, number: int, homes: Sequence[int]) -> bool:
-        """Return whether an open folder is in one of the home whose name begins with a dot.
+        """Return whether an open folder is in a folder .NAME of a home folder.
 
-        The home is known by its device and inode, also where it or the folder is mounted a second time.
+        The home folder is known by its device and inode, in case it or the folder is mounted a second time.
         """
         path = _real(number)
         if any(path.startswith(f"{home}/.") for home in self.homes):
@@ -186,13 +190,13 @@ class Sight:
 
     @contextmanager
     def opened(self) -> Iterator[Shown]:
-        """Give descriptors of what is shown, until the end of the block."""
+        """Open the folders to show, until the end of the block."""
         with ExitStack() as stack:
             yield _Opening(self, stack).shown()
 
 
 class _Opening:
-    """Opens what a sight shows, outer folders first."""
+    """The opening of the folders that a sight shows, outer folders first."""
 
     def __init__(self, sight: Sight, stack: ExitStack) -> None:
         self.sight, self.stack = sight, stack
@@ -200,7 +204,7 @@ class _Opening:
         self.places: dict[str, tuple[int, bool]] = {}  # folders to show, and whether the user chose them
 
     def shown(self) -> Shown:
-        """Return what is shown."""
+        """Open the folders and return them."""
         sight = self.sight
         wanted = {path: path in sight.chosen for path in (*sight.named, *sight.chosen)}
         todo = sorted(wanted.items())
@@ -211,7 +215,7 @@ class _Opening:
             self.stack.callback(os.close, number)
             end, outer = _real(number), [place for place in self.places if path.startswith(f"{place}/")]
             is_link = any(_real(self.places[place][0]) + path[len(place) :] != end for place in outer)
-            # The outer one has the link.
+            # the layer of the outer folder has the link
             place = end if is_link else os.path.normpath(path)
             if place in self.places:
                 continue
@@ -224,7 +228,7 @@ class _Opening:
             self._give(path)
         return self.all
 
-    def _show(self, path: str, number: int, chosen: bool) -> None:  # noqa: FBT001 - of places
+    def _show(self, path: str, number: int, chosen: bool) -> None:  # noqa: FBT001 - a value of places
         sight = self.sight
         if path in sight.refused:
             files, large = pieces(number, path, self.places)
@@ -246,7 +250,7 @@ class _Opening:
         self._mark(path, number, is_covered=copied is not None)
 
     def _copied(self, number: int, *, chosen: bool) -> int | None:
-        """Return a descriptor of a folder with copies that lie over an open one; None if it needs none."""
+        """Return a descriptor of a folder with copies for an open folder; None if it needs no copies."""
         if (part := to_copy(number, chosen=chosen)) == "none":
             return None
         place = self.sight.kept.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
@@ -257,11 +261,11 @@ class _Opening:
         return copied
 
     def _mark(self, path: str, number: int, *, is_covered: bool = False) -> None:
-        """Keep what an open folder is known by; of one that is covered by copies, all names in it."""
+        """Keep the mark of an open folder; a folder that copies cover is marked by all names in it."""
         most = _MAX_NAMES if is_covered else _MARKS
         try:
             at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
-        except OSError:  # the script can't read it either
+        except OSError:  # the script can't read the folder either
             return
         try:
             with os.scandir(at) as entries:
@@ -277,7 +281,7 @@ class _Opening:
             self.all.marks[path] = known, [entry.name for entry in some] if is_covered else None
 
     def _show_parts(self, path: str, number: int, *, chosen: bool) -> None:
-        """Show the folders in a folder with mounts below, which can't have a layer as a whole, one by one."""
+        """Show each folder in a folder, because mounts below it allow no layer over the whole."""
         try:
             part = piece(number, path)
         except OSError:
@@ -303,7 +307,7 @@ class _Opening:
             self.all.left_out[path] = "has mounts below; the folders and small files in it are"
 
     def _give(self, path: str) -> None:
-        """Show a folder wherever it is, as it is if it can have no layer and nothing in it is a danger."""
+        """Show a folder of `given`; without a layer only if no layer is possible and the folder is safe."""
         shown = (*self.all.layers, *self.all.readable, *_PROGRAM_FOLDERS)
         if (number := _descriptor(path)) is None:
             return
@@ -332,7 +336,10 @@ def sight_of(
     user: str,
     given: Sequence[str] = (),
 ) -> Sight:
-    """Return what a script with this text sees that starts in `workdir`; `kept` holds what is made for it."""
+    """Return the sight of a script with this text that starts in `workdir`.
+
+    `kept` closes the descriptors and removes the copies.
+    """
     homes: dict[str, int | None] = {}
     for place in (home, _home_of_user()):
         if place.strip("/"):
@@ -345,12 +352,14 @@ def sight_of(
     for name, value in (("HOME", home), ("USER", user)):
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
-    named = dict.fromkeys(match[0] for match in _PATH.finditer(text))  # up to the first other variable
+    named = dict.fromkeys(
+        match[0] for match in _PATH.finditer(text)
+    )  # a path ends at the first other variable
     return replace(sight.wider([workdir, *links, *named]), text=text)
 
 
 def path_of(path: str) -> str:
-    """Return a path of the machine without links; "" if nothing is there. What is there is not opened."""
+    """Return a path without links; "" if it does not exist. The file is not opened for reading."""
     try:
         number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -362,7 +371,7 @@ def path_of(path: str) -> str:
 
 
 def _descriptor(path: str) -> int | None:
-    """Return a descriptor of a folder, with which it is not read; None of anything else."""
+    """Return a descriptor of a folder that can't read the folder; None for any other path."""
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -373,7 +382,7 @@ def _real(number: int) -> str:
     return os.readlink(f"/proc/self/fd/{number}")
 
 
-@functools.cache  # it may be asked of a server
+@functools.cache  # the answer may come from a server
 def _home_of_user() -> str:
     with suppress(KeyError):
         import pwd  # a browser has none

@@ -1,7 +1,7 @@
 #!/bin/bash -p
-# A program that is not there: it records how it was started, and says what a script would wait to hear.
-# The record: texts that end in NUL: name, line of the script, waits before it, 1 in the background, folder, the number
-# of arguments, these, and the environment.
+# The stand-in for a program that is not there: it records its start, and prints the answer that a script may wait for.
+# A record holds texts that end in NUL: name, line of the script, waits before it, 1 in the background, folder, the number
+# of arguments, the arguments, and the environment.
 called=$0 name=${0##*/}
 [[ $name != unknown ]] || { called=$1 name=${1##*/}; shift; }
 
@@ -14,12 +14,12 @@ record() {
     printf '%s\0' "$called" "${__plan_at:-${__plan_line:-0}}" "${__plan_waits:-0}" $((16#${value:-0} >> 1 & 1)) "$PWD" $# "$@" \
         "${environment[@]}" >"$file.$number"
 }
-is_captured() { [[ -p /proc/self/fd/1 ]]; } # by $( ) or a pipe
-say_unknown() { # the reader of a pipe may be gone, as a stand-in that reads nothing: no program ends by that here
+is_captured() { [[ -p /proc/self/fd/1 ]]; } # whether $( ) or a pipe reads the output
+say_unknown() { # a stand-in that reads nothing may have closed the pipe: that must end no program
     trap '' PIPE
     ! is_captured || echo UNKNOWN 2>/dev/null || :
 }
-expanded() { # node[1-2,4],x: a name a line
+expanded() { # print the names of node[1-2,4],x, a name on each line
     local rest=$1 item range
     while [[ $rest =~ ^([^],[]*)(\[([^]]*)\])?,?(.*)$ && $rest ]]; do
         item=${BASH_REMATCH[1]} ranges=${BASH_REMATCH[3]} rest=${BASH_REMATCH[4]}
@@ -29,7 +29,7 @@ expanded() { # node[1-2,4],x: a name a line
         done
     done
 }
-list_gpus() { # as nvidia-smi: its arguments
+list_gpus() { # ARGUMENTS of nvidia-smi: print the GPUs as it does
     query=${*/#/ }
     for ((gpu = 0; gpu < gpus; gpu++)); do
         case " $* " in
@@ -72,26 +72,26 @@ show_node() {
    State=ALLOCATED ThreadsPerCore=1
    Partitions=$SLURM_JOB_PARTITION"
 }
-show_ray() { # every worker is there
+show_ray() { # print that all workers have joined
     local total=$((gpus * ${SLURM_JOB_NUM_NODES:-1})).0
     echo "Active:"; for ((i = 1; i <= ${SLURM_JOB_NUM_NODES:-1}; i++)); do echo " 1 node_$i"; done
     printf ' 0.0/%s %s\n' "$total" GPU "$total" worker_units
 }
-in_one_piece() { # as programs write: head -n 1 would end what writes line by line
+in_one_piece() { # COMMAND: print its output at once, because head -n 1 ends a program that writes line by line
     local text
     text=$("$@")
     [[ ! $one_line ]] || text=${text//$'\n'/ }
-    [[ ! $text ]] || exec /bin/cat <<<"$text" # bash writes line by line
+    [[ ! $text ]] || exec /bin/cat <<<"$text" # bash itself writes line by line
 }
 address() { echo "10.0.0.$((10#${1//[!0-9]/}))"; }
-is_free() { # a port of a node: at first nobody listens, then the server that a script waits for does
+is_free() { # whether a port of a node is free: at first it is, then the server that a script waits for has it
     local node file=/run/plan/asked.${SLURM_PROCID-}.${*//[^A-Za-z0-9]/_}
     case " $* " in
         *[Ll]ocalhost*|*127.*|*0.0.0.0*|*10.0.0.*|*node[0-9]*|*:[0-9]*|*/tcp*) [[ ! -e ${file:0:200} ]] && : >"${file:0:200}" ;;
-        *) return 1 ;; # a server elsewhere
+        *) return 1 ;; # a server outside of the job
     esac
 }
-same_name() { # of a new file or folder, with a number in place of its X: the arguments of mktemp
+same_name() { # ARGUMENTS of mktemp: make the file or folder with a number in place of the X
     local path word template=tmp.XXXXXXXXXX digits end number
     path=$(/usr/bin/mktemp "$@") || exit
     for word in "$@"; do [[ ${word##*/} != *XXX* || $word == -* ]] || template=$word; done
@@ -105,38 +105,38 @@ same_name() { # of a new file or folder, with a number in place of its X: the ar
     [[ ! -e $path ]] || /bin/mv -n -- "$path" "$word"
     echo "$word"
 }
-same_bytes() { # in place of random ones, others in each call
+same_bytes() { # print bytes in place of random ones, different in each call
     local byte
     RANDOM=$((1 + ${__plan_count:-0}))
     while printf -v byte '\\x%02x' $((RANDOM >> 4 & 255)) && printf '%b' "$byte" 2>/dev/null; do :; done
 }
-same_numbers() { # for Python: the time, random numbers, and ports that are free
+same_numbers() { # print Python that fixes the time, random numbers, and free ports
     echo "import os, time; time.time = lambda: 1767225600.0; number = iter(range(${__plan_count:-0} * 1000, 10 ** 12))"
     echo "os.urandom = lambda size: (next(number) * 0x9E3779B97F4A7C15).to_bytes(size + 16, 'little')[:size]"
     echo "import random, socket; random.seed(${__plan_count:-0})"
     echo "random._ports, random._bind = iter(range($((20000 + ${__plan_count:-0})), 60000)), socket.socket.bind"
     echo "socket.socket.bind = lambda at, to: random._bind(at, (to[0], next(random._ports)) if type(to) is tuple and not to[1] else to)"
 }
-start() { # what starts other programs
+start() { # ARGUMENTS: start other programs, as srun and wrappers do
     exec "$(</run/plan/python)" -I -S -c 'import sys; sys.path[:0] = ["/run/plan"]; import step; sys.exit(step.main())' "$name" "$@"
 }
-is_script_of() { # a program whose start calls a module of Python that is known, as a copy of torchrun: its module
+is_script_of() { # FILE: whether it starts a known module of Python, as a copy of torchrun does; set module
     local text known
     [[ -f ${1-} && $1 != *.py ]] && read -r -N 2000 text <"$1" || [[ ${text-} ]] || return 1
     read -r known </run/plan/modules
     [[ $text =~ ^'#!' && $text =~ from\ ([a-z_][a-z0-9_.]*)\ import && $known == *"|${BASH_REMATCH[1]}|"* ]] && module=${BASH_REMATCH[1]}
 } 2>/dev/null
-__plan_end_at_limit() { # processes are counted by their numbers
+__plan_end_at_limit() { # the process number is the count of processes
     local most
     read -r most _ </run/plan/most || most=$$
     (($$ > most)) || return 0
     . /run/plan/clock.sh
-    ! __plan_is_aside || read -r _ <>/run/plan/never # the script ends at a command of its own, and never in between
-    kill -XFSZ "${__plan_main:-$$}" # as what writes too much
+    ! __plan_is_aside || read -r _ <>/run/plan/never # the script ends at its own command, never in the background
+    kill -XFSZ "${__plan_main:-$$}" # the same end as that of a program that writes too much
 }
 one_line= gpus=${SLURM_GPUS_ON_NODE:-0} node=${SLURMD_NODENAME:-node1} cpus=$((${SLURM_CPUS_ON_NODE:-1} * ${SLURM_JOB_NUM_NODES:-1}))
 
-# What is in the background started before; of a task, before its step: with all tasks at once each would wait for all.
+# Wait until processes in the background have started. A task does not: its step has waited, and all tasks run at once.
 [[ $name == sleep || ${__plan_starter-} == "$PPID" ]] || { . /run/plan/clock.sh; __plan_settle; }
 __plan_end_at_limit
 case $name in
@@ -145,7 +145,7 @@ case $name in
         [[ ${1-} != run ]] || start "$@"
         record "$@"
         [[ "$*" != "info --base" ]] || echo "$HOME/conda" ;;
-    # The same in each plan: a fixed day, where no option names another, and numbers in place of random ones.
+    # Each plan gets the same day, unless an option names another, and the same numbers in place of random ones.
     date) [[ " $*" =~ " "-(d|r|f|-date|-reference|-file) ]] || set -- -d @1767225600 "$@"; exec /bin/date "$@" ;;
     mktemp) same_name "$@" ;;
     uuidgen) printf '00000000-0000-4000-8000-%012d\n' "${__plan_count:-0}" ;;
@@ -183,7 +183,7 @@ case $name in
     python*|pypy*)
         if is_captured && [[ ${1-} == -c || (${1--} == - && $# -lt 2) ]]; then
             [[ ${1-} != -c || ${2-} != *@(random|socket|uuid|secrets|time)* ]] || set -- -c "$(same_numbers)"$'\n'"$2" "${@:3}"
-            # Without end it uses up its seconds of processors: those of a clock are fewer on a busy machine.
+            # A loop that sleeps without end must use up its CPU seconds: in seconds of a clock a busy machine does less.
             [[ ${1-} != -c || ${2-} != *sleep* || ${2-} == *__future__* ]] || set -- -c $'import time; time.sleep = lambda _: None\n'"$2" "${@:3}"
             (ulimit -t 2; exec "$(</run/plan/python)" -S "$@" 2>/dev/null) || echo UNKNOWN
         elif [[ ${1-} == --version || ${1-} == -V ]]; then

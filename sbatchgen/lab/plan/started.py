@@ -1,4 +1,4 @@
-"""What was started: the records of the stand-ins, as steps with their processes."""
+"""The steps of a dry run and their processes, from the records of the stand-ins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sbatchgen.lab.plan.step import GPU_VARIABLES, number_of
 from sbatchgen.lab.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
-# Programs that prepare, ask and clean up; their starts are not shown.
+# Programs that prepare, ask or clean up. A plan does not show their starts.
 _HELPERS = programs("unshown")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
@@ -26,7 +26,7 @@ _SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
 
 class Taken(NamedTuple):
-    """What a step takes of a node."""
+    """The CPUs and GPUs that a step takes of a node."""
 
     cpus: int
     gpus: int
@@ -34,44 +34,44 @@ class Taken(NamedTuple):
 
 @frozen(kw_only=True)
 class StartRecord:
-    """The start of a program, as its stand-in saw it."""
+    """The start of a program, as its stand-in recorded it."""
 
-    name: str  # the name or path by which it was called
-    line: int  # of the script
-    waits: int  # how many waits of the script came before
-    background: bool  # whether it runs while the script does
+    name: str  # the name or path by which the program was called
+    line: int  # the line of the script
+    waits: int  # how many times the script called wait before
+    background: bool  # whether the script continues while the program runs
     folder: str
     words: tuple[str, ...]
-    environment: Mapping[str, str]  # all of it
+    environment: Mapping[str, str]  # the whole environment
 
     @property
     def step(self) -> str:
-        """The number of the step that it is in, or is; "" of what the batch script started."""
+        """The number of the program's step; "" for a program that the batch script started itself."""
         return self.environment.get("__plan_step", "")
 
     @property
     def place(self) -> str:
-        """What names a step in each run of the script."""
+        """The name of a step that is the same in each run of the script."""
         return self.environment.get("__plan_place", "")
 
     @property
     def sharing(self) -> str:
-        """How a step shares its nodes with others: "overlap", "exact" or "whole"; "" of other programs."""
+        """How a step shares its nodes: "overlap", "exact" or "whole"; "" for a program without a step."""
         return self._needs[0]
 
     @property
     def takes_turn(self) -> bool:
-        """Whether later releases look for the nodes of the next step after those of this one."""
+        """Whether later releases look for the next step's nodes after the nodes of this step."""
         return self._needs[1] == "takes"
 
     @cached_property
     def not_on(self) -> frozenset[str]:
-        """The nodes of the job that a step may not get."""
+        """The nodes that a step excludes."""
         return frozenset(self._needs[2].split(","))
 
     @cached_property
     def takes(self) -> dict[str, Taken]:
-        """What a step takes of each of its nodes."""
+        """The CPUs and GPUs that a step takes of each of its nodes."""
         parts = (_TAKEN.fullmatch(text) for text in self._needs[3:])
         return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
 
@@ -86,14 +86,14 @@ class StartedProcess:
     """A process that a job would start."""
 
     node: str  # the name of its node
-    rank: int  # its number in the step
-    argv: tuple[str, ...]  # its words
+    rank: int  # its rank in the step
+    argv: tuple[str, ...]  # the words of its command
     cwd: str  # its working folder
-    # The variables that differ from those of the batch script; null for one that it lacks
+    # the variables that differ from those of the batch script; null for a variable that the process lacks
     env: Mapping[str, str | None]
     gpus: tuple[int, ...]  # the numbers of its GPUs on the node
-    cpus: int  # how many CPUs it has
-    container: str  # the image that it runs in; "" for no container
+    cpus: int  # the number of its CPUs
+    container: str  # the image of its container; "" for no container
 
 
 @frozen(kw_only=True)
@@ -101,50 +101,50 @@ class Step:
     """A step of srun, or a program that the batch script starts itself."""
 
     line: int  # the line of the script
-    command: tuple[str, ...]  # the words as the script gives them
-    background: bool  # whether the script continues while it runs
-    tasks: int  # how many tasks it has
-    refusal: str  # why Slurm would refuse it; "" if it would not
-    waits: int  # how many waits of the script came before
-    processes: tuple[StartedProcess, ...] = field(default=())  # what it starts
-    sharing: str = ""  # how it shares its nodes with other steps: "overlap", "exact" or "whole"
-    takes: Mapping[str, Taken] = field(default_factory=dict)  # what it takes of each of its nodes
-    # Of a launcher of MPI: how many processes it starts on each node.
+    command: tuple[str, ...]  # the words of the command, expanded
+    background: bool  # whether the script continues while the step runs
+    tasks: int  # the number of its tasks
+    refusal: str  # why Slurm refuses the step; "" if it does not
+    waits: int  # how many times the script called wait before
+    processes: tuple[StartedProcess, ...] = field(default=())  # the processes that it starts
+    sharing: str = ""  # how the step shares its nodes: "overlap", "exact" or "whole"
+    takes: Mapping[str, Taken] = field(default_factory=dict)  # the CPUs and GPUs that it takes of each node
+    # for a launcher of MPI, the number of processes on each node
     by_mpi: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_srun(self) -> bool:
-        """Whether Slurm starts it."""
+        """Whether srun starts the step."""
         return self.command[0] == "srun"
 
 
 @frozen(kw_only=True)
 class StartedLauncher(LauncherCall):
-    """A process that is a launcher of PyTorch."""
+    """A launcher of PyTorch, with its process."""
 
     process: StartedProcess
 
 
 def launchers_of(step: Step, nodes: int) -> Iterator[StartedLauncher]:
-    """Yield the launchers among the processes of a step, in a job with so many nodes."""
+    """Yield the launchers among the processes of a step, in a job of `nodes` nodes."""
     for process in step.processes:
         if call := StartedLauncher.from_argv(process.argv, process=process, job_nodes=nodes):
             yield call
 
 
 def options_of_srun(command: Sequence[str]) -> list[ReadOption]:
-    """Return the options of a command of srun, in their order."""
+    """Return the options in a command of srun, in their order."""
     return read_options(command, 1, PROGRAMS["srun"])[0]
 
 
 def read(text: str) -> StartRecord | None:
-    """Return the start that a record describes; None for what is not a record."""
+    """Return the start that a record describes; None for another text."""
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
     if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
     words, pairs = rest[: number_of(count)], rest[number_of(count) :]
     if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
-        name, *words = words  # a program of an environment, whose first line names its Python
+        name, *words = words  # the first line of a program names this Python
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),
@@ -158,12 +158,12 @@ def read(text: str) -> StartRecord | None:
 
 
 def plain(text: str) -> str:
-    """Return text without the folder of the stand-ins."""
+    """Return a text without the folder of the stand-ins."""
     return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
 
 
 def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
-    """Yield what a script starts, in its order, without programs that only help.
+    """Yield the steps of a script in its order, without the helpers of `programs("unshown")`.
 
     `batch` is the environment in which the batch script starts.
     """
@@ -181,7 +181,10 @@ def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) 
 
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
-    """Give steps their numbers in the order of the script; those in the background took theirs by chance."""
+    """Yield starts with the numbers of steps in the order of the script.
+
+    Steps in the background get their numbers by chance while the script runs.
+    """
     steps_of_srun = (start for start in starts if start.takes)
     numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
     for start in starts:
@@ -219,7 +222,7 @@ def _process(
     given = options_of_srun((step.name, *step.words)) if step else ()
     images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
     cpus = held.cpus[0]
-    if step:  # what a task asks for, or its part of the node's
+    if step:  # the CPUs of a task: as requested, or its share of the node
         tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
         on_node = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
         cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)

@@ -1,4 +1,4 @@
-"""Which nodes and GPUs Slurm gives a step, beside the steps that still run.
+"""The nodes and GPUs that Slurm gives a step, while other steps still run.
 
 Source: steps on Slurm 22.05 and 26.05 (tests/plan/test_truth.py).
 """
@@ -13,17 +13,17 @@ from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.started import StartRecord, Taken
 from sbatchgen.lab.plan.step import LATER
 
-_MAX_STEPS = 400  # steps; a plan of more has reached its limit, unless the script writes records itself
+_MAX_STEPS = 400  # a plan with more steps has reached its limit, unless the script forges records
 Places = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
 
 
 def placements(
     starts: Sequence[StartRecord], held: Grant, release: str, *, cpus_known: bool
 ) -> dict[str, Places]:
-    """Return where steps run that are not on their first nodes, or not on the first GPUs.
+    """Return the nodes and GPUs of steps that run on others than their first nodes and GPUs.
 
-    By the name of the step (`StartRecord.place`): its nodes and their GPUs. `cpus_known`: whether the job
-    says how many CPUs it has on each node.
+    The keys are the names of the steps: `StartRecord.place`. `cpus_known`: whether the job says how many
+    CPUs it has on each node.
     """
     return {
         step.start.place: step.places
@@ -35,7 +35,7 @@ def placements(
 
 @frozen()
 class _Placed:
-    """A step where it runs: what it takes of each node, and its GPUs there."""
+    """A step on its nodes: the CPUs and GPUs that it takes of each node, and the numbers of these GPUs."""
 
     start: StartRecord
     takes: Mapping[str, Taken]
@@ -45,7 +45,7 @@ class _Placed:
 def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
     running: list[_Placed] = []
     starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
-    following = 0  # where later releases look first: after the nodes of the last step
+    following = 0  # later releases look first at the nodes after those of the last step
     for start in starts[:_MAX_STEPS]:
         parts = [*start.takes.values()]
         beside = [step for step in running if step.start.waits == start.waits]
@@ -54,7 +54,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_know
         if later and len(order) == len(held.nodes):
             order = held.nodes[following:] + held.nodes[:following]
         names: Sequence[str] = [*start.takes]
-        if len(order) > len(names):  # it names none
+        if len(order) > len(names):  # the step names no nodes
             names = nodes.chosen(order, start.sharing, parts, later=later)
             if start.takes_turn:
                 following = (held.nodes.index(max(names, key=order.index)) + 1) % len(held.nodes)
@@ -68,7 +68,7 @@ def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_know
 
 
 class _Nodes:
-    """The nodes of a job, with what the steps that run have left of them."""
+    """The nodes of a job, with the CPUs and GPUs that running steps leave free."""
 
     def __init__(self, held: Grant, running: Sequence[_Placed], *, cpus_known: bool) -> None:
         self._held, self._cpus_known = held, cpus_known
@@ -80,7 +80,7 @@ class _Nodes:
     def chosen(
         self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, later: bool
     ) -> Sequence[str]:
-        """Return the nodes of a step: idle ones first; the first ones if it has to wait."""
+        """Return the nodes of a step, idle nodes first; the first nodes of `order` for a step that waits."""
         idle = [name for name in order if not self._on[name]]
         if len(idle) < len(parts):
             room = [name for name in order if self.fits(name, sharing, max(parts))]

@@ -1,1 +1,1 @@
-"""A job run through on this machine, with Slurm played: what that proves, and what only the cluster shows."""
+"""The rehearsal of a job: its run on this machine, with a stand-in for Slurm, and the report of the run."""

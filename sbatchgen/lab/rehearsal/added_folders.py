@@ -1,4 +1,4 @@
-"""The folders that .pth files add to the modules of a Python, also those of editable packages."""
+"""The folders that .pth files add to the search path of a Python, also for editable packages."""
 
 import contextlib
 import re
@@ -13,9 +13,10 @@ _QUOTED = re.compile(r"['\"](/[^'\"\n]+)['\"]")
 
 
 def added_folders(python: Path) -> Iterator[str]:
-    """Yield what the .pth files in the folder of an environment, or of packages, add.
+    """Yield the folders that .pth files in an environment, or in a folder of packages, add.
 
-    A line is a path, or imports a module beside the file: that of an editable package has its paths as text.
+    A line is a path, or imports a module beside the file. The module of an editable package holds its paths
+    in quotes.
     """
     for place in (python, *python.glob("lib/python3*/site-packages")):
         for line in (line for file in sorted(place.glob("*.pth")) for line in _text(file).splitlines()):

@@ -1,4 +1,4 @@
-"""Why a start of a rehearsed job failed: the first error of its log, in plain words, with its line."""
+"""The cause of a failed start of a rehearsed job: the first error of its log, with its line."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sbatchgen.jobs.runs.failure import OWN, failures
 
 _SBATCHGEN_LINE = re.compile(
     r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd"
-)  # not the trainer's
+)  # lines that the trainer did not print
 _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
 _LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
@@ -20,15 +20,15 @@ _MAX_TEXT = 300
 
 
 class Cause(NamedTuple):
-    """Why a start failed."""
+    """The cause of a failed start."""
 
-    what: str  # in words
-    fix: str = ""  # what to do, if that is known
+    what: str  # the cause in words
+    fix: str = ""  # the fix; "" if it is not known
     lacks_gpu: bool = False  # whether the trainer looked for a GPU
 
 
 def cause_of(status: int, log: str) -> Cause:
-    """Return the first error in a log; of a log without one, its last line."""
+    """Return the first error in a log as the cause; without an error, the last line of the log."""
     printed = [line for line in log.splitlines() if line.strip()]
     lines = [line for line in printed if not _SBATCHGEN_LINE.match(line)]
     place, error, rank = _first_error(lines)
@@ -57,13 +57,13 @@ def has_error(log: str) -> bool:
 def never_began(log: str) -> bool:
     """Return whether the first exception of a log says that the program did not load.
 
-    No signal ends it so.
+    A signal that stops a running program causes no such exception.
     """
     return bool(_NOT_LOADED.match(_first_error(log.splitlines())[1]))
 
 
 def ends_in_traceback(log: str) -> bool:
-    """Return whether the last words of a log are an exception of Python, not one that its end ignored."""
+    """Return whether a log ends with an exception of Python that Python did not ignore."""
     lines = [line for line in log.splitlines() if line.strip()][-40:]
     began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     ignored = any("ignored" in line for line in lines)

@@ -1,6 +1,6 @@
-"""Slurm, played for a job: it starts, nears its limit, is requeued, is cancelled, and ends; in the sandbox.
+"""The stand-in for Slurm in a rehearsal: it starts, stops, requeues and cancels a job in the sandbox.
 
-Source: docs/design/slurm.md, "Signals": TERM to the batch shell and all tasks, KILL after KillWait.
+Source: docs/design/slurm.md, "Signals": TERM goes to the batch shell and all tasks, KILL after KillWait.
 """
 
 import contextlib
@@ -25,40 +25,40 @@ from sbatchgen.jobs.runs.program_states import read_programs
 from sbatchgen.lab.plan.step import PLACE
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
-REQUEUED = Path(PLACE, "requeued")  # made by `scontrol requeue`
+REQUEUED = Path(PLACE, "requeued")  # the stand-in for `scontrol requeue` makes this file
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1
-_EXIT_S = 1.0  # after `scontrol requeue` a script may end itself, before Slurm ends it
+_EXIT_S = 1.0  # seconds in which a script may end itself after `scontrol requeue`
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
 _SCRIPT_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MAX_FILES = 20_000
 _MAX_CROWDING = 4.0
-_MAX_LOG = 40_000  # characters of a start's log that are reported
+_MAX_LOG = 40_000  # characters of the log of a start in the report
 
 
 @frozen(kw_only=True)
 class PlayedJob:
-    """The job that is played."""
+    """The job that is rehearsed."""
 
-    script: str  # its file
-    folder: str  # where it starts
-    environment: Mapping[str, str]  # what its batch script gets
+    script: str  # the file of its script
+    folder: str  # the folder in which it starts
+    environment: Mapping[str, str]  # the environment of its batch script
     run_dir: str
     checkpoint: str  # a pattern for the names of its checkpoints; "" for none
     metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
     signal: int  # the number of the signal of --signal; 0 for none
-    lead: int  # how many seconds before the limit it comes
-    to_batch: bool  # whether it goes to the batch shell alone
+    lead: int  # seconds between this signal and the time limit
+    to_batch: bool  # whether this signal goes only to the batch shell
     kill_wait: int  # seconds between TERM and KILL
     limit_s: int  # its time limit in seconds
-    steps: int  # how many steps of the training each start does, at least
-    seconds: float  # how long a start may take until it has done them
-    patience: float  # how long a trainer runs that prints no steps
-    processes: int  # how many of them train on GPUs, if the memory that these need can be computed
+    steps: int  # the least number of training steps of each start
+    seconds: float  # seconds that a start may take for these steps
+    patience: float  # seconds that a trainer runs if it prints no steps
+    processes: int  # processes that train on GPUs; 0 if the GPU memory can't be computed
 
 
 def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
-    """Yield what happened in each start of the job."""
+    """Start the job several times, stop it differently each time, and yield a report of each start."""
     restart = 0
     for act in (LIMIT, REQUEUE, CANCEL, END):
         start = _Start(job, restart)
@@ -80,7 +80,7 @@ class _Start:
         self.log.touch()
         self.from_byte = self.log.stat().st_size
         self.seen = len(_written(job))
-        self.began = self.heard = time.time()  # heard: when the log last grew
+        self.began = self.heard = time.time()  # heard: the time at which the log last grew
         counts = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
         counts |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
@@ -98,7 +98,7 @@ class _Start:
 
     @property
     def refused(self) -> bool:
-        """Whether it ended itself, without a step and not with success."""
+        """Whether the job failed by itself before its first step."""
         return self.batch.returncode not in (0, None) and not self.events()
 
     def played(self, act: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class _Start:
                 self._send(signal.SIGTERM)
             self._wait(patience)
         running = self.batch.poll() is None
-        self._end()  # also what a script that has ended has left
+        self._end()  # a script that has ended may have left processes
         status = self.batch.wait()
         return {
             "act": act,
@@ -138,7 +138,7 @@ class _Start:
         }
 
     def computed(self) -> dict[str, Any]:
-        """Wait for what the trainer's package computes in its place, and report."""
+        """Wait until the GPU memory of the training is computed, and return the report."""
         self._wait(self.job.seconds)
         if self.batch.poll() is None:
             self._end()
@@ -153,7 +153,7 @@ class _Start:
         }
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what the trainer has written of this start: in its file of events, or else in the log."""
+        """Return the events of this start from the trainer's file of events, or else from the log."""
         if Path(self.job.run_dir, EVENTS).exists():
             return _written(self.job)[self.seen :]
         pattern = re.compile(self.job.metrics) if self.job.metrics else None
@@ -161,7 +161,7 @@ class _Start:
         return [event for line in lines for event in line_events(line[:4000], pattern)]
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
-        """Wait for the end, or until enough steps are done; return whether they are."""
+        """Wait until the job ends or has done enough steps; return whether it has done them."""
         deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
         size, ending = 0, False
         while self.batch.poll() is None and time.time() < deadline:
@@ -185,7 +185,7 @@ class _Start:
                 os.kill(process, number)
 
     def _end(self) -> None:
-        """End all that is left, as Slurm does after KillWait."""
+        """Kill all processes that are left, as Slurm does after KillWait."""
         self._send(signal.SIGKILL)
         for number in _processes():
             if number not in (1, os.getpid()):
@@ -193,7 +193,7 @@ class _Start:
                     os.kill(number, signal.SIGKILL)
 
     def _newest(self) -> dict[str, Any]:
-        """Return the newest file of this start that looks like a checkpoint, and when it was written."""
+        """Return the newest file of this start that may be a checkpoint, and its time."""
         newest, name = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
@@ -215,7 +215,7 @@ class _Start:
 
 
 def _crowding() -> float:
-    """Return how many times as long a program may take to load, with what else runs on this machine."""
+    """Return the factor by which the load of this machine may slow a program down."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_CROWDING)
 
 
@@ -233,7 +233,7 @@ def _files(folder: str) -> Iterator[str]:
             count += 1
             if count > _MAX_FILES:
                 return
-            yield os.path.join(root, name)  # noqa: PTH118 - many
+            yield os.path.join(root, name)  # noqa: PTH118 - there are many
 
 
 def _processes() -> list[int]:
@@ -241,7 +241,7 @@ def _processes() -> list[int]:
 
 
 def _processes_of_steps() -> Iterator[int]:
-    """Yield the processes below each srun that runs, without srun itself."""
+    """Yield the processes below each running srun, without srun itself."""
     parents: dict[int, list[int]] = {}
     for number in _processes():
         with contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ def _processes_of_steps() -> Iterator[int]:
 
 
 def main() -> None:
-    """Play the job in the file that is named; print what happened, an object on each line."""
+    """Rehearse the job in the file that argv names; print a JSON report of each start on a line."""
     STEPS.mkdir(exist_ok=True)
     for start in play(PlayedJob(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))):
         print(json.dumps(start), flush=True)

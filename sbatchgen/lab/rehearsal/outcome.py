@@ -1,4 +1,4 @@
-"""What a rehearsal proved: a row for each thing that was tried."""
+"""The result of a rehearsal: a row for each thing that was tried."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,20 +13,20 @@ from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 Start = Mapping[str, Any]
 _REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
-NEXT_JOB = 75  # the exit status with which the next job of a chain resumes
-# Measured on one H200: bytes of cuBLAS and of CUDA's context; the share that the allocator holds unused.
+NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
+# Measured on an H200: bytes of cuBLAS and of CUDA's context, and the share of unused memory in the allocator.
 _CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
 
 
 @frozen()
 class Row:
-    """A thing that was tried."""
+    """A thing that the rehearsal tried."""
 
-    what: str  # what was tried
-    # Its result; "lost" if the work since the last checkpoint was lost
+    what: str  # the thing that was tried
+    # its result; "lost" if the work since the last checkpoint was lost
     outcome: Literal["ok", "lost", "failed", "unknown"]
-    detail: str  # what was seen; of a failure, why
-    fix: str = ""  # how to mend a failure, if that is known
+    detail: str  # what happened; for a failure, the cause
+    fix: str = ""  # the fix of a failure; "" if it is not known
 
 
 class _RowsOutput(TypedDict):
@@ -34,7 +34,7 @@ class _RowsOutput(TypedDict):
 
 
 class RehearseOutput(_RowsOutput, total=False):
-    """What `rehearse` prints; keys beside `rows` only of a rehearsal on this machine."""
+    """The document that `rehearse` prints; only a rehearsal on this machine has more keys than `rows`."""
 
     unproven: Mapping[str, str]
     seconds: float
@@ -42,7 +42,7 @@ class RehearseOutput(_RowsOutput, total=False):
 
 
 def rows(rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield what a rehearsal tried, in its order, with the cause of a failure in a hidden folder."""
+    """Yield a row for each thing that was tried; a failure names a folder that the job does not see."""
     for row in _rows(rehearsed):
         if rehearsed.hidden and row.outcome == "failed":
             hidden = f"the job does not see your home folder {rehearsed.hidden}, where it starts"
@@ -80,7 +80,7 @@ def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
 
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
-    """Yield what a short job on the cluster tried, as its events say: start, steps, stop and restart."""
+    """Yield the rows of a short job on the cluster by its events: start, steps, stop and restart."""
     if not events and has_error(log):
         cause = cause_of(1, log)
         yield Row("start", "failed", cause.what, cause.fix)
@@ -114,7 +114,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
 
 
 def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield whether the training starts, with all of its processes, and makes steps."""
+    """Yield the rows "start" and "first steps": whether all processes start and do training steps."""
     resolved, trained = rehearsed.resolved, _train_events(start)
     if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
         yield _failed("start", f"exit status {start['status']}", start, rehearsed)
@@ -154,7 +154,7 @@ def _name(resolved: ResolvedJob) -> str:
 
 
 def _programs(start: Start) -> Iterator[Row]:
-    """Yield whether each of several programs has started, was ready, and ended no later than the job."""
+    """Yield a row for each of several programs: whether it started, was ready, and ended with the job."""
     for program in start.get("programs", ()):
         detail = {
             "starts": "it ran until the job ended it",
@@ -169,7 +169,7 @@ def _programs(start: Start) -> Iterator[Row]:
 
 
 def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield whether the job stops and saves before the time limit, and starts again."""
+    """Yield the rows "time limit" and "restart": whether the job saves before the limit, and resumes."""
     resolved = rehearsed.resolved
     if not start["acted"]:
         yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
@@ -187,14 +187,14 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
     elif not following and (start["requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
-        return  # the sandbox reached its limit in the next start: a row of its own says so
+        return  # the sandbox reached its limit in the next start, and has its own row
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
     else:
         fix = f"{_REQUEST_FIX}; or --resume off, for no restarts"
         furthest = max(_step(each) or 0 for each in rehearsed.starts)
-        has_more = furthest > (_step(start) or 0)  # else it may have come to its end
+        has_more = furthest > (_step(start) or 0)  # else the training may have ended
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
         yield Row(
             "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
@@ -247,11 +247,11 @@ def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row
 
 
 def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
-    """Return bytes of tensors, of these with the workspaces that cuDNN tries, and of all on the card.
+    """Return the bytes of tensors, of tensors with the workspaces that cuDNN tries, and of all on the card.
 
-    From 15 trainings on one H200 (torch 2.11, cuDNN 9.19): three workspaces of cuBLAS, of 32 MiB on that GPU,
-    are the difference of computed and measured tensors; cuDNN took up to twice as much in its first steps, if
-    there was room; the allocator kept 8 to 16 % of what it had reserved in most, and CUDA's context took
+    Measured in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Computed and measured tensors differ
+    by three workspaces of cuBLAS, of 32 MiB each. cuDNN took up to twice the tensors in its first steps if
+    there was room. The allocator kept 8 to 16 % of its memory unused in most trainings. CUDA's context took
     750 MiB.
     """
     tensors = int(needs["peak_bytes"]) + _CUBLAS
@@ -280,7 +280,7 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
 
 
 def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
-    """Return the row of a start that ended by itself, with the cause; "unknown" if only a GPU was missing."""
+    """Return the row of a start that failed by itself; "unknown" if only a GPU was missing."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
@@ -314,7 +314,7 @@ def _train_events(start: Start) -> list[dict[str, Any]]:
 
 
 def _progress(event: Mapping[str, Any]) -> str:
-    """Return how far a training got: its step, or else its epoch, if the trainer prints one."""
+    """Return the step of an event, or else its epoch, as text."""
     units = (unit for unit in ("step", "epoch") if event.get(unit) is not None)
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 

@@ -1,4 +1,4 @@
-"""The stand-in of srun that really starts the tasks of a step, all on this machine; it is in the sandbox."""
+"""The stand-in for srun in a rehearsal: it starts the tasks of a step in the sandbox, all on this machine."""
 
 import contextlib
 import marshal
@@ -13,18 +13,20 @@ from typing import Any
 
 from sbatchgen.lab.plan import step
 
-STEPS = Path(step.PLACE, "steps")  # a file for each srun that runs: its process number; in it the step's name
-MEMORY = "REHEARSED_MEMORY"  # set: in place of the training, compute how much memory its GPUs need
+STEPS = Path(
+    step.PLACE, "steps"
+)  # a file for each running srun: its name is the process number, its text the step's name
+MEMORY = "REHEARSED_MEMORY"  # if set, compute the GPU memory of the training, and do not train
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1
 
 
 class AbortedError(Exception):
-    """The tasks of the step are to be killed."""
+    """The step gets a SIGTERM: its tasks are to be killed."""
 
 
 def main() -> int:
-    """Run a step; return the worst exit status of its tasks."""
+    """Run a step; return the highest exit status of its tasks."""
     job: dict[str, Any] = marshal.loads(Path(step.PLACE, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
     options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
     if "help" in options:
@@ -85,7 +87,7 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
 
 
 def _start(command: list[str], environment: dict[str, str], output: str) -> int:
-    """Start a task in a session of its own; return the number of its process. `output` is its file, or ""."""
+    """Start a task in its own session; return its process number. `output`: a file for its output, or ""."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -103,7 +105,7 @@ def _start(command: list[str], environment: dict[str, str], output: str) -> int:
 
 
 def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
-    """Name the loopback where a variable names an interface that this machine lacks."""
+    """Return an environment that names lo for each interface that this machine lacks."""
     here = [name for _, name in socket.if_nameindex()]
     named = {name: environment[name] for name in _INTERFACES if name in environment}
     missing = [name for name, text in named.items() if text not in here and text.replace("_", "").isalnum()]

@@ -1,1 +1,1 @@
-"""Where untrusted programs run: bubblewrap's sandbox, with limits. It imports only errors and machine."""
+"""The sandbox of bubblewrap, in which untrusted programs run within limits. It imports only base."""

@@ -1,4 +1,7 @@
-"""The first process in a sandbox, which runs a program within limits: getrlimit(2), prctl(2), proc(5)."""
+"""The first process in a sandbox, which runs a program within limits.
+
+Sources: getrlimit(2), prctl(2), proc(5).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import resource
 import stat
 import time
 
-TYPE_CHECKING = False  # loading typing, ctypes, or enum by signal takes longer than all the rest
+TYPE_CHECKING = False  # to import typing, ctypes, or enum by signal takes longer than all the rest
 if TYPE_CHECKING:
     import signal
     from collections.abc import Sequence
@@ -16,30 +19,32 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-MAX_SHOWN, MAX_RECORDS = 4 << 20, 4000  # bytes of a file that are reported, and files
-_REPORT_BYTES = 64 << 20  # bytes of all
-_POLL_S = 0.02  # between two looks
+MAX_SHOWN, MAX_RECORDS = 4 << 20, 4000  # bytes of a file in the report, and number of files
+_REPORT_BYTES = 64 << 20  # bytes of all files in the report
+_POLL_S = 0.02  # seconds between two measurements
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
 _INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
-_MAX_COUNTED = 100_000  # files
-_INODE_BITS = 0xFFFFFFFF  # the part of an inode's number that a layer leaves as it is
-_RESERVE = 8  # the part of a disk's free room that stays free
+_MAX_COUNTED = 100_000  # files of a folder
+_INODE_BITS = 0xFFFFFFFF  # the bits of an inode's number that a layer keeps
+_RESERVE = 8  # an eighth of a disk's free room stays free
 
 
 def main(task: dict[str, Any]) -> None:
-    """Run the program of a task; write to stdout a head with sizes and names of files, and these."""
-    os.closerange(3, 1 << 20)  # folders of the machine, from which .. leads out
+    """Run the program of a task; write a report to stdout: a head with the names of files, and the files."""
+    os.closerange(3, 1 << 20)  # descriptors of folders of the machine, whose .. leads out of the sandbox
     if other := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
         os.write(2, "\0".join(["", *other]).encode("utf-8", "surrogateescape"))
         os._exit(1)
-    os.write(1, b"+")  # it has begun
+    os.write(1, b"+")  # the sandbox has begun
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # so that no program reaches it below /proc
+    _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # no program can read this process below /proc
     os.umask(0o022)
     for name, what in task["files"].items():
         make(name, what)
-    waiting, started = os.pipe()  # closed once the program has begun: until then the memory is this one's
+    waiting, started = (
+        os.pipe()
+    )  # closed when the program has begun, because a fork counts the memory of this process
     if not (program := os.fork()):
         try:
             become(task)
@@ -49,10 +54,10 @@ def main(task: dict[str, Any]) -> None:
     os.read(waiting, 1)
     disks = [Disk(path, task["limits"]["disk"]) for path in task["on_disk"]]
     status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
-    while True:  # also what starts more meanwhile
+    while True:  # again, as a process may start others meanwhile
         try:
             os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # each kill takes the longer, the more have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:  # a kill takes longer with many ended processes
                 pass
         except OSError:
             break
@@ -65,12 +70,11 @@ def main(task: dict[str, Any]) -> None:
 
 
 def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
-    """Return whether a folder is what it should be.
+    """Return whether a folder is the folder that was marked.
 
-    Bubblewrap finds it by its path, which others may have changed.
-
-    A mark has some of its entries, with time of change and inode; the names of all, if files lie over it;
-    and names that bubblewrap has made in it.
+    Bubblewrap finds a folder by its path, at which other users may have put another folder. A mark has some
+    entries with their times of change and inodes, all names if files lie over the folder, and the names that
+    bubblewrap has made in the folder.
     """
     entries, names, made = mark
     here = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
@@ -87,7 +91,7 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
 
 
 def make(name: str, what: tuple[bytes, int] | str | None) -> None:
-    """Make a file, a link or a folder, if that can be; a file that only has to be there stays as it is."""
+    """Make a file, a link or a folder, if possible; an empty file does not replace an existing file."""
     try:
         os.makedirs(name if what is None else os.path.dirname(name), exist_ok=True)
         if isinstance(what, str):
@@ -96,14 +100,14 @@ def make(name: str, what: tuple[bytes, int] | str | None) -> None:
             with open(name, "wb") as file:
                 file.write(what[0])
             os.chmod(name, what[1])
-    except (OSError, ValueError, RecursionError):  # as of a name with a NUL, or with a thousand folders
+    except (OSError, ValueError, RecursionError):  # a name may have a NUL, or a thousand folders
         pass
 
 
 def become(task: dict[str, Any]) -> None:
-    """Become the program, whose start closes what is open but for its own three files."""
+    """Replace this process by the program; only stdin, stdout and stderr stay open."""
     limits = task["limits"]
-    os.setsid()  # the scheduler shares between sessions: this process is not kept waiting by many others
+    os.setsid()  # Linux shares CPUs between sessions, so that this process does not wait for many others
     os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
@@ -111,7 +115,7 @@ def become(task: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     for kind, value in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["each"]),  # the last: it has more
+        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["each"]),  # this process has more
     ):  # fmt: skip
         hard = resource.getrlimit(kind)[1]
         if value and (hard == resource.RLIM_INFINITY or value < hard):
@@ -122,7 +126,7 @@ def become(task: dict[str, Any]) -> None:
 
 
 def keep_sockets_apart() -> None:
-    """Keep the program from sockets without a path of other programs, from Linux 6.12 on: landlock(7)."""
+    """Forbid connections to abstract sockets of other programs, on Linux 6.12 and newer: landlock(7)."""
     system = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
     rules = (0).to_bytes(16, "little") + (1).to_bytes(
         8, "little"
@@ -134,7 +138,7 @@ def keep_sockets_apart() -> None:
 
 
 class Disk:
-    """A folder of the machine that the program writes, and how much of its disk that may take."""
+    """A folder of the machine that the program writes to, with its limit of bytes."""
 
     def __init__(self, path: str, most: int) -> None:
         self.path, self.most = path, most
@@ -142,15 +146,15 @@ class Disk:
         self.bytes, self.files = self.free()
 
     def free(self) -> tuple[int, int]:
-        """Return the bytes and the files for which the disk has room."""
+        """Return the free bytes and the free inodes of the disk."""
         about = os.fstatvfs(self.number)
         return about.f_bavail * about.f_frsize, about.f_favail
 
     def is_used_up(self) -> bool:
-        """Return whether the folder has more than it may, or little is left of what was free on the disk.
+        """Return whether the folder is above its limit, or the disk has little of its free room left.
 
-        Others write to the disk too, so the folder is counted once the disk has lost as much. What the
-        program hides from the count, as in deleted files that it keeps open, ends with what was free.
+        Other programs also write to the disk, so the folder is counted only when the disk has lost as much as
+        the limit. Deleted files that the program keeps open are not counted, but they reduce the free room.
         """
         size, files = self.free()
         if size < self.bytes // _RESERVE or files < self.files // _RESERVE:
@@ -158,7 +162,7 @@ class Disk:
         return self.bytes - size > self.most and self.used() > self.most
 
     def used(self) -> int:
-        """Return the bytes of all files below the folder."""
+        """Return the bytes of all files below the folder; more than the limit if there are too many files."""
         size = count = 0
         for folder, _, names in os.walk(self.path):
             count += len(names)
@@ -172,15 +176,18 @@ class Disk:
         return size
 
 
-def watch(  # noqa: C901 (a limit after the other)
+def watch(  # noqa: C901 (one limit after another)
     program: int, limits: dict[str, Any], places: Sequence[str], disks: Sequence[Disk]
 ) -> tuple[int, str, int]:
-    """Wait for the program and what it left; return its status, the limit that it reached, and memory."""
+    """Wait for the program and its background processes; return its status, its limit and peak memory.
+
+    The limit is the name of the limit that was reached, or "".
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
     status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
-    last, before = 0, 0.0  # the process that started last, and what had been computed before
-    looks = 0  # in which nothing computed: on a busy machine fewer of them fit into a second
+    last, before = 0, 0.0  # the newest process, and the CPU seconds before its start
+    looks = 0  # looks in which no process computed: a busy machine has fewer of them in a second
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
@@ -189,9 +196,11 @@ def watch(  # noqa: C901 (a limit after the other)
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["left"])
-            if status == -signal.SIGXFSZ:  # it wrote without end, as its trace: its time would have ended it
+            if status == -signal.SIGXFSZ:  # a trace without end, which the time would have ended too
                 return -signal.SIGKILL, "time", peak
-        if len(pids) > limits["processes"]:  # first: measuring them would take longer than others to start
+        if (
+            len(pids) > limits["processes"]
+        ):  # before measuring, because new processes start faster than they are measured
             return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])
         peak = max(peak, memory)
@@ -213,7 +222,10 @@ def watch(  # noqa: C901 (a limit after the other)
 
 
 def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a program runs, and bytes; above `limit`, shared ones count once."""
+    """Return CPU seconds, whether a process runs, and bytes of memory.
+
+    Above `limit`, memory that processes share counts once.
+    """
     times, runs, sizes = os.times(), False, {}
     ticks = (times.children_user + times.children_system) * _TICKS
     for name in pids:
@@ -231,12 +243,12 @@ def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[fl
 
 
 def last_started() -> int:
-    """Return the number of the process in the sandbox that started last: they are counted."""
+    """Return the number of the newest process in the sandbox, which is the count of processes."""
     return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
 
 
 def read(name: str) -> str:
-    """Return what a file of the kernel says, "" of a process that has ended."""
+    """Return the text of a file of the kernel; "" for a process that has ended."""
     try:
         with open(name, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -245,7 +257,7 @@ def read(name: str) -> str:
 
 
 def contents(place: str) -> tuple[dict[str, bytes], bool]:
-    """Return the first bytes of the files that the program could write, and whether all records are whole."""
+    """Return the first bytes of the program's output and records, and whether all records are whole."""
     texts, left = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())

@@ -1,4 +1,4 @@
-"""System calls that the kernel refuses in a sandbox, as a program for its filter: seccomp(2), clone(2)."""
+"""The filter of system calls that the kernel refuses in a sandbox: seccomp(2), clone(2)."""
 
 import errno
 import os
@@ -23,15 +23,20 @@ _MACHINES = {
 _NAMESPACES = 0x7E020080  # of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces
 # Of ioctl: FS_IOC_SETFLAGS in two sizes, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI and TIOCLINUX.
 _ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
-_X32, _ALLOW, _ERRNO, _KILL = 0x40000000, 0x7FFF0000, 0x50000, 0x80000000  # other numbers of calls; answers
+_X32, _ALLOW, _ERRNO, _KILL = (
+    0x40000000,
+    0x7FFF0000,
+    0x50000,
+    0x80000000,
+)  # bit of x32 numbers; results of the filter
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # places in struct seccomp_data
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _UNIX, _FAMILIES = 1, (2, 10, 16)  # AF_UNIX; AF_INET, AF_INET6 and AF_NETLINK
 _REFUSE, _UNKNOWN = ((_RETURN, 0, 0, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
 
 
 def program(*, trusts: bool) -> bytes:
-    """Return the filter, or nothing for an unknown machine; `trusts` allows AF_UNIX and memfd_create."""
+    """Return the filter; b"" for an unknown machine. `trusts` allows AF_UNIX and memfd_create."""
     if os.uname().machine not in _MACHINES:
         return b""
     machine, (clone3, clone, ioctl, sockets), memory, refused, of_process = _MACHINES[os.uname().machine]
@@ -39,7 +44,10 @@ def program(*, trusts: bool) -> bytes:
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),
-        *((_EQUAL, 0, 1, clone3), _UNKNOWN),  # its flags are out of sight: the C library takes clone
+        *(
+            (_EQUAL, 0, 1, clone3),
+            _UNKNOWN,
+        ),  # the filter can't see its flags: the C library falls back to clone
     ]
     numbers = [*refused, *[memory] * (not trusts)]
     code += [part for number in numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
@@ -48,7 +56,7 @@ def program(*, trusts: bool) -> bytes:
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
-        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in of_process),  # it watches over the limits
+        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in of_process),  # process 1 keeps the limits
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]

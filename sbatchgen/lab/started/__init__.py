@@ -1,1 +1,1 @@
-"""The rules of what a script starts, as its dry run shows."""
+"""The rules about the programs that a script starts, judged by its dry run."""

@@ -1,4 +1,4 @@
-"""What is wrong with what a script starts: the findings of `plan` and of `lint --plan`."""
+"""The findings of `plan` and of `lint --plan`: rules that a dry run breaks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sbatchgen.lab.plan.planning import is_planned, plan_of, script_of
 
 
 def check_started(done: DryRun) -> list[Finding]:
-    """Return what is wrong with what a script starts, each mistake once, in the order of its lines."""
+    """Return the findings of a dry run, each mistake once, in the order of the script's lines."""
     every = [finding for rule in judge.rules(judge.STARTED) for finding in judge.findings(rule, done)]
     once = {finding.problem.what: finding for finding in reversed(every)}
     return sorted(once.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 
 def lint_started(done: DryRun) -> list[Finding]:
-    """Return what is wrong with what a script starts, and no comment in it turns off."""
+    """Return the findings of a dry run that no comment in the script turns off."""
     suppressions = list(find_suppressions(done.script.file, done.script.lines))
     return not_suppressed(check_started(done), suppressions)[0]
 
 
 def found_by_plan(source: Source, settings: Settings, *, environment: Mapping[str, str]) -> list[Finding]:
-    """Return what the dry run of a linted script shows; nothing of a script that is not planned."""
+    """Return the findings of the dry run of a linted script; [] for a script that can't be planned."""
     script = script_of(source.file, source.text, profile=settings.profile, slurm=settings.slurm)
     return check_started(plan_of(script, environment, settings.folder)) if is_planned(script) else []

@@ -1,4 +1,4 @@
-"""How a script ends that runs with stand-ins, and what it looks for: a dry run shows it.
+"""Rules about the end of a dry run, and about the files and nodes that the script looks for.
 
 Sources: bash(1), EXIT STATUS; sbatch(1).
 """
@@ -27,9 +27,9 @@ RULES: Rules[DryRun] = Rules()
 _LAST_COMMANDS, _MIN_ROUNDS = (
     200,
     5,
-)  # commands at the end of a script, and how often those of a loop are among them
+)  # last commands of a trace, and how often a loop's are among them
 _SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
-_READERS = SHELLS | {".", "perl", "source"}  # of files that hold commands
+_READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
 _UNREAD = re.compile(
     rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$", re.MULTILINE
@@ -46,7 +46,7 @@ _LIMIT_TEXTS = {
     "processes": f"needs more than {BoxLimits().processes} processes here",
 }
 _DAMAGE_TEXT = "damages the sandbox, so that what it started is not known"
-# What reaches for the internet, as its first words; of others, only with an address.
+# The first words of commands that need the internet; `fetches` only with an address.
 _DOWNLOADING = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
 _DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
 _ADDRESS = re.compile(
@@ -93,7 +93,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
-    """Find a job of several components, or a step of several programs, of which the first is shown."""
+    """Find heterogeneous jobs, of which a plan shows the first component."""
     separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
     if separators:
         what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
@@ -101,7 +101,7 @@ def _heterogeneous(done: DryRun) -> Iterator[Hit]:
 
 
 def _loop_line(done: DryRun) -> int:
-    """Return the first line of those that were run again and again at the end; 0 without such lines."""
+    """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
     times = Counter(entry.line for entry in done.trace[-_LAST_COMMANDS:])
     return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
 
@@ -162,10 +162,10 @@ def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
 
 
 def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
-    """Return the last command of a job that ends with 0 although all that it started failed, and its line.
+    """Return the command that hides the failures of all programs, its line, and the end of its pipe.
 
-    The name is "" for other jobs. The third is the program at the end of a pipe that hides it, and its
-    line; None if the last command hides it.
+    The name is "" for a job that does not end with 0 if all programs fail. The end of the pipe is the program
+    whose status counts, with its line; None if the last command of the script hides the failures.
     """
     failing = done.failing
     if not failing or failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
@@ -174,8 +174,8 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
     end = failing.script.body.last
     if end and any(step.background and step.line == line for step in failing.steps):
-        line, name = end.line, end.name  # its trace may come before that of a process in the background
-    if name in ("true", ":"):  # of || true: who writes it wants it
+        line, name = end.line, end.name  # the trace of a process in the background may come last
+    if name in ("true", ":"):  # || true is meant to hide the failure
         return "", 0, None
     around = (command for command in failing.script.body.commands if command.line <= line <= command.end_line)
     pipe = next((command.pipe for command in around if command.pipe), None)
@@ -183,7 +183,7 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
         return name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line)
     paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
     if name in _READERS and any(failing.given.files.get(path) == b"" for path in paths):
-        return "", 0, None  # the plan made an empty file of it: what it would do is not known
+        return "", 0, None  # the plan put an empty file there, so its commands are not known
     return name, line, None
 
 
@@ -233,7 +233,7 @@ def _downloads(done: DryRun) -> Iterator[Hit]:
 
 
 def _download(command: str) -> str:
-    """Return the first words of a command that needs the internet, or ""."""
+    """Return the first words of a command that needs the internet; "" for another command."""
     match = _DOWNLOADS.match(command)
     if not match:
         return ""

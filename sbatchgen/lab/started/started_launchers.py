@@ -1,6 +1,6 @@
-"""Launchers of PyTorch that a script starts: whether they meet, and have the GPUs that they want.
+"""Rules about launchers of PyTorch in a dry run: whether they meet, and have the GPUs that they want.
 
-A dry run shows it. Source: torch/distributed/run.py of torch 2.13.
+Source: torch/distributed/run.py of torch 2.13.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
 
 
 def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
-    """Yield the launchers of a step that wait for each other on several nodes."""
+    """Yield the steps whose launchers wait for each other on several nodes, with these launchers."""
     for step, launchers in _launchers(done):
         members = [launcher for launcher in launchers if launcher.nodes > 1]
         if len(_nodes(members)) > 1 and len({launcher.name for launcher in members}) == 1:
@@ -39,7 +39,7 @@ def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
 
 
 def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
-    """Yield the processes of a step that have no launcher, and are to meet by variables."""
+    """Yield the steps whose processes have no launcher and meet by variables, with these processes."""
     for step in done.steps:
         ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
         if step.is_srun and len(ranks) > 1 and all(process.env.get("WORLD_SIZE") for process in ranks):
@@ -57,7 +57,10 @@ def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
 
 
 def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
-    """Return what is wrong with a step that starts more launchers than one waits for, and the option."""
+    """Return a message for a step that starts more launchers than a launcher waits for, and the option.
+
+    Both are "" for any other step.
+    """
     first = launchers[0] if step.is_srun and launchers else None
     if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
         return "", ""
@@ -85,7 +88,7 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(processes.RULES, "SB303", "warning")
 def _absent(done: DryRun) -> Iterator[Hit]:
-    """Find launchers that wait for more nodes than start one."""
+    """Find launchers that wait for more nodes than the nodes that start a launcher."""
     for started in () if done.ended.limit else _together(done):
         groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
         for step, launcher in started:
@@ -105,7 +108,7 @@ def _absent(done: DryRun) -> Iterator[Hit]:
 
 
 def _together(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
-    """Yield the launchers that run at the same time: of a step, and of steps in the background beside it."""
+    """Yield the launchers that run at the same time: of a step, and of steps beside it in the background."""
     left = [(step, launchers) for step, launchers in _launchers(done) if launchers]
     while left:
         first = left[0][0]
@@ -130,7 +133,9 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(processes.RULES, "SB304")
 def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
-    started = _launchers(done) if len({step.line for step in done.steps}) == 1 else []  # others have the rest
+    started = (
+        _launchers(done) if len({step.line for step in done.steps}) == 1 else []
+    )  # another step may have the other GPUs
     for step, launchers in started:
         alone = [each for each in launchers if each.is_one_by_default and each.has_program]
         gpus = max((len(each.process.gpus) for each in alone), default=0)
@@ -158,7 +163,7 @@ def _apart(done: DryRun) -> Iterator[Hit]:
 
 
 def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
-    """Yield a hit if the only place to meet is a node that the script names, and not one of the job's."""
+    """Yield a hit if the processes meet at a node that the script names and the job does not have."""
     name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
     is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
     if name and name in done.script.text and not is_of_job:
@@ -167,7 +172,7 @@ def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
 
 
 def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
-    """Yield a hit if a torchrun does not know where the nodes meet; ours finds it itself."""
+    """Yield a hit if a torchrun gets no address for the rendezvous; training/torchrun.py finds it itself."""
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
@@ -176,7 +181,7 @@ def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
-    """Yield a hit if a place to meet, by its name, has several values: `places` has a node for each."""
+    """Yield a hit if the address or port `name` has several values; `places` has a node for each value."""
     if len(places) > 1:
         (value, at), (other, there), *_ = places.items()
         what = f"the nodes don't meet: {name} is {value} on {at}, and {other} on {there}"
@@ -202,7 +207,7 @@ def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
 
 @RULES.again(rendezvous.RULES, "SB355", "warning")
 def _all_first(done: DryRun) -> Iterator[Hit]:
-    """Find launchers of several nodes that are all the first, or know no other node."""
+    """Find launchers on several nodes that all have node rank 0, or that know no other node."""
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.of_role("RANK")
@@ -218,9 +223,9 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
 
 
 def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
-    """Yield launchers that number their nodes by an option, and all have the same number.
+    """Yield launchers whose option gives the rank of the node, and which all have the same rank.
 
-    They are those of a step, or of steps that run at once, as of a loop over the nodes.
+    The launchers belong to a step, or to steps that run at the same time, such as those of a loop over nodes.
     """
     teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
     for step, launchers in _launchers(done):
@@ -237,7 +242,7 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
 
 
 def _is_expanded(done: DryRun, option: str) -> bool:
-    """Return whether the script has a variable as the value of an option, and not a number."""
+    """Return whether the script writes a variable as the value of an option."""
     name = re.escape(option).replace("\\-", "[-_]")
     return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
 
@@ -299,9 +304,9 @@ def _same_port(done: DryRun) -> Iterator[Hit]:
 
 
 def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, list[int]]]:
-    """Yield steps whose launchers collide on a node, one of the second, and the GPUs that both want.
+    """Yield pairs of steps whose launchers collide on a node, a launcher of the second, and shared GPUs.
 
-    Without such GPUs, they listen on the same port.
+    Launchers without shared GPUs listen on the same port.
     """
     started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
     for first, second, _ in overlaps(done):

@@ -1,6 +1,6 @@
-"""Steps that a script starts and that Slurm refuses, that wait for each other, or that want the same GPU.
+"""Rules about steps in a dry run: steps that Slurm refuses, that wait, or that want the same GPU.
 
-A dry run shows it. Source: srun(1).
+Source: srun(1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _refused(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpu(done: DryRun) -> Iterator[Hit]:
-    """Find programs that the script puts on the same GPU while another of its node is idle."""
+    """Find programs that the script puts on the same GPU while another GPU of the node is idle."""
     started = [(step, process) for step in done.steps if not step.is_srun for process in step.processes]
     chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
     for (first, gpus), (second, others) in combinations(chosen, 2):
@@ -49,7 +49,7 @@ def _same_gpu(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
 def _not_here(done: DryRun) -> Iterator[Hit]:
-    """Find steps of one task that Slurm puts on other nodes than the server that they call localhost."""
+    """Find steps that ask a server at localhost while Slurm runs the server on another node."""
     started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
     listening = [(step, process.node, _ports_of(process.argv)) for step, process in started]
     lines = set()
@@ -69,7 +69,7 @@ _LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
 
 
 def _ports_of(argv: Sequence[str]) -> set[str]:
-    """Return the numbers in words of their own, or after an =, as of --port 8000."""
+    """Return the words of a command, and the parts of words after =, among which a port may be."""
     return {word.rpartition("=")[2] for word in argv if "://" not in word}
 
 
@@ -77,7 +77,7 @@ def _ports_of(argv: Sequence[str]) -> set[str]:
     "SB348", "warning", "a server that runs on when the others have ended", source="docs/design/slurm.md"
 )
 def _runs_on(done: DryRun) -> Iterator[Hit]:
-    """Find steps in which some tasks serve, and others end: the end of a task with 0 ends no other."""
+    """Find steps in which some tasks serve and others end, because a task that ends with 0 ends no other."""
     if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", done.script.text):
         return
     for step in done.steps if not done.ended.limit else ():
@@ -110,7 +110,7 @@ def _waiting(done: DryRun) -> Iterator[Hit]:
 
 
 def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[str, str, str] | None:
-    """Return where the second of two steps waits, what each takes, and the fix; None if it starts at once."""
+    """Return where the second step waits, what each step takes, and the fix; None if it does not wait."""
     parts = [step.takes[node] for step in (first, second)]
     sharing, held = {first.sharing, second.sharing}, min(part.gpus for part in parts)
     if "overlap" in sharing:
@@ -139,7 +139,7 @@ def _takes_memory(done: DryRun, step: Step) -> bool:
 
 
 def _asked_gpus(step: Step, node: str) -> int:
-    """Return how many GPUs a step itself asks for on a node; 0 if it does not say."""
+    """Return how many GPUs the options of a step request on a node; 0 if they request none."""
     options = srun_options(step)
     if {"gres", "gpus-per-node"} & options.keys():
         return step.takes[node].gpus

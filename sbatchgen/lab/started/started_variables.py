@@ -1,6 +1,6 @@
-"""Values that are empty or have several lines where a program gets them, and what they are compared with.
+"""Rules about values in a dry run that are empty, have several lines, or differ from the profile.
 
-A dry run shows them. An empty one counts only where the script alone, with what Slurm says, computes it.
+An empty value counts only if the script computes the value from nothing but facts of Slurm.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _empty(done: DryRun) -> Iterator[Hit]:
 
 
 def _without_image(done: DryRun) -> Iterator[Hit]:
-    """Find containers without an image, which take the next word for it."""
+    """Find containers without an image, which treat the next word as the image."""
     if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
-        return  # which may set the variable of the image
+        return  # a module may set the variable of the image
     for step in done.steps:
         for image in (process.container for process in step.processes):
             lacks = image in _CONTAINERS and not (image == "shifter" and "image" in done.script.options)
@@ -105,15 +105,15 @@ def _interfaces(done: DryRun) -> Iterator[Hit]:
 
 
 def _is_one_of(name: str, others: Sequence[str]) -> bool:
-    """Return whether a name of an interface begins as one of these, or one of these as it.
+    """Return whether a name of an interface begins with a name of `others`, or the other way round.
 
-    So NCCL compares them.
+    NCCL compares names of interfaces in this way.
     """
     return any(name.startswith(other) or other.startswith(name) for other in others)
 
 
 def nodes_of(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
-    """Yield the options of a step for its nodes and tasks that are empty, or have several lines."""
+    """Yield the options of srun for nodes and tasks whose values are empty or have several lines."""
     for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
         is_empty = not value and not may_follow(done)
         if option in ("nodelist", "nodes", "ntasks") and (is_empty or "\n" in value.strip()):
@@ -125,7 +125,7 @@ def _empty_options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
 
 
 def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
-    """Yield a step, its option, the variable in it, and its value: "", or several lines."""
+    """Yield each option with an empty value or several lines: its step, its name, its variable, its value."""
     if may_follow(done):
         return
     for step in done.steps:
@@ -144,8 +144,8 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
 
 
 def _variable_of(done: DryRun, option: str) -> str:
-    """Return the variable that is the whole value of an option in the script, unless it may well be empty."""
-    takes_one = option.lstrip("-").replace("_", "-") in _VALUES  # else what follows may be more options
+    """Return the variable that is the whole value of an option in the script; "" if it may be empty."""
+    takes_one = option.lstrip("-").replace("_", "-") in _VALUES  # else options may follow
     before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
     pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
     names = {*re.findall(pattern, done.script.text)}
@@ -154,7 +154,7 @@ def _variable_of(done: DryRun, option: str) -> str:
 
 
 def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
-    """Return whether the script alone, with what Slurm says, computes the value of a variable."""
+    """Return whether a script computes a variable's value from nothing but facts of Slurm."""
     if name in done.batch or option_of(name) not in ("", "array"):
         return True
     sets = [assignment for assignment in done.script.body.sets if assignment.name == name]
