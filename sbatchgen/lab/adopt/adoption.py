@@ -109,9 +109,9 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
 
 def _refuse(script: JobScript) -> None:
     """Raise DocumentError for a text that is not an sbatch script in bash."""
-    if again := rendered_by(script.text):
+    if render_command := rendered_by(script.text):
         what = f"{script.file} was rendered by sbatchgen: it has a job already"
-        raise DocumentError.of(what, at=f"{script.file}:2", fix=again)
+        raise DocumentError.of(what, at=f"{script.file}:2", fix=render_command)
     if refusal := script.sbatch.refusal:
         what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
         at = f"{script.file}:{refusal.line}" if refusal.line else script.file
@@ -184,11 +184,11 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
         script = render(resolved, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
         new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
         proof.compare(draft, resolved, new)
-        of_resolved = check(resolved, log_folders_made=True)
-        for finding in of_resolved:
+        job_findings = check(resolved, log_folders_made=True)
+        for finding in job_findings:
             if finding.severity == "error":
                 draft.add((), "lost", f"render refuses the job: {finding.problem.what}")
-        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *of_resolved])
+        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *job_findings])
     except SbatchgenError as error:
         for problem in error.problems:
             draft.add((), "lost", problem.what)
@@ -204,8 +204,8 @@ def _set_as_before(draft: Draft) -> None:
     runtime = RUNTIMES[draft.profile.get("runtime", "host")]
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
-    of_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
-    if of_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
+    is_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
+    if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
         draft.env["OMP_NUM_THREADS"] = "1"
         draft.note("OMP_NUM_THREADS is 1, as torchrun sets it: without it in env, a share of the CPUs")
 

@@ -76,7 +76,7 @@ def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
 
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the variables of the launch and the programs that start the trainer."""
-    of_runtimes = [runtime.tool(launch) for runtime in RUNTIMES.values()]
+    runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _check_shell(draft, launch, tool)
@@ -84,7 +84,7 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set(draft, name, value if equals and "$" not in value else None)
-        elif tool.name in _FOLLOWED_PROGRAMS | programs("mpi") or tool in of_runtimes:
+        elif tool.name in _FOLLOWED_PROGRAMS | programs("mpi") or tool in runtime_tools:
             continue
         elif tool.name not in {*_ALTERNATIVES, *LAUNCHERS} and "runtime" not in draft.profile:
             _read_prefix(draft, tool)
@@ -154,8 +154,8 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
     chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
-    apart = len(commands) - len(before) > 1 or (before and not chained)
-    if apart or (others and "export" in names) or (not commands and "exec" not in names):
+    has_other_commands = len(commands) - len(before) > 1 or (before and not chained)
+    if has_other_commands or (others and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")

@@ -29,15 +29,16 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
     first_part = new.lines[: new.text.rpartition(SECOND_PART)[0].count("\n")]
-    held = {number for number, line in enumerate(first_part, start=1) if line in setup}
-    late = {number for number, line in enumerate(first_part, start=1) if line in after}
-    for name in _overwritten(draft, resolved, new, held, late):
+    kept_lines = {number for number, line in enumerate(first_part, start=1) if line in setup}
+    late_lines = {number for number, line in enumerate(first_part, start=1) if line in after}
+    for name in _overwritten(draft, resolved, new, kept_lines, late_lines):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    ours = {command.context.function for command in new.body.commands if command.line not in held} - {""}
+    added = [command for command in new.body.commands if command.line not in kept_lines]
+    new_functions = {command.context.function for command in added} - {""}
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
-        if name in ours and draft.outcomes.get(line) == "kept":
+        if name in new_functions and draft.outcomes.get(line) == "kept":
             what = f"the new script has its own function {name}: give this one another name"
             draft.add((line,), "lost", what)
     if resolved.programs:
@@ -64,21 +65,25 @@ def _requested(script: JobScript) -> dict[str, str]:
 
 
 def _overwritten(
-    draft: Draft, resolved: ResolvedJob, new: JobScript, held: Container[int], late: Container[int]
+    draft: Draft,
+    resolved: ResolvedJob,
+    new: JobScript,
+    kept_lines: Container[int],
+    late_lines: Container[int],
 ) -> list[str]:
     """Return the variables of kept lines that the new script sets again before the trainer starts."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
-    theirs, ours = {*draft.needed}, set()
+    kept_names, new_names = {*draft.needed}, set()
     local = {(each.context.function, each.name) for each in new.body.sets if each.by in LOCAL}
     for assignment in new.body.sets:
         name, word, line = assignment.name, assignment.word, assignment.line
         if assignment.prefix or (assignment.context.function, name) in local:
             continue
-        if line in held and line not in late and (assignment.exported or name in folders):
-            theirs.add(name)
-        elif line not in held and not (word and name in word.variables):  # PATH=FOLDER:$PATH
-            ours.add(name)
-    return sorted((theirs & ours) - draft.rendezvous - draft.env.keys())
+        if line in kept_lines and line not in late_lines and (assignment.exported or name in folders):
+            kept_names.add(name)
+        elif line not in kept_lines and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+            new_names.add(name)
+    return sorted((kept_names & new_names) - draft.rendezvous - draft.env.keys())
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
@@ -97,11 +102,11 @@ def mended_and_left(
     draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[list[Finding], list[Finding]]:
     """Note the old script's findings that the new script lacks; return these and the other findings."""
-    still = {finding.rule for finding in after}
-    mended = [finding for finding in before if finding.rule not in still]
+    remaining_rules = {finding.rule for finding in after}
+    mended = [finding for finding in before if finding.rule not in remaining_rules]
     for finding in mended:
         if line := finding.place.line:
             understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
             as_read = "as Slurm reads it today, " if understood else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
-    return mended, [finding for finding in before if finding.rule in still]
+    return mended, [finding for finding in before if finding.rule in remaining_rules]

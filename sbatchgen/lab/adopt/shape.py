@@ -44,8 +44,8 @@ def _workers(launch: Launch) -> int:
     option = launcher.option("nproc-per-node") if launcher else None
     if launch.workers or not launcher or not option:
         return launch.workers or 0
-    of_gpus = launcher.text_of(option).strip('"') in _GPU_COUNT_WORDS
-    return launch.resources.gpu_count if of_gpus else 0
+    counts_gpus = launcher.text_of(option).strip('"') in _GPU_COUNT_WORDS
+    return launch.resources.gpu_count if counts_gpus else 0
 
 
 def adopt_shape(draft: Draft, launch: Launch) -> None:
@@ -136,11 +136,11 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.given} if launch.container else set()
-    on_gpu = options & {"nv", "rocm", "gpu"}
+    gpu_options = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:
-        mode = "single" if resources.gpu_count or resources.shards or on_gpu or not contained else "cpu"
+        mode = "single" if resources.gpu_count or resources.shards or gpu_options or not contained else "cpu"
     draft.job["mode"] = mode
     if mode == "cpu":
         draft.job.pop("gpu_request", None)

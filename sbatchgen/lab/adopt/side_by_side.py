@@ -58,7 +58,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep
         if block is None or program is None:
             return []
         steps.append(BackgroundStep(launch, block, program))
-    rest = _after(steps, statements)
+    rest = _statements_after(steps, statements)
     nodes = sum(step.program["nodes"] for step in steps)
     is_certain = nodes == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
     if launches[-1].command.background:
@@ -135,7 +135,11 @@ def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> li
     """
     *others, main = steps
     main.program["main"] = True
-    slept = sum(_sleeps(block) or 0 for block in _after(steps, statements) if block.start < main.block.start)
+    slept = sum(
+        _sleeps(block) or 0
+        for block in _statements_after(steps, statements)
+        if block.start < main.block.start
+    )
     ports = {number: _port(step.program["command"]) for number, step in enumerate(others)}
     names = _names(steps)
     if all(ports.values()):
@@ -168,7 +172,7 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
         programs[name] = program
         draft.add(block.lines, "understood", f"program {name}: {launch.program.words[0].text}")
     ending = "its main program" if has_main else "the last of its programs"
-    for block in _after(steps, statements):
+    for block in _statements_after(steps, statements):
         about = f"the job ends with {ending}"
         if _sleeps(block) is not None:
             about = "the main program waits for the others"
@@ -180,7 +184,7 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
         draft.note(note)
 
 
-def _after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
+def _statements_after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
     """Return the statements after the first step that are no steps."""
     ours = [step.block for step in steps]
     return [block for block in statements if block.start > ours[0].start and block not in ours]

@@ -55,9 +55,9 @@ def arguments(
                 texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
             elif in_task:
                 inner = followed.only_piece or piece
-                texts.append(_in_task(draft, inner, body) or _in_task(draft, piece, body))
+                texts.append(_task_argument(draft, inner, body) or _task_argument(draft, piece, body))
             else:
-                texts.append(_in_batch(draft, piece, word))
+                texts.append(_batch_argument(draft, piece, word))
         if None in texts:
             yield word, None if in_task else _as_array(draft, word)
         else:
@@ -81,7 +81,7 @@ def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
     return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
 
 
-def _in_batch(draft: Draft, piece: Piece, word: Word) -> str | None:
+def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     """Return the string of a job for a piece that the batch script expands to one word; else None."""
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.user_value(piece)
@@ -146,7 +146,7 @@ def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
     return bool(word.pieces) and word.text not in ("", '""', "''")
 
 
-def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
+def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
     """Return the string of a job for a piece that a shell in a task expands; None without such a string."""
     if piece.kind == "glob" and piece.text.startswith("["):  # a list, such as layers=[64,64]
         why = "bash replaces it only by names of files, as letters of a list"
@@ -165,6 +165,6 @@ def _in_task(draft: Draft, piece: Piece, body: Body) -> str | None:
     words = [each.word for each in draft.body.sets if each.word]
     words += [each for command in draft.body.commands for each in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
-    of_batch = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    is_same = of_batch or (plain and not differs)
-    return _in_batch(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None
+    in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
+    is_same = in_batch_script or (plain and not differs)
+    return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

@@ -35,8 +35,8 @@ def main(script: JobScript) -> Launch | None:
 def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
     """Return how likely a launch is the training: train.py more than eval.py or `train.py --eval`."""
     name = launch.program.name.rpartition("/")[2]
-    of_result = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
-    likely = bool(_TRAINING_NAME.search(name)) - of_result
+    is_evaluation = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
+    likely = bool(_TRAINING_NAME.search(name)) - is_evaluation
     return not _EVALUATION_NAME.search(name), bool(launch.step or launch.launcher), likely
 
 

@@ -56,13 +56,14 @@ def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Differ
     entries = facts(cluster)
     live = decode(_PROFILE_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(profile, live, cluster)
-    of_slurm = "partition" not in profile.value.omit  # else the profile's names of partitions are its own
-    left_out = {""} if of_slurm else {"", "partitions", "default_partition"}
+    # A profile that omits --partition has its own names of partitions.
+    names_are_slurms = "partition" not in profile.value.omit
+    left_out = {""} if names_are_slurms else {"", "partitions", "default_partition"}
     left_out |= {"user"} - {*profile.places}  # a profile for other users has no such key
     compared = [entry for entry in entries if entry.key not in left_out]
     rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
-    gone = [*comparison.ended(), *(comparison.gone() if of_slurm else ())]
+    gone = [*comparison.ended(), *(comparison.gone() if names_are_slurms else ())]
     return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
 
 

@@ -96,9 +96,9 @@ def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
         flags = {*each.flags}
         moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # whether Slurm may give it other nodes
         nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
-        with_it = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
+        sharing = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
         until = each.end if flags.isdisjoint(_REPEATING_FLAGS) and not lasting else ""
-        keys = [*_keys(partitions=_names(with_it), until=until and scalar(until))]
+        keys = [*_keys(partitions=_names(sharing), until=until and scalar(until))]
         if is_clean(each.name):
             below = [] if "FLEX" in flags else keys
             entries.append(Entry(each.name, "" if below else "{}", entries=below))
@@ -230,16 +230,17 @@ def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
         return value or (None if other else count(cluster.setting(name)))
 
-    of_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
+    per_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
     cpu_max = or_of_cluster(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
-    of_cpu = None if of_cpu and cpu_max and of_cpu > cpu_max else of_cpu
-    of_node = or_of_cluster(partition.mem_per_node, of_cpu, "DefMemPerNode")
+    per_cpu = None if per_cpu and cpu_max and per_cpu > cpu_max else per_cpu
+    per_node = or_of_cluster(partition.mem_per_node, per_cpu, "DefMemPerNode")
     node_max = or_of_cluster(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
+    per_node = None if per_node and node_max and per_node > node_max else per_node
     yield from _keys(
-        mem_per_cpu_default=of_cpu and Memory(of_cpu),
+        mem_per_cpu_default=per_cpu and Memory(per_cpu),
         mem_per_cpu_max=cpu_max and Memory(cpu_max),
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
-        mem_per_node_default=Memory(of_node) if of_node and not (node_max and of_node > node_max) else None,
+        mem_per_node_default=per_node and Memory(per_node),
         mem_per_node_max=node_max and Memory(node_max),
     )
 
@@ -249,8 +250,8 @@ def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, ob
     mode = partition.preempt.lower()
     is_known = mode in ("requeue", "cancel", "suspend")
     higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
-    together = {node.partitions for node in cluster.nodes} if higher else set()
-    is_shared = any(partition.name in names and higher.intersection(names) for names in together)
+    node_partitions = {node.partitions for node in cluster.nodes} if higher else set()
+    is_shared = any(partition.name in names and higher.intersection(names) for names in node_partitions)
     if cluster.setting("PreemptType") != "preempt/partition_prio" or not is_known or not is_shared:
         return {}
     return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
@@ -284,10 +285,10 @@ def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> I
         yield from _shape(kinds[0][0])
     else:
         yield Entry("shapes", items=[_seen(shape, number, alike) for shape, number in kinds])
-    for_all = {key: not same for key, same in alike.items()}
+    is_listed_apart = {key: not same for key, same in alike.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
-        for_all["gres"] = True  # gres_types says that there are no others
-    yield from _details(kinds[0][0], for_all)
+        is_listed_apart["gres"] = True  # gres_types says that there are no others
+    yield from _details(kinds[0][0], is_listed_apart)
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
         if all(shape.certain for shape, _ in kinds):
             yield Entry("gpus_typed", "false")

@@ -45,8 +45,8 @@ class ClusterFacts:
         named = [name for name in partitions if name in profile.partitions]
         default = [profile.default_partition] if profile.default_partition in profile.partitions else []
         shown = [*map(str, named or default or [*profile.partitions][:MAX_PARTITIONS])]
-        of_profile = LIMITS["profile"].get(option)
-        lines = [*self._written("", of_profile)] if of_profile else []
+        profile_keys = LIMITS["profile"].get(option)
+        lines = [*self._written("", profile_keys)] if profile_keys else []
         if option == "partition":
             for name in [part for part in value.split(",") if part in profile.partitions] or shown:
                 lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]

@@ -136,9 +136,9 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
     for file in profiles:
         is_bundled = file.resolve().parent == bundled("profiles").resolve()
         yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
-        beside = file.absolute().parents[1] / "templates"
-        if not is_bundled and file.absolute().parent.name == "profiles" and beside.is_dir():
-            yield from _tree(beside, "/site/templates", ".j2")
+        site_templates = file.absolute().parents[1] / "templates"
+        if not is_bundled and file.absolute().parent.name == "profiles" and site_templates.is_dir():
+            yield from _tree(site_templates, "/site/templates", ".j2")
     for name in ("click", "jinja2", "markupsafe", "yaml"):
         spec = find_spec(name)
         assert spec is not None  # noqa: S101 - sbatchgen needs them

@@ -99,8 +99,8 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
         texts = [text for _, text in group]
         paragraphs_below = ([words for _, words in text[1:]] for text in texts)
         columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
-        apart = sum(len({*column}) > 1 for row in columns for column in row)
-        if len(texts) < _MIN_ALIKE or apart > _MAX_DIFFERING:
+        differing = sum(len({*column}) > 1 for row in columns for column in row)
+        if len(texts) < _MIN_ALIKE or differing > _MAX_DIFFERING:
             yield from texts
             continue
         (indent, head), *paragraphs = texts[0]
@@ -130,14 +130,14 @@ def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list
     if not step.processes:
         yield "  ", [*map(_shown, step.command)]
     if step.by_mpi:
-        yield "  ", [f"{one_line(step.command[0])} starts {_on_nodes(step.by_mpi)}"]
+        yield "  ", [f"{one_line(step.command[0])} starts {_counts_on_nodes(step.by_mpi)}"]
     for group in _groups(step.processes):
         members = [process for process in group if chosen is None or process.rank == chosen]
         if members:
             yield from _group_paragraphs(members, full=chosen is not None)
 
 
-def _on_nodes(counts: Mapping[str, int]) -> str:
+def _counts_on_nodes(counts: Mapping[str, int]) -> str:
     runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
     places = (
         f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
@@ -151,7 +151,7 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers_as_text(ranks)}"
-    on = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
+    place = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
     has: list[str] = []
     if first.gpus and len({process.gpus for process in group}) == 1:
         has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
@@ -160,7 +160,7 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         has = ["one GPU each, by rank"]
         if counts != [1]:
             has = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
-    yield "  ", [f"{name} on", f"{on}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
+    yield "  ", [f"{name} on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
     yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
@@ -186,9 +186,9 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     groups: dict[Any, list[StartedProcess]] = {}
     for members in alike.values():
         marked = _folded([process.argv for process in members], members)
-        apart = [at for at, text in enumerate(marked) if text.endswith(_ANY_MARK)]
+        differing = [at for at, text in enumerate(marked) if text.endswith(_ANY_MARK)]
         for process in members:
-            key = (id(members), *(process.argv[at] for at in apart))
+            key = (id(members), *(process.argv[at] for at in differing))
             groups.setdefault(key, []).append(process)
     return [*groups.values()]
 

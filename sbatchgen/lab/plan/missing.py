@@ -110,21 +110,23 @@ def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
 
 def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     """Yield each need with its path as the script writes the path."""
-    of_bash = sorted((number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err))
-    for line, path, builtin in of_bash[:_MAX_NEEDS]:
-        of_line = [entry for entry in trace if entry.line == line]
+    bash_messages = sorted(
+        (number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err)
+    )
+    for line, path, builtin in bash_messages[:_MAX_NEEDS]:
+        line_entries = [entry for entry in trace if entry.line == line]
         if is_path(path):
-            yield path, _need(_kind(builtin, path, of_line), path, line, of_line)
+            yield path, _need(_kind(builtin, path, line_entries), path, line, line_entries)
     messages = [(match[1] or "", match[2]) for match in _TASK_MESSAGE.finditer(err)]
     messages += [("sh", match[1]) for match in _INTERPRETER_MESSAGE.finditer(err)]
     messages += [(match[1], match[2].strip()) for match in _PROGRAM_MESSAGE.finditer(err)]
     for program, path in sorted(messages)[:_MAX_NEEDS]:
         if program != "script" and is_path(path):
-            of_path = [entry for entry in trace if path in entry.command]
+            path_entries = [entry for entry in trace if path in entry.command]
             kind = "output" if program in ("tee", "touch") else "file"
             kind = "folder" if program in _FOLDERS and "*" not in path else kind
             lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
-            yield path, _need(kind, lacked, of_path[0].line if of_path else 0, of_path)
+            yield path, _need(kind, lacked, path_entries[0].line if path_entries else 0, path_entries)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
     for need in absent(programs):  # their messages may have gone into a file
         yield need.name, need

@@ -13,11 +13,11 @@ from sbatchgen.lab.plan.started import Step, options_of_srun
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
     """Return whether a value may be empty because the script lacks arguments, files or `variables`."""
-    by_user = ("", "array")  # options that a user may give on the command line of sbatch
+    user_options = ("", "array")  # options that a user may give on the command line of sbatch
     sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
         need.kind == "arguments"
-        or (variables and need.kind == "variable" and option_of(need.name) in by_user)
+        or (variables and need.kind == "variable" and option_of(need.name) in user_options)
         or (need.kind == "file" and need.line in sourced)
         for need in done.needed
     )

@@ -224,8 +224,8 @@ def _process(
     cpus = held.cpus[0]
     if step:  # the CPUs of a task: as requested, or its share of the node
         tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
-        on_node = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
-        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(on_node // tasks, 1)
+        node_cpus = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
+        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(node_cpus // tasks, 1)
     return StartedProcess(
         node=environment.get("SLURMD_NODENAME", held.nodes[0]),
         rank=number_of(environment.get("__plan_rank")) if step else 0,

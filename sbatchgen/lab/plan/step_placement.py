@@ -14,12 +14,12 @@ from sbatchgen.lab.plan.started import StartRecord, Taken
 from sbatchgen.lab.plan.step import LATER
 
 _MAX_STEPS = 400  # a plan with more steps has reached its limit, unless the script forges records
-Places = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
+StepGpus = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
 
 
 def placements(
     starts: Sequence[StartRecord], held: Grant, release: str, *, cpus_known: bool
-) -> dict[str, Places]:
+) -> dict[str, StepGpus]:
     """Return the nodes and GPUs of steps that run on others than their first nodes and GPUs.
 
     The keys are the names of the steps: `StartRecord.place`. `cpus_known`: whether the job says how many
@@ -39,7 +39,7 @@ class _Placed:
 
     start: StartRecord
     takes: Mapping[str, Taken]
-    places: Places
+    places: StepGpus
 
 
 def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:

@@ -27,14 +27,14 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
     uri, (program, *verb) = tool.uri(source), tool.words
     if not search_path.find(program, os.environ) and tool.older and search_path.find(tool.older, os.environ):
         program = tool.older
-    again = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
+    rerun = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
     if not search_path.find(program, os.environ):
-        fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
+        fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(rerun)}"
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    with _handled_by(lambda number, _: sys.exit(128 + number)), _beside(target) as new:
-        _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), again=again)
+    with _handled_by(lambda number, _: sys.exit(128 + number)), _new_file_near(target) as new:
+        _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), rerun=rerun)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
         with new.open("rb") as made:
@@ -45,7 +45,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 
 
 @contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
+def _new_file_near(target: Path) -> Iterator[Path]:
     """Yield a path for a new file on the file system of `target`; remove the file at the end."""
     opened = contextlib.ExitStack()
     try:
@@ -64,7 +64,7 @@ def _run(
     note: Callable[[str], None],
     lock: int,
     *,
-    again: tuple[str, ...],
+    rerun: tuple[str, ...],
 ) -> None:
     program = command[0]
     note(f"$ {words(tuple(command))}")
@@ -84,7 +84,7 @@ def _run(
     if came:
         sys.exit(128 + came[0])
     if status == -signal.SIGKILL:
-        fix = f"most likely it ran out of memory: run it where jobs run: srun --mem=16G {words(again)}"
+        fix = f"most likely it ran out of memory: run it where jobs run: srun --mem=16G {words(rerun)}"
         raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
     if status:
         fix = _full(tool, target) or f"see {program}'s output above"

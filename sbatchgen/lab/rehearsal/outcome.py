@@ -11,7 +11,7 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
-Start = Mapping[str, Any]
+StartReport = Mapping[str, Any]  # the report of a start of the job, from controller.py
 _REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
 NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
 # Measured on an H200: bytes of cuBLAS and of CUDA's context, and the share of unused memory in the allocator.
@@ -113,7 +113,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     yield Row("restart", "failed" if begin < last / 2 else "ok", what)
 
 
-def _start(start: Start, rehearsed: Rehearsal) -> Iterator[Row]:
+def _start(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the rows "start" and "first steps": whether all processes start and do training steps."""
     resolved, trained = rehearsed.resolved, _train_events(start)
     if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
@@ -153,7 +153,7 @@ def _name(resolved: ResolvedJob) -> str:
     return main.trainer or main.args[0]
 
 
-def _programs(start: Start) -> Iterator[Row]:
+def _programs(start: StartReport) -> Iterator[Row]:
     """Yield a row for each of several programs: whether it started, was ready, and ended with the job."""
     for program in start.get("programs", ()):
         detail = {
@@ -168,7 +168,7 @@ def _programs(start: Start) -> Iterator[Row]:
             yield Row(program["name"], "ok", detail)
 
 
-def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the rows "time limit" and "restart": whether the job saves before the limit, and resumes."""
     resolved = rehearsed.resolved
     if not start["acted"]:
@@ -201,7 +201,7 @@ def _limit(start: Start, following: Start | None, rehearsed: Rehearsal) -> Itera
         )
 
 
-def _sigterm(start: Start, following: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _sigterm(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
@@ -212,7 +212,7 @@ def _sigterm(start: Start, following: Start | None, rehearsed: Rehearsal) -> Ite
         yield _resumed(again, "", start, following, rehearsed)
 
 
-def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _end(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     took = in_seconds(start["trained_s"])
     if start["killed"]:
         step = f", at step {_step(start)}" if _step(start) is not None else ""
@@ -226,7 +226,7 @@ def _end(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("end", "ok", f"exit status 0 after {took}")
 
 
-def _memory(start: Start, _: Start | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _memory(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     needs = start["memory"]
     if needs is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
@@ -259,7 +259,7 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
     return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT
 
 
-def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+def _saved(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
     took, acted = in_seconds(start["took_s"]), start["acted"]
     late = [event for event in start["events"] if event.get("time", 0) >= acted]
     saves = [event for event in late if event.get("event") == "save"]
@@ -279,7 +279,7 @@ def _saved(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
 
 
-def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
+def _failed(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
     """Return the row of a start that failed by itself; "unknown" if only a GPU was missing."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
@@ -289,7 +289,7 @@ def _failed(what: str, how: str, start: Start, rehearsed: Rehearsal) -> Row:
     return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 
 
-def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Rehearsal) -> Row:
+def _resumed(what: str, how: str, start: StartReport, following: StartReport, rehearsed: Rehearsal) -> Row:
     how = f"{how}; " if how else ""
     unit = "step" if _step(start) is not None else "epoch"
     shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
@@ -309,7 +309,7 @@ def _resumed(what: str, how: str, start: Start, following: Start, rehearsed: Reh
     return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
 
 
-def _train_events(start: Start) -> list[dict[str, Any]]:
+def _train_events(start: StartReport) -> list[dict[str, Any]]:
     return [event for event in start["events"] if event.get("event") == "train"]
 
 
@@ -319,6 +319,6 @@ def _progress(event: Mapping[str, Any]) -> str:
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 
 
-def _step(start: Start, unit: str = "step") -> int | None:
+def _step(start: StartReport, unit: str = "step") -> int | None:
     steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)

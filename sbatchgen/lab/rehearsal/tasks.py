@@ -67,7 +67,7 @@ def _abort(number: int, _: FrameType | None) -> None:
 
 def _run(environments: list[dict[str, str]], command: list[str], options: dict[str, str]) -> int:
     output = options.get("output", "")
-    running = {_start(command, _on_this_machine(environment), output) for environment in environments}
+    running = {_start(command, _with_known_interfaces(environment), output) for environment in environments}
     kills = options.get("kill-on-bad-exit", "0") != "0"
     patience = step.number_of(options.get("wait")) or float("inf")
     worst, deadline = 0, float("inf")
@@ -104,9 +104,11 @@ def _start(command: list[str], environment: dict[str, str], output: str) -> int:
     return child
 
 
-def _on_this_machine(environment: dict[str, str]) -> dict[str, str]:
+def _with_known_interfaces(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment that names lo for each interface that this machine lacks."""
-    here = [name for _, name in socket.if_nameindex()]
+    interfaces = [name for _, name in socket.if_nameindex()]
     named = {name: environment[name] for name in _INTERFACES if name in environment}
-    missing = [name for name, text in named.items() if text not in here and text.replace("_", "").isalnum()]
+    missing = [
+        name for name, text in named.items() if text not in interfaces and text.replace("_", "").isalnum()
+    ]
     return environment | dict.fromkeys(missing, "lo")

@@ -354,8 +354,8 @@ def _sockets(folders: Sequence[str]) -> Iterator[str]:
 def _can_be_entered(folder: Path) -> bool:
     """Return whether a program can enter a folder in a sandbox, where root has no special rights."""
     about = folder.stat()
-    of_group = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
-    return bool(os.getuid() or about.st_uid == 0 or of_group or about.st_mode & stat.S_IXOTH)
+    group_may_enter = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
+    return bool(os.getuid() or about.st_uid == 0 or group_may_enter or about.st_mode & stat.S_IXOTH)
 
 
 def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:

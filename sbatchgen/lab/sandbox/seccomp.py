@@ -39,7 +39,9 @@ def program(*, trusts: bool) -> bytes:
     """Return the filter; b"" for an unknown machine. `trusts` allows AF_UNIX and memfd_create."""
     if os.uname().machine not in _MACHINES:
         return b""
-    machine, (clone3, clone, ioctl, sockets), memory, refused, of_process = _MACHINES[os.uname().machine]
+    machine, (clone3, clone, ioctl, sockets), memory, refused, first_process_calls = _MACHINES[
+        os.uname().machine
+    ]
     families = (*_FAMILIES, *[_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
@@ -56,7 +58,9 @@ def program(*, trusts: bool) -> bytes:
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
-        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in of_process),  # process 1 keeps the limits
+        *(
+            (number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in first_process_calls
+        ),  # process 1 keeps the limits
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]

@@ -134,12 +134,12 @@ def _unread(done: DryRun) -> Iterator[Hit]:
         before = "before its end" if done.steps else "before it starts a program"
         what = f"the script ends with {done.ended.status} {before}: {match[1]}"
         yield Hit(done.at(number_of(match[2])), what, "close what is open, or fill in what is missing")
-    by_tasks = _UNREAD_BY_TASKS.search(_stderr(done))
-    for step in done.steps if by_tasks else ():
+    task_error = _UNREAD_BY_TASKS.search(_stderr(done))
+    for step in done.steps if task_error else ():
         is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))
-        if by_tasks and step.is_srun and is_shell and not step.processes:
+        if task_error and step.is_srun and is_shell and not step.processes:
             fix = "the text in quotes is a script: close or fill in what is missing"
-            yield Hit(done.at(step.line), f"no task of this step starts a program: {by_tasks[1]}", fix)
+            yield Hit(done.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
 
 
 @RULES.again(steps.RULES, "SB311", "info")
@@ -197,7 +197,7 @@ def _option_as_program(done: DryRun) -> Iterator[Hit]:
 
 
 @RULES.again(environment.RULES, "SB401")
-def _beside_the_copy(done: DryRun) -> Iterator[Hit]:
+def _missing_in_spool(done: DryRun) -> Iterator[Hit]:
     need = next((need for need in done.needed if need.name.startswith(_SPOOL_FOLDER)), None)
     if need:
         what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"

@@ -30,7 +30,7 @@ def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
     return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
 
 
-def _groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+def _waiting_groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
     """Yield the steps whose launchers wait for each other on several nodes, with these launchers."""
     for step, launchers in _launchers(done):
         members = [launcher for launcher in launchers if launcher.nodes > 1]
@@ -87,9 +87,9 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 
 
 @RULES.again(processes.RULES, "SB303", "warning")
-def _absent(done: DryRun) -> Iterator[Hit]:
+def _missing_nodes(done: DryRun) -> Iterator[Hit]:
     """Find launchers that wait for more nodes than the nodes that start a launcher."""
-    for started in () if done.ended.limit else _together(done):
+    for started in () if done.ended.limit else _concurrent_launchers(done):
         groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
         for step, launcher in started:
             if launcher.nodes > 1 and launcher.name != "deepspeed":
@@ -107,7 +107,7 @@ def _absent(done: DryRun) -> Iterator[Hit]:
                 yield Hit(done.at(members[0][0]), what, fix)
 
 
-def _together(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
+def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
     """Yield the launchers that run at the same time: of a step, and of steps beside it in the background."""
     left = [(step, launchers) for step, launchers in _launchers(done) if launchers]
     while left:
@@ -146,23 +146,25 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
 
 
 @RULES.again(rendezvous.RULES, "SB307")
-def _apart(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _groups(done):
+def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _waiting_groups(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
             option = launchers[0].of_role(role)[0]
             nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
             if option:
                 yield from _differs(done, step, f"--{option}", nodes, variable)
-        yield from _alone(done, step, launchers[0])
-        yield from _elsewhere(done, step, {launcher.of_role("HOST")[1] for launcher in launchers})
+        yield from _rendezvous_missing(done, step, launchers[0])
+        yield from _rendezvous_elsewhere(done, step, {launcher.of_role("HOST")[1] for launcher in launchers})
     for step, ranks in _ranks(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
             yield from _differs(done, step, variable, numbers, variable)
-        yield from _elsewhere(done, step, {process.env.get("MASTER_ADDR") or "" for process in ranks})
+        yield from _rendezvous_elsewhere(
+            done, step, {process.env.get("MASTER_ADDR") or "" for process in ranks}
+        )
 
 
-def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
+def _rendezvous_elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
     """Yield a hit if the processes meet at a node that the script names and the job does not have."""
     name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
     is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
@@ -171,7 +173,7 @@ def _elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
         yield Hit(done.at(step.line), what, 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1')
 
 
-def _alone(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
+def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
     """Yield a hit if a torchrun gets no address for the rendezvous; training/torchrun.py finds it itself."""
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
@@ -261,7 +263,7 @@ def _world_size(done: DryRun) -> Iterator[Hit]:
 
 
 @RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")
-def _bare(done: DryRun) -> Iterator[Hit]:
+def _without_program(done: DryRun) -> Iterator[Hit]:
     if may_follow(done, variables=False):
         return
     for step, launchers in _launchers(done):
