@@ -263,7 +263,7 @@ LOST = [  # a body, the line, and the reason
     ("uv run --with x python t.py", 5, "uv sync --with prepares"),
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
     ("[ -d x ] && A=y || A=$B\nL=(--a $A)\nA=z$B\npython t.py ${L[@]}", 8, "known only when the job runs"),
-    ("srun bash -c 'X=$(nproc)\npython t.py $X'", 5, "what is known only when the job runs"),
+    ("srun bash -c 'X=$(nproc)\npython t.py $X'", 5, "a value that is known only when the job runs"),
     ("srun --cpu-bind=$B python t.py", 5, "--cpu-bind of srun: its value"),
     ("torchrun --nproc_per_node=4 --log_dir $! t.py", 5, "--log-dir of torchrun"),
     ("srun bash -c 'python t.py; cp a b'", 5, "a command after the launch"),
@@ -349,7 +349,9 @@ def test_threads_that_the_old_script_did_not_set() -> None:
     for body, threads in (("", "1"), ("export OMP_NUM_THREADS=4\n", "4")):
         adoption = of_body(f"{body}torchrun --nproc_per_node=4 t.py", "--cpus-per-task=8")
         assert f"OMP_NUM_THREADS={threads}" in adoption.rendered
-        assert any(note.startswith("OMP_NUM_THREADS is 1, as") for note in adoption.notes) is (body == "")
+        assert any(note.startswith("env sets OMP_NUM_THREADS to 1, as") for note in adoption.notes) is (
+            body == ""
+        )
 
 
 @pytest.mark.parametrize(("body", "value"), [("", ""), ("export PYTHONNOUSERSITE=1\n", "1")])
@@ -452,7 +454,7 @@ def test_options_that_are_given_always_are_not_left_out(condition: str) -> None:
 
 def test_a_default_is_named_as_exported_variables_do_not_change_it() -> None:
     note = of_body("python t.py --n ${N:-4}").notes[0]
-    assert note == "defaults of the script, which no exported variable changes: N is 4"
+    assert note == "the job always has the defaults of the script, whatever you export: N is 4"
 
 
 def test_arguments_that_bash_splits_are_split_as_before() -> None:

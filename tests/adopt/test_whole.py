@@ -221,7 +221,7 @@ def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None
     result = command("adopt", "old.slurm", "--partly")
     assert (result.status, result.out) == (3, "")
     assert (
-        "error: no job can be made of the script: write out what is known only when the job runs: $!"
+        "error: no job can be made of the script: write out a value that is known only when the job runs: $!"
         in result.err
     )
     assert "  at:  old.slurm:3\n" in result.err
@@ -232,7 +232,7 @@ def test_an_option_never_loses_its_value(folder: Path, command: Command) -> None
     [
         ("for i in 1 2; do python t.py --seed $i; done", "the training is started in a loop"),
         ("if [ -f a ]; then python t.py; else python u.py; fi", "the training is started in a branch"),
-        ("python t.py --seed ${#}", "write out what is known only when the job runs"),
+        ("python t.py --seed ${#}", "write out a value that is known only when the job runs"),
         ("julia t.jl", "julia is not a Python program"),
     ],
 )

@@ -57,7 +57,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
         return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
     lines = {line for row in adoption.lost for line in row.lines}
     what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
-    fix = f"leave them out: --partly{OR}{as_it_is}"
+    fix = f"leave out these lines: --partly{OR}{as_it_is}"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 

@@ -91,10 +91,10 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     draft = Draft(script=read.script, environment=user, secrets=secrets)
     if read.defaults:
         values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
-        draft.note(f"defaults of the script, which no exported variable changes: {values}")
+        draft.note(f"the job always has the defaults of the script, whatever you export: {values}")
     for old, new in read.renamed.items():
         if not old.isdigit():
-            draft.note(f"{old} is {new} in the lines that are kept: the new script has its own {old}")
+            draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
         elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in read.script.body.uses):
             draft.env[new] = None
             draft.note(f"${old} is the variable {new} here: export it where you submit")
@@ -207,7 +207,9 @@ def _set_as_before(draft: Draft) -> None:
     is_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
     if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
         draft.env["OMP_NUM_THREADS"] = "1"
-        draft.note("OMP_NUM_THREADS is 1, as torchrun sets it: without it in env, a share of the CPUs")
+        draft.note(
+            "env sets OMP_NUM_THREADS to 1, as torchrun did: else a process gets its share of the CPUs"
+        )
 
 
 def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:

@@ -117,7 +117,7 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
         draft.needed |= {*word.variables}
         draft.add(draft.lines, "kept", "in setup, by export", name)
     else:
-        draft.lose("set for the launch alone, to a value that is known only when the job runs", name)
+        draft.lose("only the launch has it, with a value that is known only when the job runs", name)
 
 
 def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
@@ -239,7 +239,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     for word, value in pairs:
         if value is None:
             given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
-            what = "the script's own arguments" if given else "what is known only when the job runs"
+            what = "the script's own arguments" if given else "a value that is known only when the job runs"
             draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
     if own_module:
         draft.job["trainer"] = own_module
@@ -305,12 +305,12 @@ def _read_eval(draft: Draft, command: Command) -> None:
 def _read_redirections(draft: Draft, command: Command) -> None:
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
-            draft.add(draft.lines, "dropped", "the job's log has what it prints, not its redirection")
+            draft.add(draft.lines, "dropped", "its output goes to the log of the job, not into a file")
         else:
             draft.lose(f"{redirect.operator} into the trainer")
     if command.pipe and command.pipe.stages:
         others = [other for stage in command.pipe.stages for other in stage if other is not command]
         if command in command.pipe.stages[0] and all(other.name == "tee" for other in others):
-            draft.add(draft.lines, "dropped", "the job's log has what it prints, not tee")
+            draft.add(draft.lines, "dropped", "its output goes to the log of the job, without tee")
         else:
             draft.lose("a pipe at the trainer")

@@ -147,7 +147,7 @@ def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container
         elif exported:
             _export(draft, block, name, values.get(name, ""))
         elif name in used:
-            draft.add(block.lines, "understood", "filled in where it is used", name)
+            draft.add(block.lines, "understood", "its value is written where it is used", name)
         else:
             draft.add(block.lines, "dropped", "neither used nor exported", name)
 

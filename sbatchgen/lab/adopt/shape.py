@@ -76,7 +76,9 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
         _merge_tasks(draft)
     elif launcher and (nodes > 1 or tasks > 1):
         draft.job["mode"] = "ddp"
-        draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
+        draft.lose(
+            f"{launcher} on several nodes: write torchrun, which sets the variables that {launcher} reads"
+        )
     elif launch.step and tasks > 1:
         _adopt_srun(draft, launch, nodes)
     else:

@@ -25,7 +25,7 @@ error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntask
 unbuffered
 """
 _BACKGROUND_FAILURE_NOTE = (
-    "a program in the background that fails ends the job: the script did not see its end"
+    "a program in the background that fails ends the job: the script ignored its failure"
 )
 _PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
