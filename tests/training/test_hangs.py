@@ -673,7 +673,7 @@ def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job,
         says = job.report().get("says", "")
         if "computes" in says:
             with job.log.open("a") as log:
-                log.write("goes on\n")
+                log.write("continues\n")
         return " is in train.py:6 of a loader for " in says
 
     wait_for(is_said, "report")
