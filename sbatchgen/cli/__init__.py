@@ -5,15 +5,15 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from sbatchgen import __version__
 from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, of_file
-from sbatchgen.cli.output import TYPED, note_lines, put, say, show_markdown, warn_of_left_out
+from sbatchgen.cli.output import HAS_DOCUMENT, TYPED, note_lines, put, say, show_markdown, warn_of_left_out
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -77,8 +77,10 @@ class Commands(click.Group):
 def main(argv: Sequence[str] | None = None, program: click.Command | None = None) -> NoReturn:
     """Run a program, by default sbatchgen, and exit; docs/reference/exit-status.md lists the statuses."""
     _prepare_streams()
+    typed = list(sys.argv[1:] if argv is None else argv)
+    meta: dict[str, Any] = {}
     try:
-        status = _run(program or cli, list(sys.argv[1:] if argv is None else argv))
+        status = _run(program or cli, typed, meta)
     except click.exceptions.Exit as end:  # --help
         status = end.exit_code
     except (KeyboardInterrupt, click.Abort):
@@ -89,9 +91,9 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     except click.ClickException as error:
         from sbatchgen.cli.usage_error import problem_of
 
-        status = _report([problem_of(error)], error.exit_code, argv)
+        status = _report([problem_of(error)], error.exit_code, typed, meta)
     except SbatchgenError as error:
-        status = _report(error.problems, error.exit_status, argv)
+        status = _report(error.problems, error.exit_status, typed, meta)
     except OSError as error:
         status = _report_os_error(error)
     except RuntimeError as error:
@@ -102,13 +104,12 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     sys.exit(status)
 
 
-def _report(problems: Sequence[Problem], status: int, argv: Sequence[str] | None) -> int:
-    """Print errors to stderr, and to stdout too if that is for a program; return the exit status."""
+def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Mapping[str, Any]) -> int:
+    """Print errors to stderr, and as a document on stdout if a program reads it; return the status."""
     for problem in problems:
         say(problem, "error")
-    typed = list(sys.argv[1:] if argv is None else argv)
     own = " ".join(typed[: typed.index("--")] if "--" in typed else typed).replace("=", " ")
-    if " --format json" in own and typed[0] != "explain":  # which has printed its document
+    if " --format json" in own and HAS_DOCUMENT not in meta:
         from sbatchgen.cli.typed_fix import arguments, options_of
         from sbatchgen.jobs.outputs.json_document import document
 
@@ -130,10 +131,10 @@ def _flush() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _run(program: click.Command, argv: list[str]) -> int:
+def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
     """Run a program, then warn of files that its search ignored; return its exit status.
 
-    click's own `main` would treat a broken pipe as a bug.
+    `meta` gets the notes of the program's context. click's own `main` would treat a broken pipe as a bug.
     """
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -144,7 +145,10 @@ def _run(program: click.Command, argv: list[str]) -> int:
         return 1
     try:
         with program.make_context(program.name, argv) as context:
-            program.invoke(context)
+            try:
+                program.invoke(context)
+            finally:
+                meta |= context.meta
     except SystemExit as end:
         return int(end.code or 0)
     finally:

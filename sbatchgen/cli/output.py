@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.review.review import Review
 
 TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the command line
+HAS_DOCUMENT = "sbatchgen.has_document"  # in the `meta` of a context: the document on stdout is printed
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
 LEAST = (40, 16)  # columns and lines for which a review is made to fit
@@ -153,6 +154,7 @@ def put_json(output: object, stream: TextIO | None = None) -> None:
     context = click.get_current_context()
     options, typed = options_of(context.command, context), context.find_root().meta.get(TYPED, ())
     put(document(output, lambda problem: arguments(problem, typed, options)), stream, nl=False)
+    context.meta[HAS_DOCUMENT] = stream in (None, sys.stdout)
 
 
 def put_in_form(form: str, output: object, text: str) -> None:
