@@ -240,69 +240,103 @@ def _template_line(error: BaseException) -> str:
 
 def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     """The variables of the templates."""
-    array = (resolved.options.array if resolved.slurm else None) or ""
-    element = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-    job_id = element if array else "$SLURM_JOB_ID"
     here = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
     exported = exports.names(resolved)
-    mounted = launch.mounts(resolved, here)
-    files = launch.files(resolved)
-    sweep = resolved.sweep
-    restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
-    waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
-    by_itself = not (resolved.consecutive or resolved.programs)
-    meets, pyxis = launch.meets(resolved), resolved.runtime is RUNTIMES["enroot"]
-    directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     return (
         _of_runtimes(resolved, here, exported)
         | _paths(resolved, here, code)
-        | {
-            "directives": directives if resolved.slurm else [],
-            **{name: getattr(resolved, name) for name in _OF_JOB},
-            **{name: _setup(getattr(resolved.settings, name)) for name in SETUPS if "_per_" not in name},
-            "has_setup": any(getattr(resolved.settings, name) for name in SETUPS if "_per_" not in name),
-            "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
-            "counts_restarts": resolved.restartable and not resolved.consecutive,
-            "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
-            "requeue_on_node_fail": waits_for_requeue,
-            "asks_again": "again" in files,
-            "continues": resolved.consecutive or "again" in files,
-            "requeues": launch.requeues(resolved),
-            "reads_exit": "exit" in files,
-            "one_container_fails": pyxis and meets,
-            "leftovers": files if sweep is None else (*(name for name in files if name != "exit"), "exit"),
-            "talk": tuple(exports.talk(resolved)),
-            "job_id": job_id,
-            "points": arguments.points(resolved),
-            "point_says": arguments.point_says(resolved),
-            "points_carried": sweep is not None and sweep.carried,
-            "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-            "array": bool(array),
-            "other_directives": resolved.settings.directives if resolved.slurm else (),
-            "module_lines": tuple(_modules(resolved)),
-            "setup_per_node": launch.node_setup(resolved),
-            "preflight": launch.preflight(resolved, exported, mounted, job_id),
-            "excludes": launch.excludes(resolved),
-            "node_lines": tuple(exports.for_nodes(resolved)),
-            "master_addr": resolved.settings.master_addr or "",
-            "keeps_pythonpath": _keeps_pythonpath(resolved),
-            "software_lines": tuple(resolved.runtime.settings(resolved, here)),
-            "starts_runtime": tuple(resolved.runtime.starts_by(resolved, mounted)),
-            "requeues_early": "again" in files and resolved.runtime.removes_slowly and by_itself,
-            "ends_steps": launch.ends_steps(resolved),
-            "meets": meets,
-            "first_port": launch.first_port(resolved),
-            "export_lines": tuple(exports.lines(resolved)),
-            "checkpoints": arguments.checkpoints(resolved),
-            "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
-            "resume_args": arguments.resume_args(resolved),
-            "training_title": _title(resolved),
-            "second_part": f"{SECOND_PART} every job of {_kind(resolved)}: sbatchgen help script",
-            "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
-            "programs": (),
-        }
+        | _site(resolved)
+        | _points(resolved)
+        | _restarts(resolved)
+        | _start(resolved, here, exported)
         | _of_programs(resolved, here)
     )
+
+
+def _array(resolved: ResolvedJob) -> str:
+    """Return what --array has; "" for a job that is none, or that runs without Slurm."""
+    return (resolved.options.array if resolved.slurm else None) or ""
+
+
+def _job_id(resolved: ResolvedJob) -> str:
+    """Return what the script calls its job: an array its element, whose job has another id."""
+    return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array(resolved) else "$SLURM_JOB_ID"
+
+
+def _site(resolved: ResolvedJob) -> dict[str, Any]:
+    """Return the variables for the directives, and for what the profile sets up before the training."""
+    settings = resolved.settings
+    setups = [name for name in SETUPS if "_per_" not in name]
+    directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
+    return {
+        "directives": directives if resolved.slurm else [],
+        "other_directives": settings.directives if resolved.slurm else (),
+        **{name: _setup(getattr(settings, name)) for name in setups},
+        "has_setup": any(getattr(settings, name) for name in setups),
+        "setup_per_node": launch.node_setup(resolved),
+        "module_lines": tuple(_modules(resolved)),
+        "master_addr": settings.master_addr or "",
+        "keeps_pythonpath": _keeps_pythonpath(resolved),
+    }
+
+
+def _points(resolved: ResolvedJob) -> dict[str, Any]:
+    """Return the variables for the elements of an array, and for the points of a sweep."""
+    array, sweep = _array(resolved), resolved.sweep
+    return {
+        "job_id": _job_id(resolved),
+        "array": bool(array),
+        "array_element": bool(array) and sweep is None and not one_at_a_time(array),
+        "points": arguments.points(resolved),
+        "point_says": arguments.point_says(resolved),
+        "points_carried": sweep is not None and sweep.carried,
+    }
+
+
+def _restarts(resolved: ResolvedJob) -> dict[str, Any]:
+    """Return the variables for how the job stops, starts again and resumes, and for its files of that."""
+    files, sweep = launch.files(resolved), resolved.sweep
+    restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
+    waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
+    by_itself = not (resolved.consecutive or resolved.programs)
+    return {
+        "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
+        "counts_restarts": resolved.restartable and not resolved.consecutive,
+        "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,
+        "requeue_on_node_fail": waits_for_requeue,
+        "requeues": launch.requeues(resolved),
+        "requeues_early": "again" in files and resolved.runtime.removes_slowly and by_itself,
+        "asks_again": "again" in files,
+        "continues": resolved.consecutive or "again" in files,
+        "reads_exit": "exit" in files,
+        "leftovers": files if sweep is None else (*(name for name in files if name != "exit"), "exit"),
+        "talk": tuple(exports.talk(resolved)),
+        "checkpoints": arguments.checkpoints(resolved),
+        "first_checkpoint": "" if resolved.resume in ("auto", "off") else arguments.resume(resolved),
+        "resume_args": arguments.resume_args(resolved),
+    }
+
+
+def _start(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+    """Return the variables for how the processes start: their nodes, their runtime and their command."""
+    mounted, meets = launch.mounts(resolved, here), launch.meets(resolved)
+    return {
+        **{name: getattr(resolved, name) for name in _OF_JOB},
+        "preflight": launch.preflight(resolved, exported, mounted, _job_id(resolved)),
+        "excludes": launch.excludes(resolved),
+        "node_lines": tuple(exports.for_nodes(resolved)),
+        "software_lines": tuple(resolved.runtime.settings(resolved, here)),
+        "starts_runtime": tuple(resolved.runtime.starts_by(resolved, mounted)),
+        "ends_steps": launch.ends_steps(resolved),
+        "meets": meets,
+        "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and meets,
+        "first_port": launch.first_port(resolved),
+        "export_lines": tuple(exports.lines(resolved)),
+        "training_title": _title(resolved),
+        "second_part": f"{SECOND_PART} every job of {_kind(resolved)}: sbatchgen help script",
+        "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
+        "programs": (),
+    }
 
 
 def _of_runtimes(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
