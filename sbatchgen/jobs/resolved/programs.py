@@ -1,7 +1,7 @@
 """The programs of a job: the share that each has of its nodes, and where it finds the others."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -61,21 +61,7 @@ def resolve_programs(
         mode = COMMAND.name if each.spec.command else each.spec.mode or mode_name
         return resolve(profile, [*layers, *more], mode_name=mode, name=name, chosen=chosen)
 
-    main = _main(wanted)
-    if main.shared:
-        alone = resolved(main, _layer(main, wanted, whole=False, main=True))
-        wanted = [_with_the_rest(each, alone, wanted) if each is main else each for each in wanted]
-        main = _main(wanted)
-    jobs: dict[str, ResolvedJob] = {}
-    for number in sorted(range(len(wanted)), key=lambda place: bool(wanted[place].spec.beside)):
-        each = wanted[number]
-        if each.on_node > 1 and each.spec.nodes:
-            each = wanted[number] = _of_several(
-                each, resolved(each, _layer(each, wanted, whole=False, main=False))
-            )
-        elif each.spec.beside:
-            each = wanted[number] = _with_those_of(each, jobs[each.spec.beside])
-        jobs[each.name] = resolved(each, _layer(each, wanted, whole=False, main=each.name == main.name))
+    wanted, jobs = _resolved_alone(wanted, resolved)
     shares = [_share(each, jobs[each.name]) for each in wanted]
     main = _main(wanted)
     whole = resolved(
@@ -86,6 +72,26 @@ def resolve_programs(
         shares = [replace(share, gpus_option=option) for share in shares]
     programs = map(partial(_program, wanted), wanted, [jobs[each.name] for each in wanted], shares)
     return replace(whole, programs=tuple(programs), gpus_per_node=whole.gpus_per_node if used else 0)
+
+
+def _resolved_alone(
+    wanted: Sequence[_Wanted], resolved: Callable[..., ResolvedJob]
+) -> tuple[list[_Wanted], dict[str, ResolvedJob]]:
+    """Return the programs with the GPUs and CPUs that each gets, and each as a job of its own, by name."""
+    wanted, main = [*wanted], _main(wanted)
+    if main.shared:
+        alone = resolved(main, _layer(main, wanted, whole=False, main=True))
+        wanted = [_with_the_rest(each, alone, wanted) if each is main else each for each in wanted]
+    jobs: dict[str, ResolvedJob] = {}
+    for number in sorted(range(len(wanted)), key=lambda place: bool(wanted[place].spec.beside)):
+        each = wanted[number]
+        if each.on_node > 1 and each.spec.nodes:
+            alone = resolved(each, _layer(each, wanted, whole=False, main=False))
+            each = wanted[number] = _of_several(each, alone)
+        elif each.spec.beside:
+            each = wanted[number] = _with_those_of(each, jobs[each.spec.beside])
+        jobs[each.name] = resolved(each, _layer(each, wanted, whole=False, main=each.name == main.name))
+    return wanted, jobs
 
 
 def _requeued(main: _Wanted, layers: Sequence[Layer]) -> Iterator[Layer]:

@@ -58,29 +58,15 @@ def read_request(
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    layers = [flags]
-    if job not in MODES:
-        layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
-    if project := places.project:
-        nearby = Path(PROJECT_FILE) if project.parent == folder else project
-        layers.insert(0, _read(Level.PROJECT, nearby))
+    layers = _layers(job, flags, places, text)
     name, profile_by = _profile_name(given, places, layers)
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
-    modes = [each.values["mode"] for each in layers if "mode" in each.values]
-    several = _has_programs(layers)
-    written = modes[-1] if modes else "single" if several else None
-    mode = flags.values.get("mode") or (job if job in MODES else written)
-    if mode is None:
-        fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
-        raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
-    try:
-        name_of_job = job if job in MODES else JobName.parse(Path(job).stem)
-    except ValueError as error:
-        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
+    mode, name_of_job = _mode(job, flags, layers), _name_of_job(job)
 
     resolved = _in_its_partition(profile, layers, mode, name_of_job, check)
-    if resolved.trainer and read_trainer and not several and (seen := read_trainer(resolved)):
+    is_read = resolved.trainer and not _has_programs(layers)
+    if is_read and read_trainer and (seen := read_trainer(resolved)):
         resolved = _in_its_partition(profile, [seen, *layers], mode, name_of_job, check)
     return Request(
         resolved=_with_own_runs(resolved, folder),
@@ -89,6 +75,36 @@ def read_request(
         profile_by=profile_by,
         rerun=_rerun(job, name, args, given),
     )
+
+
+def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
+    """Return the layers of sbatchgen.yaml, of the job YAML and of the command line, the lowest first."""
+    layers = [flags]
+    if job not in MODES:
+        layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
+    if project := places.project:
+        nearby = Path(PROJECT_FILE) if project.parent == places.folder else project
+        layers.insert(0, _read(Level.PROJECT, nearby))
+    return layers
+
+
+def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
+    """Return the mode of a job: of the command line, else of its file; with programs one for these."""
+    modes = [each.values["mode"] for each in layers if "mode" in each.values]
+    written = modes[-1] if modes else "single" if _has_programs(layers) else None
+    mode: str | None = flags.values.get("mode") or (job if job in MODES else written)
+    if mode is None:
+        fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
+        raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
+    return mode
+
+
+def _name_of_job(job: str) -> str:
+    """Return the name that a job has by default: its mode, or that of its file."""
+    try:
+        return job if job in MODES else JobName.parse(Path(job).stem)
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
 
 def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
