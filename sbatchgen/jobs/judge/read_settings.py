@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.base.finding import Severity
 from sbatchgen.base.machine.search_path import in_shell
 from sbatchgen.base.units import RELEASES
 from sbatchgen.check.lint.lint_settings import Settings
@@ -44,20 +45,13 @@ def settings_of(
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
     project, lines = _read_project(places)
-    off = {rule.upper(): lines.get("lint.disable", "") for rule in project.lint.disable}
-    severities = project.lint.severity
-    _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
-    severity = {start.upper(): value for start, value in severities.items()}
+    off, severity = _of_project(project, lines)
     document = _read_profile(places, profile, project)
     cluster = document.value if document else None
     known = slurm or (cluster.slurm if cluster else "")
     known = known or (_release_here(places) if runs_here and cluster is None else "")
     release = known or DEFAULT_SLURM
-    try:
-        line_of(release)
-    except ValueError as error:
-        fix = f"one of {', '.join(RELEASES)}"
-        raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error
+    _refuse_release(release)
     selected, disabled = _ids(select, "--select"), (*off, *_ids(disable, "--disable"))
     removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
@@ -81,6 +75,23 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
 
     document = read_document(places.project, JobSpec)
     return document.value, document.places
+
+
+def _of_project(project: JobSpec, lines: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, Severity]]:
+    """Return the rules that sbatchgen.yaml turns off, and its severities; raises DocumentError."""
+    off = {rule.upper(): lines.get("lint.disable", "") for rule in project.lint.disable}
+    severities = project.lint.severity
+    _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
+    return tuple(off), {start.upper(): value for start, value in severities.items()}
+
+
+def _refuse_release(release: str) -> None:
+    """Raise CommandLineError for a release of Slurm that rules do not know."""
+    try:
+        line_of(release)
+    except ValueError as error:
+        fix = f"one of {', '.join(RELEASES)}"
+        raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
