@@ -298,13 +298,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     from sbatchgen.lab.started.judge_started import lint_started
 
     how = {name: given.pop(name) for name in ("variables", "files", "process", "see", "brief")}
-    if len(job) != 1 + diff:
-        wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
-        is_two = len(job) == 2  # who forgot --diff
-        fix = "name two after --diff" if diff else ""
-        if is_two:
-            fix = f"sbatchgen plan --diff {word(job[0])} {word(job[1])}"
-        raise CommandLineError.of(f"{wanted}, not {len(job)}", fix=fix)
+    _refuse_number(job, diff=diff)
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
     if not diff:
@@ -329,6 +323,17 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     report(findings)
     if done.ended.limit:  # the script may do more than is shown
         sys.exit(LIMIT_STATUS)
+
+
+def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
+    """Raise CommandLineError unless `plan` has the one job that it takes, or the two of --diff."""
+    if len(jobs) == 1 + diff:
+        return
+    wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
+    fix = "name two after --diff" if diff else ""
+    if len(jobs) == 2:  # who forgot --diff
+        fix = f"sbatchgen plan --diff {word(jobs[0])} {word(jobs[1])}"
+    raise CommandLineError.of(f"{wanted}, not {len(jobs)}", fix=fix)
 
 
 def _script_of(

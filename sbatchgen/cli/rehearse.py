@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
+    from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
 SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
 
@@ -74,8 +75,6 @@ def rehearse(
     all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
     cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
-    from sbatchgen.base.text_table import table
-    from sbatchgen.base.units import in_bytes
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.lab.rehearsal.outcome import rows
     from sbatchgen.lab.rehearsal.rehearsal import refuse_unfit
@@ -92,13 +91,22 @@ def rehearse(
         request, os.environ, here(), seconds=seconds, patience=stop_after, network=network, see=see,
         tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
-    tried = list(rows(done))
-    output: RehearseOutput = {"rows": tried, "unproven": dict(done.unproven)}
-    _show(tried, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
-    if form == "text":
-        put(f"took {done.seconds:.0f} s, at most {in_bytes(done.memory)} of memory\n\nNot shown:")
-        put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
+    tried = [*rows(done)]
+    _show_rehearsal(done, tried, form)
     sys.exit(any(row.outcome == "failed" for row in tried))
+
+
+def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
+    """Print the rows of a rehearsal, what it took, and what it can't show."""
+    from sbatchgen.base.text_table import table
+    from sbatchgen.base.units import in_bytes
+
+    output: RehearseOutput = {"rows": [*tried], "unproven": dict(done.unproven)}
+    _show(tried, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
+    if form == "json":
+        return
+    put(f"took {done.seconds:.0f} s, at most {in_bytes(done.memory)} of memory\n\nNot shown:")
+    put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:

@@ -28,7 +28,7 @@ from sbatchgen.cli.output import (
 from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
-    from sbatchgen.check.lint.linting import Others
+    from sbatchgen.check.lint.linting import Others, Outcome
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -122,14 +122,8 @@ def lint(
     from sbatchgen.jobs.inputs.search import Places
     from sbatchgen.jobs.judge.read_settings import settings_of
 
-    if form == "json" and (rules or explain):
-        put_json(linting.RulesOutput(rules=linting.rule_texts(explain)))
-        return
-    if rules:
-        put(linting.table(), nl=False)
-        return
-    if explain:
-        show_markdown(linting.explanation(explain))
+    if rules or explain:
+        _show_rules(explain, form, every=rules)
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
@@ -144,12 +138,29 @@ def lint(
         others=_plans() if flags.pop("plan") else None,
         **flags,
     )
+    _show(outcome)
+    sys.exit(outcome.status)
+
+
+def _show(outcome: Outcome) -> None:
+    """Print what a call of `lint` found and changed."""
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
     for problem in outcome.problems:
         say(problem, "error")
     note_lines(outcome.summary)
-    sys.exit(outcome.status)
+
+
+def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
+    """Print the texts of rules, or the list of every one."""
+    from sbatchgen.check.lint import linting
+
+    if form == "json":
+        put_json(linting.RulesOutput(rules=linting.rule_texts(explained)))
+    elif every:
+        put(linting.table(), nl=False)
+    else:
+        show_markdown(linting.explanation(explained))
 
 
 def _plans() -> Others:
