@@ -156,7 +156,7 @@ ELSEWHERE = {
     ("jobs/resolved/request.py", "sbatchgen profile discover --name mycluster --write {}"): (
         "tests/resolved/test_profile_by_default.py", "sbatchgen profile discover --name mycluster --write"
     ),
-    ("jobs/runs/diagnosis.py", "sbatchgen resume {} --snapshot --snapshot-file {}"): (
+    ("jobs/runs/fix_for_run.py", "sbatchgen resume {} --snapshot --snapshot-file {}"): (
         "tests/runs/test_snapshot.py", '"--snapshot", "--snapshot-file", "data", "--dry-run"'
     ),
     ("cli/runs.py", "sbatchgen submit {}"): ("tests/test_fixes.py", 'site.sbatchgen("submit", "plain.sh"'),
@@ -176,7 +176,8 @@ NOT_HERE = {
     ("jobs/runs/diagnosis.py", "sbatchgen cancel {}"): _STANDS,
     ("jobs/runs/diagnosis.py", "sbatchgen exec {} -- top -b -n 1"): _STANDS,
     ("jobs/runs/diagnosis.py", "sbatchgen logs {} --lines 20"): _STANDS,
-    ("jobs/runs/diagnosis.py", "sbatchgen logs {} --program {}"): "a program that fails beside others",
+    ("jobs/runs/causes.py", "sbatchgen logs {} --lines 20"): _STANDS,
+    ("jobs/runs/causes.py", "sbatchgen logs {} --program {}"): "a program that fails beside others",
     ("jobs/runs/diagnosis.py", "sbatchgen resume {}"): _STANDS,
     ("jobs/runs/index.py", "ls -l {}"): "a full disk",
     ("jobs/runs/run_folder.py", "chmod o-w {}"): "a folder that everybody can reach and write",

@@ -302,7 +302,7 @@ def _show_status(
 
 def _hint(state: RunState) -> None:
     from sbatchgen.jobs.runs.diagnosis import is_failed
-    from sbatchgen.jobs.runs.status import SAVED
+    from sbatchgen.jobs.runs.seen_jobs import SAVED
 
     job = state.last
     if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
@@ -704,7 +704,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
     exit status is that of the command. With Enroot it runs in the container of the training.
     """
-    from sbatchgen.jobs.runs import status
+    from sbatchgen.jobs.runs import seen_jobs
     from sbatchgen.jobs.runs.record import read_record
     from sbatchgen.jobs.runtimes import RUNTIMES
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
@@ -718,10 +718,10 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError(problems)
     name, job = state.run.name, state.last
     rows = [row for row in state.now if row.state.name == "RUNNING"]
-    if job and status.is_local(job):
+    if job and seen_jobs.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:
-        what = f"run {name} has no running job: {status.words(job) if job else 'nothing'}"
+        what = f"run {name} has no running job: {seen_jobs.words(job) if job else 'nothing'}"
         raise SlurmError.of(what, fix=f"sbatchgen status {name}")
     if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
         what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"

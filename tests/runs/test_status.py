@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.jobs.runs import status
+from sbatchgen.jobs.runs import seen_jobs, status
 from sbatchgen.jobs.runs.index import Index, RunJob, place
 from sbatchgen.jobs.runs.record import Record, keep
 from sbatchgen.jobs.runs.status import RunState
@@ -402,7 +402,7 @@ def test_ten_thousand_runs_are_one_question(
         asked.append(1)
         return queue(environment, cluster=cluster)
 
-    monkeypatch.setattr(status, "queue", ask)
+    monkeypatch.setattr(seen_jobs, "queue", ask)
     states, problems = status.run_states(index, os.environ, index.runs())
     status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
@@ -533,9 +533,9 @@ def test_states_are_words(folder: Path) -> None:
     job = RunJob(
         key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0
     )
-    assert status.words(job) == "submitted"
-    assert status.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
-    assert status.words(job._replace(state="SOMETHING_NEW")) == "something new"
+    assert seen_jobs.words(job) == "submitted"
+    assert seen_jobs.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
+    assert seen_jobs.words(job._replace(state="SOMETHING_NEW")) == "something new"
     assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]
 
 

@@ -15,7 +15,8 @@ from sbatchgen.base.units import Duration, Memory, as_requested, elapsed
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.runs.points import DONE
 from sbatchgen.jobs.runs.program_states import ProgramState
-from sbatchgen.jobs.runs.status import RunState, words
+from sbatchgen.jobs.runs.seen_jobs import words
+from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import run_usage
 
 UNKNOWN = "-"
@@ -73,11 +74,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     known = run_usage(state, environment)
     starts, trained, newest = known.starts, known.trained, known.starts[-1]
     used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
-    if state.sweep:
-        done = [*state.sweep.counts] == [DONE]
-    else:
-        ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
-        done = ended in (DONE, "COMPLETED")
+    done = _is_done(state)
     memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
     busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
@@ -109,6 +106,14 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     )
     killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
     return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
+
+
+def _is_done(state: RunState) -> bool:
+    """Whether a run, or each point of its sweep, has ended well as far as its newest start."""
+    if state.sweep:
+        return [*state.sweep.counts] == [DONE]
+    ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
+    return ended in (DONE, "COMPLETED")
 
 
 def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:

@@ -12,7 +12,8 @@ from sbatchgen.jobs.runs.events import read_object
 from sbatchgen.jobs.runs.index import RunJob
 from sbatchgen.jobs.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.status import ERRORS, SAVED, RunState, words
+from sbatchgen.jobs.runs.seen_jobs import ERRORS, SAVED, words
+from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.submitted_scripts import forgets
 from sbatchgen.jobs.slurm.queue import SlurmJob
 

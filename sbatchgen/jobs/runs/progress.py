@@ -85,19 +85,14 @@ def read_progress(
     measured = ended or [event for event in last if event["event"] == "train" and not state]
     newest = {name: value for event in measured for name, value in event.items()}
     accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
-    newest_step: Mapping[str, Any] = next(
-        (event for event in reversed(last) if event["event"] == "train"), {}
-    )
     trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
-    steps = [step for event in last if (step := count(event.get("step"))) is not None]
-    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
-    first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
-    samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
+    done = [step for event in last if (step := count(event.get("step"))) is not None]
+    epochs, steps = _in_all(run_dir)
     checkpoint = _text(status, "checkpoint")
     return Progress(
         state=state,
-        step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
-        steps=epochs * math.ceil(samples / batch) if epochs and samples and batch else None,
+        step=done[-1] if done else count(status.get("step")),  # status.json is written less often
+        steps=steps,
         epoch=count(newest.get("epoch")) or count(status.get("epoch")),
         epochs=epochs,
         loss=number(newest.get("loss")),
@@ -107,10 +102,24 @@ def read_progress(
         # a disk that was full may have lost it since
         checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
-        slow=one_line(_text(newest_step, "slow")),
+        slow=_slow(last),
         time=number(status.get("time")),
         metrics=_metrics(last),
     )
+
+
+def _in_all(run_dir: Path) -> tuple[int | None, int | None]:
+    """Return how many epochs a training has in all, and how many steps; None for what it has not written."""
+    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
+    first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
+    samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
+    return epochs, epochs * math.ceil(samples / batch) if epochs and samples and batch else None
+
+
+def _slow(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return which rank is slow, as the newest step says; "" if none is."""
+    newest: Mapping[str, Any] = next((each for each in reversed(events) if each["event"] == "train"), {})
+    return one_line(_text(newest, "slow"))
 
 
 def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:

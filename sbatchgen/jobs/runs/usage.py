@@ -17,7 +17,8 @@ from sbatchgen.jobs.runs.events import EVENTS, events, number
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.jobs.runs.job_log import newest_logs
 from sbatchgen.jobs.runs.record import records
-from sbatchgen.jobs.runs.status import RunState, before, is_local, submission
+from sbatchgen.jobs.runs.seen_jobs import before, is_local
+from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 
@@ -58,19 +59,7 @@ def run_usage(
     state: RunState, environment: Mapping[str, str], asked_for: Accounted | None = None
 ) -> RunUsage:
     """Return all that is known of a run; of its jobs `asked_for` may have what sacct has said already."""
-    trained: list[TrainingStart] = []
-    problems: list[str] = []
-    try:
-        trained = _starts(state.run.folder)
-        jobs = {job.id for job in state.jobs}
-        with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
-            for folder in state.run.folder.iterdir():
-                if state.point and folder.name != state.point:
-                    continue
-                if folder.name in jobs if state.run.shared else folder.name.isdecimal():
-                    trained += _starts(folder, is_element=not state.run.shared)
-    except DocumentError as error:
-        problems += [problem.what for problem in error.problems]
+    trained, problems = _trained(state)
     if asked_for is None:
         asked_for, unknown = accounted([state], environment)
         problems += unknown
@@ -99,6 +88,23 @@ def run_usage(
         source="sacct" if known else "script",
         problems=problems,
     )
+
+
+def _trained(state: RunState) -> tuple[list[TrainingStart], list[str]]:
+    """Return the starts of a run's trainings, and why not all can be read."""
+    trained: list[TrainingStart] = []
+    try:
+        trained += _starts(state.run.folder)
+        jobs = {job.id for job in state.jobs}
+        with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
+            for folder in state.run.folder.iterdir():
+                if state.point and folder.name != state.point:
+                    continue
+                if folder.name in jobs if state.run.shared else folder.name.isdecimal():
+                    trained += _starts(folder, is_element=not state.run.shared)
+    except DocumentError as error:
+        return trained, [problem.what for problem in error.problems]
+    return trained, []
 
 
 def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:

@@ -84,7 +84,7 @@ def completion(run: RunState, point: str = "") -> str:
 
     `point` is one of a sweep, or an element of an array: its last job counts.
     """
-    from sbatchgen.jobs.runs.status import is_local  # the page has none of its modules
+    from sbatchgen.jobs.runs.seen_jobs import is_local  # the page has none of its modules
 
     if point:
         known = [

@@ -1,0 +1,139 @@
+"""How a job ended, as Slurm, its logs and its run folder know it: what a diagnosis is made of."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem, SlurmError
+from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.runs import program_states
+from sbatchgen.jobs.runs.index import LOST, RunJob
+from sbatchgen.jobs.runs.job_log import last_start, newest_logs
+from sbatchgen.jobs.runs.progress import Progress, read_progress
+from sbatchgen.jobs.runs.record import Record, point_numbers, records
+from sbatchgen.jobs.runs.seen_jobs import before, is_local
+from sbatchgen.jobs.runs.status import RunState, submission
+from sbatchgen.jobs.slurm.accounting import accounting
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
+
+NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
+LINES = 20_000  # of a log that are read, from its end
+Log = Sequence[tuple[int, str]]  # the last lines of a log, with their numbers
+
+
+@frozen(kw_only=True)
+class JobEnd:
+    """The end of a job of a run, or of one task of it, as far as it is known."""
+
+    state: RunState  # of its run
+    job: RunJob
+    record: Record | None  # of its submission
+    row: SlurmJob | None  # of the job or the task, as Slurm knows it
+    task: str  # "" of a job that is no array
+    folder: Path  # the run folder of the task
+    training: Progress | None
+    logs: Mapping[str, Log]  # the ends of its newest logs, by their paths
+    problems: Sequence[Problem]  # why something could not be read
+
+    @property
+    def name(self) -> str:
+        """The name of its state; "" if Slurm has forgotten it."""
+        return self.row.state.name if self.row else self.job.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.row.state.ended if self.row else self.job.ended
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed."""
+        return self.ended and has_failed(self.name, self.job, self.training)
+
+
+def read_end(
+    state: RunState, job: RunJob, record: Record | None, task: str, environment: Mapping[str, str]
+) -> JobEnd:
+    """Return how a job of a run ended; of an array or a sweep a task, or the first that failed."""
+    rows, problems = _rows_of(state, job, environment)
+    in_turn = bool(record and record.one_training)
+    row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
+    row = state.plain.row if state.plain else row
+    task = task or (row.task if row else "")
+    folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
+    return JobEnd(
+        state=state,
+        job=job,
+        record=record,
+        row=row,
+        task=task,
+        folder=folder,
+        training=state.progress if state.plain or state.job else read_progress(folder),
+        logs=_logs(state, record, task),
+        problems=problems,
+    )
+
+
+def job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, Record | None]:
+    """Return the newest job, or the newest or the asked one with a point of a sweep, and its record."""
+    if task.isdecimal() and state.sweep:
+        jobs = {job.id: job for job in state.jobs}
+        each = [
+            record
+            for record in reversed(records(state.run.folder))
+            if record.job in jobs and int(task) in point_numbers(record, record.array)
+        ]
+        chosen = [record for record in each if record.job == asked] or each
+        if chosen:
+            return jobs[chosen[0].job], chosen[0]
+    return state.last, submission(state, state.last.id) if state.last else None
+
+
+def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
+    """Return a task's row; without a task, that of the first that failed, or of a chain the last that ran."""
+    if task.isdecimal():
+        return next((row for row in rows if row.task == str(int(task) - first)), None)
+    if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
+        return max(ran, key=lambda row: row.start.timestamp() if row.start else 0)
+    bad = (row for row in rows if row.state.ended and row.state.name not in NO_FAILURE)
+    return next(bad, rows[-1] if rows else None)
+
+
+def has_failed(name: str, job: RunJob, training: Progress | None) -> bool:
+    """Whether a job that has ended in a state has failed, or its training says that it has."""
+    return (bool(name) and name not in NO_FAILURE) or says_failed(training, job)
+
+
+def says_failed(training: Progress | None, job: RunJob) -> bool:
+    """Whether the training says that it has failed, since this job was submitted."""
+    return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
+
+
+def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
+    """Return the ends of the newest logs; of the program that failed, as the others complain of its end."""
+    program = state.failed_program
+    paths = program_states.logs(state.run.folder).get(program.name) if program else None
+    paths = paths or (newest_logs(record, task) if record else [])
+    return {str(path): last_start(path, LINES) for path in paths}
+
+
+def _rows_of(
+    state: RunState, job: RunJob, environment: Mapping[str, str]
+) -> tuple[list[SlurmJob], list[Problem]]:
+    if state.plain:
+        return [*state.plain.rows], [Problem(each) for each in state.plain.problems]
+    return _rows(job, environment)
+
+
+def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
+    """Return what Slurm says of a job that has ended; nothing if it has forgotten it."""
+    known: list[SlurmJob] = []
+    if is_local(job) or not job.id:
+        return known, []
+    try:
+        rows = queue(environment, [job.id], cluster=job.cluster)
+        known = [row for row in rows if key_of(row.command) == job.key]
+        if not known or job.state == "CANCELLED":  # sacct alone says who it was
+            known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known
+    except SlurmError as error:
+        return known, [*error.problems]
+    return known, []

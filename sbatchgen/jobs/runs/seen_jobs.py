@@ -1,0 +1,205 @@
+"""Jobs as they are now: as squeue, Slurm's database, their processes or their logs say it."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sbatchgen.base.errors import Problem, SlurmError
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.jobs.runs import life, process, record
+from sbatchgen.jobs.runs.failure import crash
+from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
+from sbatchgen.jobs.runs.job_log import last_start, newest_logs
+from sbatchgen.jobs.slurm.accounting import accounting
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.jobs.slurm.state import State, reason, state
+
+SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
+# slurmctld saves its jobs some seconds after it has accepted them.
+_FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
+_BY_LOG = "as its log says, for Slurm has forgotten the job"
+# How a job ended by the words of slurmstepd. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
+_BY_WORDS = {"": "CANCELLED", "TIME LIMIT": "TIMEOUT", "NODE FAILURE": "NODE_FAIL", "PREEMPTION": "PREEMPTED"}
+_NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
+NEVER_STARTED = "it has never started"
+ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
+AT_END = 200  # lines of a log that are read for them
+SAVED = "stopped and saved, with more to do"  # exit status 75
+
+
+def before(jobs: Iterable[RunJob]) -> datetime:
+    """Return a time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
+    return datetime.fromtimestamp(min(job.submitted for job in jobs) - life.CLOCKS_S, timezone.utc)
+
+
+def is_local(job: RunJob) -> bool:
+    """Whether it runs without Slurm: then its id is the time of its start."""
+    return bool(job.id) and not job.id.isdecimal()
+
+
+def see(
+    live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
+    """Return the jobs as they are now and squeue's rows of each, by its key; and what went wrong."""
+    seen = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
+    rows: dict[str, list[SlurmJob]] = {}
+    problems: list[Problem] = []
+    of_slurm = [job for job in live if not is_local(job)]
+    for cluster in sorted({job.cluster for job in of_slurm}):
+        try:
+            jobs = [job for job in of_slurm if job.cluster == cluster]
+            for job, its_rows in _on_cluster(jobs, cluster, folders, environment):
+                seen.append(job)
+                rows[job.key] = its_rows
+        except SlurmError as error:
+            problems += error.problems
+    now = time.time()
+    return {job.key: job._replace(seen=now) for job in seen}, rows, problems
+
+
+def _on_cluster(
+    jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
+    """Yield each job of a cluster as it is now, with squeue's rows of it, but for one that may still come."""
+    by_key: dict[str, list[SlurmJob]] = {}
+    ids = set()
+    for row in queue(environment, cluster=cluster):
+        by_key.setdefault(key_of(row.command), []).append(row)
+        ids.add(str(row.job))
+    gone = []
+    for job in jobs:
+        if rows := by_key.get(job.key):
+            yield of_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
+        elif job.id in ids:
+            yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
+        elif job.id:
+            gone.append(job)
+        elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
+            says = "sbatch's answer was lost, and there is no such job in the queue"
+            ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
+            yield job._replace(state=LOST, ended=ended, says=says), []
+    if gone:
+        yield from ((job, []) for job in _from_accounting(gone, cluster, folders, environment))
+
+
+def _from_accounting(
+    gone: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> Iterator[RunJob]:
+    """Yield the last states of jobs that squeue no longer knows."""
+    keys = {job.id: job.key for job in gone}
+    by_id: dict[str, list[SlurmJob]] = {}
+    for row in accounting(keys, before(gone), environment, cluster=cluster) or ():
+        by_id.setdefault(str(row.job), []).append(row)
+    for job in gone:
+        rows = by_id.get(job.id, [])
+        if rows and all(row.state.ended for row in rows):
+            yield of_rows(job, rows, folders[job.run])
+        else:
+            submission = record.read_record(folders[job.run], job.id)
+            began = not submission or any(path.exists() for path in newest_logs(submission))
+            how = _as_its_log_says(submission) if submission and began else ""
+            says = (_BY_LOG if how else "no longer in the queue") if began else _NEVER_BEGAN
+            yield job._replace(state=how, ended=True, says=says)
+
+
+def _as_its_log_says(submission: record.Record) -> str:
+    """Return how a job ended by the words of Slurm in its log; "" without any, or of an array."""
+    said = re.compile(
+        rf"slurmstepd\S*: error: \*\*\* JOB {submission.job} ON \S+ CANCELLED AT \S+ (?:DUE TO ([A-Z ]+)|\*)"
+    )
+    for path in () if submission.array else newest_logs(submission):
+        for _, line in reversed(last_start(path, AT_END)):
+            if match := said.match(line):
+                return _BY_WORDS.get((match[1] or "").strip(), "")
+    return ""
+
+
+def _hides_errors(job: RunJob, folder: Path) -> bool:
+    submission = record.read_record(folder, job.id)
+    return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
+
+
+def of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
+    """Return a job by its rows: one, or several of an array."""
+    if len(rows) == 1:
+        (row,) = rows
+        says = ""
+        if row.state.name == "PENDING":
+            says = _waits(row)
+        elif _never_started(row):
+            says = NEVER_STARTED
+        elif row.state.name == "COMPLETED" and _hides_errors(job, folder):
+            says = ERRORS
+        elif row.state.name == "FAILED" and (row.exit_code or row.signal):
+            says = f"signal {row.signal}" if row.signal else _exit_status(row.exit_code)
+        return job._replace(state=row.state.name, ended=row.state.ended, says=says)
+    counts = Counter[State]()
+    for row in rows:
+        waiting = indices(row.task) if row.task.startswith("[") else None
+        counts[row.state] += sum(map(len, waiting)) if waiting else 1
+    live = [state for state in counts if not state.ended]
+    likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
+    first = next((state for state in live if state.name == "RUNNING"), likely[0])
+    submission = None if live else record.read_record(folder, job.id)
+    if submission and submission.one_training:
+        ran = [row for row in rows if not _never_started(row)]
+        first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
+    says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
+    return job._replace(state=first.name, ended=not live, says=says)
+
+
+def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
+    """Return why a job waits; after others, with the conditions that are left, and the runs of these jobs."""
+    says = reason(row.reason, row.id).means
+    if row.reason != "Dependency":
+        return says
+    left = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
+    of_runs = ((how, job, (runs or {}).get(job.partition("_")[0])) for how, job in left)
+    others = ", ".join(f"{how} {job}" + (f" of run {run}" if run else "") for how, job, run in of_runs)
+    return f"{says}: {others}" if others else says
+
+
+def after_runs(
+    seen: Mapping[str, RunJob], rows: Mapping[str, Sequence[SlurmJob]], index: Index
+) -> dict[str, RunJob]:
+    """Return the jobs that wait for others, with the names of the runs that these belong to."""
+    waits = {key: several[0] for key, several in rows.items() if len(several) == 1 and several[0].dependency}
+    waits = {key: row for key, row in waits.items() if row.state.name == "PENDING"}
+    runs = {job.id: job.run for job in index.jobs()} if waits else {}
+    return {key: seen[key]._replace(says=_waits(row, runs)) for key, row in waits.items()}
+
+
+def _exit_status(status: int) -> str:
+    return SAVED if status == 75 else f"exit status {status}"
+
+
+def _never_started(row: SlurmJob) -> bool:
+    """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
+    return row.state.name == "CANCELLED" and not (row.node_list or row.used_s or row.restarts)
+
+
+def _of_process(job: RunJob, run_dir: Path) -> RunJob:
+    submission = record.read_record(run_dir, job.id)
+    status = process.exit_status(run_dir, job.id)
+    if status is not None:
+        name = "FAILED" if status else "COMPLETED"
+        return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
+    if submission is None:
+        gone = not run_dir.exists()
+        says = "its run folder is gone" if gone else "its record can't be read"
+        return job._replace(state="" if gone else job.state, ended=gone, says=says)
+    alive = process.is_alive(submission.process, run_dir) if submission.process else False
+    if alive is False or not submission.process:
+        return job._replace(state="FAILED", ended=True, says="killed")
+    says = "" if alive else f"on {submission.process.host}, as it was last seen"
+    return job._replace(state="RUNNING", says=says)
+
+
+def words(job: RunJob) -> str:
+    """Return the state of a job in plain words."""
+    if job.state in (SUBMITTING, LOST):
+        return "being submitted" if job.state == SUBMITTING else "not known"
+    return state(job.state).words if job.state else ("submitted" if not job.ended else "ended")
