@@ -57,6 +57,10 @@ class Row(NamedTuple):
 
 
 RUN = "sbatchgen submit single --profile public_cluster --trainer train.py --time 10 --yes --job-name job"
+SWEEP = (
+    "sbatchgen sweep single --profile public_cluster --job-name job --trainer train.py --time 10"
+    " --param lr=1,2 --yes"
+)
 SCRIPT = "printf '#!/bin/bash\\n#SBATCH --time=5\\nsrun python train.py\\n' >'old job.sh'"
 LOCAL = "sbatchgen submit single --profile local --job-name job --trainer train.py --yes"
 NODE = "printf '#!/bin/bash\\ntouch $2\\n' >bin/apptainer; chmod +x bin/apptainer"
@@ -107,11 +111,13 @@ ROWS = (
     Row("cli/again.py", "sbatchgen resume {}", RUN, "sbatchgen resubmit job --yes", " --yes"),
     Row("cli/groups.py", "sbatchgen trust", "", "sbatchgen trust --remove"),
     Row("cli/jobs.py", "sbatchgen plan --diff {} {}", f"{SCRIPT}; cp 'old job.sh' new.sh", "sbatchgen plan 'old job.sh' new.sh"),
-    Row("cli/runs.py", "sbatchgen exec {} -- nvidia-smi", LOCAL, "sbatchgen exec job"),
-    Row("cli/runs.py", "sbatchgen logs {}", f"{RUN}; echo hi >runs/job/job-4711.out", "sbatchgen logs job --program server"),
-    Row("cli/runs.py", "sbatchgen report --below . --month {}", "", "sbatchgen report"),
+    Row("cli/running_jobs.py", "sbatchgen exec {} -- nvidia-smi", LOCAL, "sbatchgen exec job"),
+    Row("cli/run_logs.py", "sbatchgen logs {}", f"{RUN}; echo hi >runs/job/job-4711.out", "sbatchgen logs job --program server"),
+    Row("cli/run_logs.py", "sbatchgen status {}", RUN, "sbatchgen logs job"),
+    Row("cli/run_results.py", "sbatchgen report --below . --month {}", "", "sbatchgen report"),
+    Row("cli/run_results.py", "sbatchgen status {}", SWEEP, "sbatchgen plot job"),
+    Row("cli/running_jobs.py", "sbatchgen status {}", RUN, "sbatchgen exec job -- hostname"),
     Row("cli/runs.py", "sbatchgen status --all", "", "sbatchgen status gone"),
-    Row("cli/runs.py", "sbatchgen status {}", RUN, "sbatchgen logs job"),
     Row("cli/submit.py", "sbatchgen status", LOCAL, f"{RUN}-2 --after job"),
     Row("base/files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
     Row("base/files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),
@@ -120,7 +126,7 @@ ROWS = (
     Row("jobs/runs/folder_check.py", "mkdir {}", "", "sbatchgen review single --profile public_cluster --chdir 'new folder'"),
     Row("jobs/runs/snapshot.py", "git add {}", "git init -q .; touch a; git add a", f"{RUN} --snapshot"),
     Row("jobs/runs/snapshot.py", "git -C {} status", "", f"{RUN} --snapshot", status=128),
-    Row("jobs/runs/status.py", "sbatchgen status {}", "sbatchgen sweep single --profile public_cluster --job-name job --trainer train.py --time 10 --param lr=1,2 --yes", "sbatchgen status job/7"),
+    Row("jobs/runs/status.py", "sbatchgen status {}", SWEEP, "sbatchgen status job/7"),
     Row("jobs/runtimes/venv.py", "python3 -m venv {}", "", "sbatchgen review single --profile public_cluster --venv 'my env'"),
     Row("jobs/runtimes/apptainer.py", "sbatchgen image build {} --to {}", "printf 'Bootstrap: docker\\nFrom: x\\n' >'my image.def'", "sbatchgen image pull 'my image.def' --to x.sif"),
     Row("jobs/slurm/client.py", "ls -lL {}", "chmod -x bin/sbatch; touch here", "PATH=$PWD/bin sbatchgen submit single --profile public_cluster --trainer train.py --time 10 --yes"),
@@ -169,8 +175,8 @@ ELSEWHERE = {
 _STANDS = "in the state of a job that stands still; tests/runs/test_life.py prints it"
 NOT_HERE = {
     ("cli/rehearse.py", "sbatchgen status {}"): "the run of a rehearsal could not be entered in the index",
-    ("cli/runs.py", "sbatchgen cancel {}"): "another machine",
-    ("cli/runs.py", "sbatchgen exec {} -- {}"): "several clusters",
+    ("cli/running_jobs.py", "sbatchgen cancel {}"): "another machine",
+    ("cli/running_jobs.py", "sbatchgen exec {} -- {}"): "several clusters",
     ("lab/page/site.py", "npm ci --ignore-scripts in a copy"): "it loads packages",
     ("lab/rehearsal/outcome.py", 'touch "$SBATCHGEN_AGAIN_FILE"'): "a line of a trainer",
     ("jobs/runs/diagnosis.py", "sbatchgen cancel {}"): _STANDS,

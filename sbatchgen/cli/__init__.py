@@ -25,10 +25,13 @@ GROUPS = {
         "render": "jobs", "review": "jobs", "explain": "jobs", "plan": "jobs", "adopt": "scripts",
     },
     "Run jobs": {
-        "submit": "submit", "resume": "again", "cancel": "runs", "exec": "runs",
+        "submit": "submit", "resume": "again", "cancel": "running_jobs", "exec": "running_jobs",
         "sweep": "sweeps", "resubmit": "again",
     },
-    "Watch runs": {"status": "runs", "logs": "runs", "diagnose": "runs", "report": "runs", "plot": "runs"},
+    "Watch runs": {
+        "status": "run_status", "logs": "run_logs", "diagnose": "run_results", "report": "run_results",
+        "plot": "run_results",
+    },
     "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "preflight": "submit",
         "gpus": "gpus",
     },

@@ -130,7 +130,7 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
 
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
     """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
-    from sbatchgen.cli.runs import follow_run
+    from sbatchgen.cli.run_logs import follow_run
     from sbatchgen.cli.submit import agreed, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.runs.job_log import find_logs, last_lines

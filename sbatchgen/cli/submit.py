@@ -171,7 +171,7 @@ def submit_reviewed(
             raise
     _put_submitted(form, done, reviews)
     if follow and index:
-        from sbatchgen.cli.runs import follow_run
+        from sbatchgen.cli.run_logs import follow_run
 
         sys.exit(follow_run(index, done[-1].record.run, since=min(began, done[-1].record.submitted)))
 

@@ -13,7 +13,7 @@ STARTERS = {"sbatch", "srun", "salloc"}
 ALLOWED = {
     "jobs/submit/sbatch.py submit": "the one door: it charges the budgets first",
     "jobs/submit/sbatch.py ask_slurm": "sbatch --test-only, which submits nothing",
-    "cli/runs.py exec_": "srun --overlap in a job that runs already",
+    "cli/running_jobs.py exec_": "srun --overlap in a job that runs already",
     "lab/discover/slurm_answers.py": "sbatch --help",
     "lab/plan/step.py": "a stand-in in the sandbox reads the options of srun",
     "jobs/render/launch.py": "srun as a line of the script",
@@ -43,7 +43,11 @@ def test_one_function_submits() -> None:
     }
     allowed = {each for each in used if each.startswith(tuple(ALLOWED))}
     assert used - allowed == set()
-    assert {"jobs/submit/sbatch.py submit", "jobs/submit/sbatch.py ask_slurm", "cli/runs.py exec_"} <= used
+    assert {
+        "jobs/submit/sbatch.py submit",
+        "jobs/submit/sbatch.py ask_slurm",
+        "cli/running_jobs.py exec_",
+    } <= used
 
 
 def test_it_charges_before_it_asks_sbatch() -> None:

@@ -1,0 +1,218 @@
+"""logs: what a run has printed, once or until the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, SbatchgenError
+from sbatchgen.base.quoting import one_line
+from sbatchgen.base.quoting import word as quoted
+from sbatchgen.cli import output
+from sbatchgen.cli.output import here, note
+from sbatchgen.cli.run_status import hint
+from sbatchgen.cli.runs import (
+    POLL_S,
+    RUN,
+    check_folder,
+    find_job,
+    find_plain,
+    find_point,
+    find_run,
+    open_index,
+    task_option,
+)
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.index import Index, Run
+    from sbatchgen.jobs.runs.plain_job import PlainJob
+    from sbatchgen.jobs.runs.status import RunState
+LOG_POLL_S = 0.5
+
+
+def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the programs of RUN that have logs."""
+    from sbatchgen.jobs.runs import program_states
+
+    with contextlib.suppress(SbatchgenError, OSError):
+        run, _point = find_point(open_index(), ctx.params.get("run") or next(iter(ctx.args), ""))
+        return [name for name in program_states.logs(run.folder) if name.startswith(incomplete)]
+    return []
+
+
+def _check_program(run: Run, program: str) -> None:
+    """Raise CommandLineError if a run has no log of a program."""
+    from sbatchgen.jobs.runs import program_states
+
+    names = [*program_states.logs(run.folder)]
+    if program in names:
+        return
+    without, at = f"sbatchgen logs {run.name}", "--program"
+    if any(program == each.name for each in program_states.read_programs(run.folder, 0.0)):
+        what = f"program {program} has no log of its own: the main one prints to that of the job"
+        raise CommandLineError.of(what, at=at, fix=without)
+    fix = f"one of: {', '.join(names)}" if names else without
+    raise CommandLineError.of(f"run {run.name} has no log of a program '{program}'", at=at, fix=fix)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--follow", "-f", is_flag=True, help="Show new lines until the run ends. Ctrl-C leaves the job alone."
+)
+@click.option(
+    "--lines",
+    "-n",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Start with the last N lines. [default: all; 20 with -f]",
+)
+@task_option("Task of an array or a sweep.")
+@click.option(
+    "--program",
+    metavar="NAME",
+    default="",
+    shell_complete=_completed_programs,
+    help="The log of one of several programs. [default: that of the job, and so of the main program]",
+)
+def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) -> None:
+    """Show the log of a run.
+
+    RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
+    """
+    from sbatchgen.jobs.runs.job_log import RunLogs
+
+    index = open_index()
+    if plain := find_plain(index, run, task):
+        _plain_log(plain, run, lines, follow=follow)
+        return
+    chosen, point, job = find_job(index, run)
+    task = task or point
+    if program:
+        _check_program(chosen, program)
+    if follow:
+        follow_run(
+            index, chosen.name, lines=20 if lines is None else lines, task=task, program=program, job=job
+        )
+        return
+    shown = RunLogs(chosen.folder, lines, task, program=program, job=job)
+    if not shown.show(output.put_log):
+        check_folder(chosen)
+        raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
+    if shown.is_empty:
+        why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
+        note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
+
+
+def _plain_log(job: PlainJob, word: str, lines: int | None, *, follow: bool) -> None:
+    """Show the log of a job of no run, with `follow` until that has ended."""
+    from sbatchgen.jobs.runs import overview
+    from sbatchgen.jobs.runs.job_log import RunLogs
+    from sbatchgen.jobs.runs.plain_job import find
+    from sbatchgen.jobs.runs.status import plain_state
+
+    if job.problems:
+        raise DocumentError(map(Problem, job.problems))
+    lines = 20 if lines is None and follow else lines
+    shown = RunLogs(job.folder, lines, "", plain=job.record)
+    others = [row.task for row in job.rows if row.task and row.id != job.id]
+    if others:
+        note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
+    is_there = shown.show(output.put_log)
+    asked = time.monotonic()
+    while follow and job.row and not job.row.state.ended:
+        time.sleep(LOG_POLL_S)
+        if time.monotonic() - asked >= POLL_S:
+            job, asked = find(job.id, here(), os.environ) or job, time.monotonic()
+        is_there = shown.show(output.put_log)
+    if follow:
+        note(f"note: {overview.headline(plain_state(job))}")
+    elif not is_there:
+        log = job.record.log.replace("%%", "%")
+        raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(word)}")
+
+
+def follow_run(
+    index: Index,
+    name: str,
+    *,
+    lines: int | None = None,
+    task: str = "",
+    since: float = 0.0,
+    program: str = "",
+    job: str = "",
+) -> int:
+    """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3.
+
+    `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown, and
+    of several jobs one.
+    """
+    from sbatchgen.jobs.runs import cost, status
+    from sbatchgen.jobs.runs.job_log import RunLogs
+
+    run = find_run(index, name, changes=None)
+    logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
+    asked, news = 0.0, _News()
+    with _bar(run) as bar:
+        while True:
+            if time.monotonic() - asked >= POLL_S or not asked:
+                (state,), problems = status.run_states(index, os.environ, [run], asked=[job])
+                asked = time.monotonic()
+                logs.refresh()
+                news.tell(state, problems)
+            logs.show(output.put_log)
+            bar()
+            if all(job.ended for job in state.jobs):
+                break
+            time.sleep(LOG_POLL_S)
+    hint(state)
+    if used := cost.in_short(cost.make_report(state, os.environ)):
+        note(f"note: used: {used}; more: sbatchgen report {run.name}")
+    return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
+
+
+class _News:
+    """What a person who follows a run is told: each new state but that it runs, and that it stands still."""
+
+    def __init__(self) -> None:
+        self._shown, self._quiet = "", False
+
+    def tell(self, state: RunState, problems: Sequence[Problem]) -> None:
+        """Note what has changed since the last call."""
+        from sbatchgen.jobs.runs import overview
+
+        now = overview.headline(state) if not problems else problems[0].what
+        if now != self._shown and (state.last is None or state.last.state != "RUNNING"):
+            note(f"note: {now}")
+        if state.quiet and not self._quiet:
+            note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {state.run.name}")
+        self._shown, self._quiet = now, bool(state.quiet)
+
+
+@contextlib.contextmanager
+def _bar(run: Run) -> Iterator[Callable[[], None]]:
+    from sbatchgen.jobs.runs.progress import read_progress
+
+    if not output.is_screen(sys.stderr):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        name = escape(one_line(run.name))
+        bar = bars.add_task(name, total=None)
+
+        def update() -> None:
+            if known := read_progress(run.folder):
+                bars.update(bar, completed=known.step or 0, total=known.steps, description=known.says or name)
+
+        yield update

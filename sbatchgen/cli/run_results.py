@@ -1,0 +1,188 @@
+"""report, diagnose, plot: what a run has cost, why it failed, and its curves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
+from sbatchgen.base.quoting import ALSO, numbers_as_text
+from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
+from sbatchgen.cli.runs import (
+    RUN,
+    RUNS,
+    find_job,
+    find_plain,
+    find_point,
+    open_index,
+    point_states_of,
+    task_option,
+)
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.plot import History
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=completed_runs)
+@click.option("--month", metavar="YYYY-MM", default="", help="The sum of the jobs submitted in a month.")
+@click.option("--below", metavar="FOLDER", type=click.Path(), help="The sum of your runs below a folder.")
+@FORMAT
+def report(run: str | None, *, month: str, below: str | None, form: str) -> None:
+    """Show what a run has cost, or the sum of several runs.
+
+    For one run, report compares the resources that it asked for and used, and says what to ask for next time.
+    --month and --below list the cost of your runs in a month, below a folder, or both, and the sum.
+    """
+    from sbatchgen.jobs.runs import cost
+
+    if bool(run) == bool(month or below is not None):
+        what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
+        this = time.strftime("%Y-%m")
+        raise CommandLineError.of(
+            what, fix=f"name one run; or for a sum: sbatchgen report --below . --month {this}"
+        )
+    if run is None:
+        _report_sum(month, below, form)
+        return
+    (state,), problems = point_states_of(open_index(), [run])
+    made = cost.make_report(state, os.environ)
+    put_in_form(form, made, cost.as_text(made))
+    slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
+    for problem in [
+        *filter(None, [state.quiet, slow]),
+        *(problem.what for problem in problems),
+        *made.problems,
+    ]:
+        note(f"note: {problem}")
+
+
+def _report_sum(month: str, below: str | None, form: str) -> None:
+    """Print what the runs below a folder have cost by the jobs of a month; "" and None mean all."""
+    from sbatchgen.jobs.runs import bill
+    from sbatchgen.jobs.runs.status import run_states
+
+    try:
+        between = bill.month(month) if month else bill.ALWAYS
+    except ValueError as error:
+        fix = f"as in: --month {time.strftime('%Y-%m')}"
+        raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
+    index = open_index()
+    top = Path(os.path.realpath(here() / below)) if below is not None else Path("/")
+    if not top.is_dir():
+        raise CommandLineError.of(f"there is no folder {below}", at="--below")
+    chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
+    states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
+    made = bill.make_bill(states, os.environ, between)
+    if form == "text" and not made.runs:
+        note("note: no jobs of yours: sbatchgen status --all lists your runs")
+        return
+    put_in_form(form, made, bill.as_text(made))
+    for what in (*(problem.what for problem in problems), *made.problems):
+        note(f"note: {what}")
+
+
+@click.command()
+@RUN
+@task_option("Task of an array or a sweep. [default: the first that failed]")
+@FORMAT
+def diagnose(run: str, *, task: str, form: str) -> None:
+    """Say why a run failed, and what to do about it.
+
+    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
+    also be a log or a script of the run. Ends with status 0, also if the run has failed.
+    """
+    from sbatchgen.jobs.runs import diagnosis
+    from sbatchgen.jobs.runs.status import plain_state, run_states
+
+    index = open_index()
+    if plain := find_plain(index, run, task):
+        state, problems, point, job = plain_state(plain), list[Problem](), "", ""
+    else:
+        chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
+        (state,), problems = run_states(index, os.environ, [chosen], asked=[job])
+    made = diagnosis.diagnose(state, os.environ, task or point, job)
+    put_in_form(form, made, diagnosis.as_text(made))
+    for problem in dict.fromkeys([*problems, *made.problems]):
+        say(problem, "warning")
+
+
+def _histories(name: str, pattern: str) -> list[History]:
+    """Return the history of a run or of a point, as lr/0; of a sweep, those of its points so far."""
+    from sbatchgen.jobs.runs.events import OF_OWN
+    from sbatchgen.jobs.runs.plot import read_history
+    from sbatchgen.jobs.runs.points import read_sweep
+
+    folder, index = Path(name), open_index()
+    is_named = any(run.name == name for run in index.find(name, here()))
+    is_others = folder.is_dir() and folder.stat().st_uid != os.geteuid()
+    if is_named or is_others or not folder.is_dir():
+        if plain := find_plain(index, name):
+            return [replace(read_history(plain.folder, pattern, [plain.record]), folder=Path(name))]
+        if is_named or not is_others:
+            run, point = find_point(index, name)
+            folder = run.folder / point
+    sweep = read_sweep(folder)
+    if sweep is None:
+        return [read_history(folder, pattern)]
+    histories, without = [], []
+    for number, values in enumerate(sweep.points):
+        try:
+            history = read_history(folder / str(number), pattern)
+        except DocumentError:
+            without.append(number)
+        else:
+            histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
+    if not histories:
+        what = "nothing was measured in the points of this sweep so far"
+        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{OF_OWN}")
+    if without:
+        note(f"note: nothing was measured so far in {numbers_as_text(without)} of {len(sweep.points)} points")
+    return histories
+
+
+@click.command()
+@RUNS
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
+)
+@click.option(
+    "--metrics",
+    metavar="REGEX",
+    default="",
+    help="Where the numbers are in the lines of its log, as the key metrics of a job says it.",
+)
+@click.option("--text", is_flag=True, help="Draw with characters, as without matplotlib.")
+def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: bool) -> None:
+    """Plot loss, accuracy and throughput of runs.
+
+    RUN is a run folder or the name of a run, which may still be running. Of a sweep each point is a curve;
+    lr/0 is one of them.
+    """
+    from sbatchgen.base.units import LinePattern
+    from sbatchgen.jobs.runs import plot as drawing
+
+    try:
+        pattern = LinePattern.parse(metrics) if metrics else ""
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at="--metrics") from error
+    histories = [history for name in names for history in _histories(name, pattern)]
+    if text or not (output or drawing.can_draw()):
+        from sbatchgen.jobs.runs.chart import chart
+
+        put(chart(histories, shutil.get_terminal_size().columns), nl=False)
+        if not text:
+            from sbatchgen.base.machine.packages import to_install
+
+            note(f"note: a picture needs matplotlib: {to_install('matplotlib')}")
+        return
+    print_bytes(os.fsencode(drawing.plot(histories, output)) + b"\n")

@@ -1,0 +1,153 @@
+"""status: the state of runs, why they wait, and their progress."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, Problem
+from sbatchgen.base.quoting import counted
+from sbatchgen.cli import output
+from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, here, note, put, say
+from sbatchgen.cli.runs import (
+    POLL_S,
+    open_index,
+    point_states_of,
+)
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.index import Index
+    from sbatchgen.jobs.runs.plain_job import PlainJob
+    from sbatchgen.jobs.runs.status import RunState
+RECENT_S = 7 * 86400.0  # status shows runs that ended since then
+
+
+@click.command()
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
+@click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
+@click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
+@click.option("--scan", metavar="FOLDER", type=click.Path(), help="First add the runs found in this folder.")
+@click.option(
+    "--sort",
+    metavar="METRIC",
+    default="",
+    help="Points of a sweep by a metric, the best first; or a parameter.",
+)
+@click.option("--reverse", is_flag=True, help="With --sort: the other way round.")
+@FORMAT
+@BRIEF
+def status(
+    names: tuple[str, ...], *, watch: bool, scan: str | None, sort: str, reverse: bool, form: str, **how: bool
+) -> None:
+    """Show the state of runs, why they wait, and their progress.
+
+    RUN is the name of a run, its folder, or the id of a job, and lr/0 is point 0 of the sweep lr. With one
+    RUN: everything about it.
+    """
+    if (sort or reverse) and not (sort and len(names) == 1 and form != "json"):
+        what = "--sort METRIC and --reverse are about the table of one sweep"
+        raise CommandLineError.of(what, fix="name the sweep, and write no --format json")
+    index = open_index()
+    if scan is not None:
+        _scan(index, Path(scan))
+
+    folder = Path(scan) if scan is not None and not names else None
+    show = partial(_show_status, index, names, folder, form=form, sort=sort, reverse=reverse, **how)
+    output.redraw(show, POLL_S) if watch else show()
+
+
+def _scan(index: Index, folder: Path) -> None:
+    from sbatchgen.jobs.runs.index import scan
+
+    if not folder.is_dir():
+        raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
+    scanned = [*scan(folder.absolute())]
+    runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
+    others = ""
+    if skipped:
+        others = (
+            f"; skipped: {counted(skipped, 'record')} of other users, whose runs status, logs and diagnose"
+        )
+        others += " read by their folders"
+    note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
+
+
+def _plain_logs(index: Index, folder: Path) -> list[PlainJob]:
+    """Return the jobs of the newest logs with Slurm's own name in a folder that are of no run."""
+    from sbatchgen.jobs.runs import plain_job
+
+    logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), here())]
+    jobs = plain_job.of_logs(logs, os.environ)
+    return [replace(job, word=os.path.relpath(job.word, here())) for job in jobs]
+
+
+def _show_status(
+    index: Index,
+    names: Sequence[str],
+    folder: Path | None,
+    *,
+    every: bool,
+    form: str,
+    sort: str,
+    reverse: bool,
+    brief: bool,
+) -> None:
+    """Show these runs, or all of them and the logs of other jobs in a folder."""
+    from sbatchgen.jobs.runs import overview
+    from sbatchgen.jobs.runs.status import plain_state, problems_of, run_states
+
+    since = 0.0 if every else time.time() - RECENT_S
+    if names:
+        states, problems = point_states_of(index, names)
+    else:
+        states, problems = run_states(index, os.environ, index.runs(since=since))
+        states = [*map(plain_state, _plain_logs(index, folder)), *states] if folder else states
+    if form == "json":
+        from sbatchgen.jobs.outputs.runs import status_output
+
+        output.put_json(status_output(states, problems, brief=brief))
+    elif len(names) == 1:
+        _show_one(states[0], sort=sort, reverse=reverse)
+    elif states:
+        put(overview.overview(states), nl=False)
+    else:
+        note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
+    for problem in problems:
+        seen = f"; states are those of {overview.seen(states)}" * any(not state.plain for state in states)
+        say(Problem(f"{problem.what}{seen}", fix=problem.fix), "warning")
+    if form != "json":
+        for problem in problems_of(states):
+            say(problem, "warning")
+        if len(names) == 1:
+            hint(states[0])
+
+
+def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
+    """Show everything about a run."""
+    from sbatchgen.jobs.runs import job_log, overview
+    from sbatchgen.jobs.runs.status import submissions
+
+    known = submissions(state)
+    last = next((each for each in known if state.last and each.job == state.last.id), None)
+    logs = [str(path) for path in job_log.newest_logs(last, state.point)] if last else []
+    if sort and not state.sweep:
+        what = f"run {state.run.name} is not a sweep"
+        raise CommandLineError.of(what, at="--sort", fix="leave it out")
+    put(overview.page(state, known, logs, sort=sort, reverse=reverse), nl=False)
+
+
+def hint(state: RunState) -> None:
+    """Name the command that says why a run failed, if it did so by itself."""
+    from sbatchgen.jobs.runs.diagnosis import is_failed
+    from sbatchgen.jobs.runs.seen_jobs import SAVED
+
+    job = state.last
+    if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
+        note(f"note: sbatchgen diagnose {state.job or state.run.name} says why it failed")

@@ -1,0 +1,201 @@
+"""cancel, exec: jobs of a run that wait or run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
+from sbatchgen.base.quoting import word as quoted
+from sbatchgen.base.quoting import words
+from sbatchgen.cli.output import completed_runs, note
+from sbatchgen.cli.runs import (
+    RUNS,
+    find_job,
+    open_index,
+    point_states_of,
+    task_option,
+)
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.status import RunState
+    from sbatchgen.jobs.slurm.queue import SlurmJob
+
+
+@click.command()
+@RUNS
+@task_option("Only this task of an array or a sweep.")
+@click.option("--now", is_flag=True, help="At once, without a last checkpoint.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing but which of two runs a name means.")
+def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
+    """Cancel the jobs of runs that wait or run.
+
+    A trainer that looks for the stop file, as the bundled one, saves a checkpoint first: sbatchgen resume
+    continues from there. It has a minute, or longer if its last save took long; Ctrl-C cancels at once.
+    """
+    del yes  # as people write who know submit --yes
+    from sbatchgen.jobs.runs.status import run_states
+
+    began, index = time.time(), open_index()
+    chosen = [find_job(index, name, changes=True) for name in names]
+    runs, ids_asked = [run for run, _, _ in chosen], [job for _, _, job in chosen]
+    states, problems = run_states(index, os.environ, runs, asked=ids_asked)
+    if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
+        raise SlurmError(problems)  # Slurm may have given the id to another job
+    several = [
+        (state, _live(state, task or point, job * bool(point)))
+        for state, (_, point, job) in zip(states, chosen, strict=True)
+    ]
+    jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
+    for state, id_, cluster in jobs if now else _save_first(jobs):
+        _cancel(state, id_, cluster)
+    for state, id_, _ in jobs:
+        note(f"note: cancelled job {id_} of run {state.run.name}")
+
+
+def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
+    """Return the jobs of a run that wait or run, or their task; or the one with the id that was `asked`."""
+    name, asked = state.run.name, asked or state.job
+    live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
+    live = [job for job in live if asked in ("", job.id)]
+    if not live:
+        note(f"note: {f'job {asked} of ' * bool(asked)}run {name} has ended already")
+    ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
+    if live and not ids:
+        what = f"no job of run {name} that waits or runs has a task {task}"
+        raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
+    return ids
+
+
+def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunState, str, str]]:
+    """Let the trainings that run save and end; return the jobs that are still to be cancelled."""
+    from sbatchgen.jobs.runs import last_save, record
+
+    asked: list[last_save.Waited] = []
+    left = []
+    known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
+    queued = [  # without an answer nothing is cancelled: what trains would lose its last steps
+        [] if submission is None or submission.process else _rows(id_, cluster)
+        for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
+    ]
+    for (state, id_, cluster), submission, rows in zip(jobs, known, queued, strict=True):
+        trains = last_save.folders(submission, state.run.folder, rows) if submission else []
+        if trains and any(row.state.name == "PENDING" for row in rows):
+            _cancel(state, id_, cluster, "--state=PENDING")  # or they start when these end
+        answers = [last_save.ask(submission, folder, row) for folder, row in trains if submission]
+        asked += filter(None, answers)
+        if any(answers):
+            left.append((state, id_, cluster))
+        else:
+            _cancel(state, id_, cluster)  # it saves nothing, or gets TERM and saves then
+    if not asked:
+        return []
+    names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in left))
+    note(f"saving {names} ..., Ctrl-C cancels at once")
+    try:
+        late = last_save.wait(asked, lambda: any(_may_run(id_, cluster) for _, id_, cluster in left))
+    except KeyboardInterrupt:
+        note("note: cancelled without a last checkpoint")
+    else:
+        for folder in late:
+            note(f"note: no checkpoint was saved in time in {folder}")
+    last_save.tidy(asked)
+    return [(state, id_, cluster) for state, id_, cluster in left if _may_run(id_, cluster)]
+
+
+def _rows(id_: str, cluster: str) -> list[SlurmJob]:
+    """Return what the queue has of a job or a task that waits or runs; raise SlurmError without an answer."""
+    from sbatchgen.jobs.slurm.queue import queue
+
+    job, _, task = id_.partition("_")
+    rows = queue(os.environ, cluster=cluster)
+    mine = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+    return [row for row in mine if not row.state.ended and row.state.name != "COMPLETING"]
+
+
+def _may_run(id_: str, cluster: str) -> bool:
+    """Whether a job or a task waits or runs; also without an answer, as nothing says that it has ended."""
+    try:
+        return bool(_rows(id_, cluster))
+    except SlurmError:
+        return True
+
+
+def _with_task(state: RunState, job: str, task: str) -> str:
+    """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
+    from sbatchgen.jobs.runs import record
+    from sbatchgen.jobs.runs.record import point_numbers
+
+    submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
+    if not task or not submission:
+        return f"{job}_{task}" if task else job
+    known = len(task) < 9 and int(task) in point_numbers(submission, submission.array)
+    return f"{job}_{int(task) - submission.first}" if known else ""
+
+
+def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
+    from sbatchgen.jobs.runs import process, record
+    from sbatchgen.jobs.slurm import client
+
+    name = state.run.name
+    if not job:
+        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
+    if job.partition("_")[0].isdecimal():
+        client.answer(["scancel", *client.of_cluster(cluster), *options, job], os.environ)
+        return
+    submission = record.read_record(state.run.folder, job)  # without Slurm
+    if submission is None or submission.process is None:
+        raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
+    alive = process.is_alive(submission.process, state.run.folder)
+    if alive is None:
+        what = f"run {name} is on {submission.process.host}, not here"
+        raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
+    if alive:
+        process.stop(submission.process)
+
+
+@click.command("exec", options_metavar="")
+@click.argument("run", metavar="RUN -- COMMAND", shell_complete=completed_runs)
+@click.pass_obj
+def exec_(command: tuple[str, ...], /, run: str) -> None:
+    """Run a command on each node of a run.
+
+    The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
+    exit status is that of the command. With Enroot it runs in the container of the training.
+    """
+    from sbatchgen.jobs.runs import seen_jobs
+    from sbatchgen.jobs.runs.record import read_record
+    from sbatchgen.jobs.runtimes import RUNTIMES
+    from sbatchgen.jobs.slurm.client import run_here, submit_environment
+    from sbatchgen.jobs.slurm.config import config
+
+    if not command:
+        fix = f"write it after --, as in: sbatchgen exec {quoted(run)} -- nvidia-smi"
+        raise CommandLineError.of("no command", fix=fix)
+    (state,), problems = point_states_of(open_index(), [run], changes=True)
+    if problems:
+        raise SlurmError(problems)
+    name, job = state.run.name, state.last
+    rows = [row for row in state.now if row.state.name == "RUNNING"]
+    if job and seen_jobs.is_local(job):
+        sys.exit(run_here(command, os.environ))
+    if not rows:
+        what = f"run {name} has no running job: {seen_jobs.words(job) if job else 'nothing'}"
+        raise SlurmError.of(what, fix=f"sbatchgen status {name}")
+    if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
+        what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
+        raise SlurmError.of(
+            what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- {words(command)}"
+        )
+    row, environment = rows[-1], submit_environment(os.environ)[0]
+    step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
+    submission = read_record(state.run.folder, job.id) if job else None
+    chosen = submission.value("runtime") if submission else ""
+    enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
+    inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
+    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
