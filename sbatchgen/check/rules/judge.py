@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.script import JobScript
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
-RESOLVED = ("jobs.judge.job_keys", "jobs.judge.launch_arguments")
+RESOLVED = tuple(f"jobs.judge.{name}" for name in ("start_keys", "job_keys", "launch_arguments"))
 TRAINERS = ("jobs.judge.trainers",)  # jobs that are submitted here
 JOBS = ("limits", "demands", "logs", "option_values")  # resolved jobs and scripts
 _STARTED_WORDS = "started_ends started_variables started_steps started_launchers"
