@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sbatchgen.base.texts import EnvName, JobName
 from sbatchgen.base.units import (
     Argument,
     Duration,
-    EnvName,
     Gres,
-    JobName,
     Memory,
     Moment,
     ShellPath,

@@ -19,7 +19,7 @@ import click
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.finding import Finding
 from sbatchgen.base.quoting import visible
-from sbatchgen.base.units import Citation
+from sbatchgen.base.texts import Citation
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put
 from sbatchgen.jobs.inputs.document import Document, read_document

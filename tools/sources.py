@@ -24,7 +24,7 @@ from sbatchgen.base.errors import DocumentError, Problem
 from sbatchgen.base.finding import Finding, Severity
 from sbatchgen.base.git import git
 from sbatchgen.base.quoting import first_names, visible
-from sbatchgen.base.units import Citation
+from sbatchgen.base.texts import Citation
 from sbatchgen.check.cluster_facts import OLD_DAYS, FactSource
 from sbatchgen.cli import main
 from sbatchgen.cli.output import here, put, report

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from sbatchgen.base.keys import described, record, required
+from sbatchgen.base.texts import Citation
 from sbatchgen.base.units import (
-    Citation,
     Count,
     CpuList,
     Duration,

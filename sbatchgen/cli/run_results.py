@@ -168,7 +168,7 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
     RUN is a run folder or the name of a run, which may still be running. Of a sweep each point is a curve;
     lr/0 is one of them.
     """
-    from sbatchgen.base.units import LinePattern
+    from sbatchgen.base.texts import LinePattern
     from sbatchgen.jobs.runs import plot as drawing
 
     try:

@@ -17,17 +17,15 @@ import click
 import yaml
 
 from sbatchgen.base.keys import keys_of
+from sbatchgen.base.texts import Citation, Preflight, Requeue
 from sbatchgen.base.units import (
     RELEASES,
-    Citation,
     Count,
     Duration,
     Memory,
     Period,
     Port,
-    Preflight,
     Release,
-    Requeue,
     Resume,
     ShellPath,
 )

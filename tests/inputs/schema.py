@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from release.schemas import DIALECT
 from sbatchgen.base.keys import keys_of, without_none
-from sbatchgen.base.units import Count, Duration, Memory, Port, Switch
+from sbatchgen.base.texts import Switch
+from sbatchgen.base.units import Count, Duration, Memory, Port
 from sbatchgen.jobs.inputs.document import is_required
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.units import EnvValue, ShellPath
+from sbatchgen.base.texts import EnvValue
+from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.resolved.sweep import Sweep
 from tests.conftest import Command

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.units import Gres, Preflight
+from sbatchgen.base.texts import Preflight
+from sbatchgen.base.units import Gres
 from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import Command
 from tests.scripts import NEEDS, resolved, script

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.base.units import Gres, Requeue, ShellPath, Text
+from sbatchgen.base.texts import Requeue
+from sbatchgen.base.units import Gres, ShellPath, Text
 from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import Command
 from tests.scripts import errors, resolved

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.base.units import LinePattern
+from sbatchgen.base.texts import LinePattern
 from sbatchgen.jobs.runs import metrics, record
 from sbatchgen.jobs.runs.index import Index, place
 from sbatchgen.jobs.runs.metrics import line_events, log_events

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.base.git import git
-from sbatchgen.base.units import Citation
+from sbatchgen.base.texts import Citation
 from tests.conftest import Command
 from tests.runs.test_snapshot import git as run_git
 from tools.sources import cli, digest

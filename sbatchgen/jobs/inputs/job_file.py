@@ -6,19 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.base.keys import described, make_record, record
-from sbatchgen.base.units import (
-    Argument,
-    Count,
-    EnvName,
-    EnvValue,
-    LinePattern,
-    Period,
-    ProgramName,
-    Resume,
-    ShellPath,
-    StepOption,
-    Text,
-)
+from sbatchgen.base.texts import EnvName, EnvValue, LinePattern, ProgramName, StepOption
+from sbatchgen.base.units import Argument, Count, Period, Resume, ShellPath, Text
 from sbatchgen.jobs.inputs.options import SbatchOptions
 from sbatchgen.jobs.inputs.start_settings import GpuRequest, PlaceSettings, list_key
 from sbatchgen.jobs.modes import Launcher, ModeName

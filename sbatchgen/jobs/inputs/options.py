@@ -6,7 +6,8 @@ Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 
 from dataclasses import fields
 
 from sbatchgen.base.keys import described, record
-from sbatchgen.base.units import Duration, Gres, JobName, Memory, Requeue, ShellPath, Text
+from sbatchgen.base.texts import JobName, Requeue
+from sbatchgen.base.units import Duration, Gres, Memory, ShellPath, Text
 from sbatchgen.check.script import resource_request
 
 

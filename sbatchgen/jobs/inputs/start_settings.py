@@ -6,18 +6,8 @@ from functools import partial
 from typing import Any, Literal
 
 from sbatchgen.base.keys import described, make_record, record
-from sbatchgen.base.units import (
-    Argument,
-    Count,
-    DirectiveLine,
-    EnvName,
-    EnvValue,
-    Port,
-    Preflight,
-    ShellPath,
-    StepOption,
-    Text,
-)
+from sbatchgen.base.texts import DirectiveLine, EnvName, EnvValue, Preflight, StepOption
+from sbatchgen.base.units import Argument, Count, Port, ShellPath, Text
 from sbatchgen.check.cluster_facts import StartFacts
 from sbatchgen.jobs.inputs.options import SbatchOptions
 from sbatchgen.jobs.modes import Launcher, StarterName

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 from sbatchgen.base.finding import Place
 from sbatchgen.base.quoting import ALSO, directive
-from sbatchgen.base.units import VARIABLE, Requeue
+from sbatchgen.base.texts import Requeue
+from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.option_values import BAD_VALUE, refused
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import IN_CONTAINER

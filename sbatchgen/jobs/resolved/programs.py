@@ -8,7 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from sbatchgen.base.errors import CommandLineError, Problem, did_you_mean, nearest
-from sbatchgen.base.units import Count, ProgramName, Resume, Text
+from sbatchgen.base.texts import ProgramName
+from sbatchgen.base.units import Count, Resume, Text
 from sbatchgen.jobs.inputs.document import Document
 from sbatchgen.jobs.inputs.job_file import KEYS_OF_PROGRAMS, ProgramSpec, Ready
 from sbatchgen.jobs.inputs.layers import Layer, Level

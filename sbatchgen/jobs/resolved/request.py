@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sbatchgen.base.errors import CommandLineError, did_you_mean, nearest
 from sbatchgen.base.machine.search_path import in_shell
 from sbatchgen.base.quoting import first_names
-from sbatchgen.base.units import JobName, ShellPath, Text, is_utf8
+from sbatchgen.base.texts import JobName
+from sbatchgen.base.units import ShellPath, Text, is_utf8
 from sbatchgen.jobs.inputs.document import Document, read_document
 from sbatchgen.jobs.inputs.flags import layer_of, parameters
 from sbatchgen.jobs.inputs.job_file import JobSpec

@@ -7,7 +7,8 @@ here reads a file or the environment, and nothing is refused: `check` judges the
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sbatchgen.base.units import Duration, JobName, Resume, ShellPath, Text
+from sbatchgen.base.texts import JobName
+from sbatchgen.base.units import Duration, Resume, ShellPath, Text
 from sbatchgen.jobs.inputs.document import Document
 from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import frozen_record
-from sbatchgen.base.units import ProgramName, Resume, ShellPath
+from sbatchgen.base.texts import ProgramName
+from sbatchgen.base.units import Resume, ShellPath
 from sbatchgen.check.sbatch.gres import requested, requested_gpus
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.inputs.job_file import ProgramSpec, Ready

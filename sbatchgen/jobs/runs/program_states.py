@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.units import ProgramName
+from sbatchgen.base.texts import ProgramName
 
 FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
 START = "job"  # what the script calls the job where it starts; no program has this name

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen.base.units import EnvName, ShellPath
+from sbatchgen.base.texts import EnvName
+from sbatchgen.base.units import ShellPath
 from sbatchgen.check.bash import Body, Piece, Word
 from sbatchgen.check.bash.chain import Tool, ToolOption
 from sbatchgen.check.bash.word import LITERAL

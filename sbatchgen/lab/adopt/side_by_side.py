@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sbatchgen.base.units import ProgramName
+from sbatchgen.base.texts import ProgramName
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.jobs.resolved.programs import MOST

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.machine.temporary import temporary_folder
-from sbatchgen.base.units import EnvName
+from sbatchgen.base.texts import EnvName
 from sbatchgen.check.cluster_facts import KnownCluster
 from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.check.script.script import JobScript

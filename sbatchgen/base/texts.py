@@ -1,0 +1,198 @@
+"""The names and lines that jobs and profiles write, each kind with a `parse` that checks the text.
+
+`parse` raises ValueError with one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sbatchgen.base.units import VARIABLE, Argument, Text
+
+
+class ProgramName(str):
+    """The name of a program of a job, of which variables and files are made."""
+
+    TAKEN = frozenset(("state", "job"))  # by the file of the states, and by what it says of the job
+    PREFIX = "SBATCHGEN_"  # a variable as VLLM_PORT may mean another thing to a program
+
+    @classmethod
+    def parse(cls, text: str) -> ProgramName:
+        """Lower-case letters, digits and dashes."""
+        if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
+            raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
+        if text in cls.TAKEN:
+            raise ValueError(f"'{text}' can't name a program: the record of the programs has this word")
+        return cls(text)
+
+    @property
+    def variable(self) -> str:
+        """How its variables begin, before the _HOST of SBATCHGEN_SERVER_HOST."""
+        return f"{self.PREFIX}{self.bare}"
+
+    @property
+    def bare(self) -> str:
+        """Its name as part of a variable: SERVER."""
+        return self.upper().replace("-", "_")
+
+
+class EnvValue(Argument):
+    """The value of an environment variable, in which the job expands ${NAME}."""
+
+    @classmethod
+    def parse(cls, text: str) -> EnvValue:
+        """Refuses what `Argument` refuses, and a ${ that is not ${NAME}."""
+        Argument.parse(text)
+        if "${" in VARIABLE.sub("", text):
+            fix = "write ${NAME}, or export it in the profile's setup"
+            raise ValueError(f"'{text}' holds a ${{ that is not ${{NAME}} and would stay as it is; {fix}")
+        return cls(text)
+
+
+class LinePattern(Text):
+    """A regular expression for lines of a trainer's log, with a group for each number: (?P<loss>...)."""
+
+    @classmethod
+    def parse(cls, text: str) -> LinePattern:
+        """Refuses what `re` refuses, and a pattern that names no number."""
+        try:
+            names = [*re.compile(text).groupindex]
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"'{text}' is not a regular expression: {error}") from error
+        if not {*names} - {"step", "epoch"}:
+            raise ValueError(f"'{text}' names no number; write one as (?P<loss>[0-9.e+-]+)")
+        return cls(Text.parse(text))
+
+
+class Switch(Text):
+    """On, off, or on in another way, which has a word of its own."""
+
+    WORD = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Switch | bool:  # type: ignore[override]
+        """true, false or the word."""
+        if text not in ("true", "false", cls.WORD):
+            raise ValueError(f"'{text}' is not true, false or {cls.WORD}")
+        return cls(text) if text == cls.WORD else text == "true"
+
+
+class Requeue(Switch):
+    """Whether Slurm may requeue a job; expedite: at once, and before all others."""
+
+    WORD = "expedite"
+
+
+class Preflight(Switch):
+    """Whether nodes are checked before the training; exclude: the job starts again without bad ones."""
+
+    WORD = "exclude"
+
+
+class Citation(Text):
+    """Lines of a file in a public repository, or the address of a page."""
+
+    LINES = (  # compiled when it is used
+        r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
+        r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?)"
+    )
+
+    @classmethod
+    def parse(cls, text: str) -> Citation:
+        """OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
+        cited = re.fullmatch(cls.LINES, Text.parse(text))
+        if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
+            raise ValueError(f"'{text}' ends before line {cited['first']}")
+        if cited is None and re.fullmatch(r"https?://\S+", text) is None:
+            raise ValueError(
+                f"'{text}' names no source: write OWNER/REPOSITORY@COMMIT PATH:LINE, as "
+                "example/docs@0123abc docs/gpu.md:12-14, or https://..."
+            )
+        return cls(text)
+
+    @property
+    def url(self) -> str:
+        """Where people read it."""
+        cited = re.fullmatch(self.LINES, self)
+        if cited is None:
+            return str(self)
+        host = "" if cited["repository"].count("/") > 1 else "github.com/"
+        until = f"-L{cited['last']}" if cited["last"] else ""
+        return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{until}"
+
+
+class DirectiveLine(Text):
+    """A comment of the script that another program than sbatch reads, as `#BB ...` and `#DW ...`."""
+
+    @classmethod
+    def parse(cls, text: str) -> DirectiveLine:
+        """# and a word in capitals, which is not SBATCH."""
+        if re.fullmatch(r"#(?!SBATCH\b)[A-Z]+ .*", Text.parse(text)) is None:
+            raise ValueError(f"'{text}' is not a line as '#DW jobdw capacity=1TB'; #SBATCH is for options")
+        return cls(text)
+
+
+class JobName(Text):
+    """A job name that can also name a folder and a log."""
+
+    @classmethod
+    def parse(cls, text: str) -> JobName:
+        """Refuses what would change a path: a slash, %, a backslash, and ${."""
+        Text.parse(text)
+        if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]|\$\{", text) or text != text.strip():
+            raise ValueError(
+                f"job name '{text}' can't name a folder and a log: it may not be empty, hold / % \\ or ${{, "
+                "start with a dash or a dot, or have blanks at its ends"
+            )
+        if len(text.encode()) > 200:
+            raise ValueError(f"job name '{text[:20]}...' is longer than 200 bytes")
+        return cls(text)
+
+
+class EnvName(Text):
+    """The name of a variable of the environment."""
+
+    SCRIPT = frozenset(
+        """
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts status name folder file files
+        checkpoint point needed resume_args conda_env conda_root programs main lasting ports
+        RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
+        """.split()  # noqa: SIM905
+    )
+    # bash(1), "Shell Variables": bash sets these itself, or they change how it reads the script.
+    BASH = frozenset(
+        """
+        BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND
+        BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL
+        BASH_VERSINFO BASH_VERSION COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS
+        COMP_WORDS COPROC DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO
+        MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PWD RANDOM REPLY SECONDS
+        SHELLOPTS SHLVL SRANDOM UID _
+        """.split()  # noqa: SIM905
+    )
+
+    @classmethod
+    def parse(cls, text: str) -> EnvName:
+        """Letters, digits and underscores; not a name that Slurm, bash or the script uses."""
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
+            raise ValueError(
+                f"'{text}' can't name a variable: use letters, digits and underscores, as in NAME=VALUE"
+            )
+        if text.startswith(("SLURM_", "SBATCH_", "SRUN_")):
+            raise ValueError(f"'{text}' belongs to Slurm; use Slurm's option instead of its variable")
+        if text in cls.SCRIPT or text.startswith("SBATCHGEN_"):
+            raise ValueError(f"'{text}' is a variable of the script itself; use another name")
+        if text in cls.BASH:
+            raise ValueError(f"'{text}' is set by bash itself; use another name")
+        return cls(text)
+
+
+class StepOption(Text):
+    """The long name of an option of srun."""
+
+    @classmethod
+    def parse(cls, text: str) -> StepOption:
+        """Letters, digits, dashes and underscores, without the dashes in front."""
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
+            raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
+        return cls(text)
