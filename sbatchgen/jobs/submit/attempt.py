@@ -70,14 +70,7 @@ def ask(
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
         before, started = _boot_time(environment, clusters), time.time()
-        answer = client.run(
-            (*sbatch, *arguments),
-            environment,
-            timeout=SUBMIT_TIMEOUT_S,
-            elsewhere=ELSEWHERE,
-            keep_open=lock,
-            for_job=True,
-        )
+        answer = _run((*sbatch, *arguments), environment, lock)
         if accepted := _accepted(answer):
             return accepted
         by_signal = not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
@@ -93,6 +86,17 @@ def ask(
             note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
         time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - others try again too
         pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | None) -> client.Output:
+    return client.run(
+        command,
+        environment,
+        timeout=SUBMIT_TIMEOUT_S,
+        elsewhere=ELSEWHERE,
+        keep_open=lock,
+        for_job=True,
+    )
 
 
 def _accepted(answer: client.Output) -> Accepted | None:

@@ -9,7 +9,7 @@ from sbatchgen.base.errors import CommandLineError, Problem
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.lint.lint_settings import findings_of
 from sbatchgen.check.lint.source import whole
-from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.flags import layer_of
@@ -46,18 +46,10 @@ def of_script(
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
     source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)
-    options = {name: option.value or "" for name, option in parsed.options.items()}
-    name = options.get("job-name") or path.name
-    array, working = options.get("array", ""), folder / options.get("chdir", "")
-    log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
-    profile = given.get("profile")
+    about = _about(path, folder, parsed, words)
     script = JobScript(file=str(path), text=source.text)
-    twice = tuple(f"{word} is given" for word in named)  # in the script too
-    findings = [each for each in findings_of(source, settings) if not each.problem.what.startswith(twice)]
-    findings += _restarts(script, folder)
-    if words:
-        over = Problem(f"sbatch gets {' '.join(words)}, which counts before the script's own", str(path))
-        findings.append(Finding("info", over))
+    findings = _findings(script, findings_of(source, settings), folder, named, words)
+    profile = given.get("profile")
     again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     asked = asked_in(parsed, str(path))
     asked |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
@@ -66,21 +58,46 @@ def of_script(
         name=path.name,
         asked=asked,
         options=words,
-        log_folders=log_folders(parsed, folder, name),
+        log_folders=log_folders(parsed, folder, about.name),
         run_dir=None,
         local=False,
         review=review.of_script(shown, script.resources, findings, again),
-        about=Record(
-            shared=False,
-            name=name,
-            folder=str(folder),
-            script=str(folder / path),
-            log=str(working / log),
-            errors=str(working / error) if (error := options.get("error")) else "",
-            array=array,
-            options=words,
-        ),
+        about=about,
     )
+
+
+def _about(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
+    """Return what the record of a script holds before the script is submitted; `words` are more options."""
+    options = {name: option.value or "" for name, option in parsed.options.items()}
+    array, working = options.get("array", ""), folder / options.get("chdir", "")
+    log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
+    return Record(
+        shared=False,
+        name=options.get("job-name") or path.name,
+        folder=str(folder),
+        script=str(folder / path),
+        log=str(working / log),
+        errors=str(working / error) if (error := options.get("error")) else "",
+        array=array,
+        options=words,
+    )
+
+
+def _findings(
+    script: JobScript,
+    of_lint: Sequence[Finding],
+    folder: Path,
+    named: Mapping[str, str],
+    words: Sequence[str],
+) -> list[Finding]:
+    """Return the findings of lint but for an option that is given twice, and what a restart would forget."""
+    twice = tuple(f"{word} is given" for word in named)  # in the script too
+    findings = [each for each in of_lint if not each.problem.what.startswith(twice)]
+    findings += _restarts(script, folder)
+    if words:
+        over = Problem(f"sbatch gets {' '.join(words)}, which counts before the script's own", script.file)
+        findings.append(Finding("info", over))
+    return findings
 
 
 def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dict[str, str]:

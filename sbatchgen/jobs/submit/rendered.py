@@ -1,7 +1,7 @@
 """The submission of a job that is rendered: its findings, its script and its record."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +9,10 @@ from pathlib import Path
 from sbatchgen.base import quoting
 from sbatchgen.base.errors import CommandLineError, DocumentError, FitError, Problem
 from sbatchgen.base.finding import Finding
+from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import ShellPath, Text
 from sbatchgen.check.sbatch.reader import read_script
+from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
@@ -30,6 +32,15 @@ from sbatchgen.jobs.runs.run_folder import refusal, unmakable
 from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.jobs.slurm.refusal import asked_by
 from sbatchgen.jobs.submit.submission import Submission, log_folders
+
+
+@frozen(kw_only=True)
+class _Here:
+    """What the folder of submission says of a job; nothing where its files are on another machine."""
+
+    start: folder_check.Start | None = None  # what the trainer will find in its run folder
+    findings: Sequence[Finding] = ()
+    source: TrainerSource | None = None
 
 
 def of_job(
@@ -63,38 +74,15 @@ def of_job(
     code = None
     if snapshot is not None and run_dir and folder:
         code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
-    queued = None
-    alone = request.resolved.slurm and "${SLURM_" not in request.resolved.run_dir  # else jobs may share it
-    if ask_squeue and run_dir and alone and not request.resolved.options.dependency:
-        at = str(request.resolved.origin("run_dir"))
-        queued = partial(folder_check.queued, run_dir, environment, at=at)
-    used = queued() if queued else None
-    begins, here, source = None, list[Finding](), None
-    if folder:
-        begins, here = _check_here(request.resolved, environment, folder, run_dir, code, used=used)
-        earlier = bool(run_dir and submitted_scripts.last(run_dir))
-        trainer = TrainerJob(request.resolved, folder, environment, earlier=earlier)
-        here, source = [*here, *check_trainer(trainer)], trainer.source
-        here += unseen(request.resolved, code, source) if code else ()
+    queued = _queued(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
+    here = _look(request.resolved, environment, folder, run_dir, code, queued=queued) if folder else _Here()
     folder = folder or Path()
     again = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
     request = _with_folders(request, run_dir, code)
     resolved = request.resolved
-    script, findings = _judged(request, here, code)
+    script, findings = _judged(request, here.findings, code)
     text = script or ""
     copied = code.code if code else _code_of(resolved, run_dir)
-    shown = review.of_resolved(
-        resolved,
-        script,
-        findings,
-        profile_by=request.profile_by,
-        start=begins,
-        last=submitted_scripts.last(run_dir) if run_dir else None,
-        own_lines=_own_lines(request, text),
-        snapshot=copied,
-        source=source,
-        again=again,
-    )
     return Submission(
         script=text.encode(),
         name=submitted_scripts.NEWEST,
@@ -103,10 +91,35 @@ def of_job(
         run_dir=run_dir,
         local=not resolved.slurm,
         jobs=resolved.chain,
-        review=shown,
+        review=_review(request, script, findings, here, run_dir, copied=copied, again=again),
         about=replace(_about(request, folder), code=copied),
         snapshot=code,
         queued=queued,
+    )
+
+
+def _review(
+    request: Request,
+    script: str | None,
+    findings: Sequence[Finding],
+    here: _Here,
+    run_dir: Path | None,
+    *,
+    copied: Code | None,
+    again: Sequence[str],
+) -> review.Review:
+    """Return what people see: the job, its script and findings, and what the job will find where it runs."""
+    return review.of_resolved(
+        request.resolved,
+        script,
+        findings,
+        profile_by=request.profile_by,
+        start=here.start,
+        last=submitted_scripts.last(run_dir) if run_dir else None,
+        own_lines=_own_lines(request, script or ""),
+        snapshot=copied,
+        source=here.source,
+        again=again,
     )
 
 
@@ -126,6 +139,36 @@ def _run_dir(
         raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
     what = f"profile '{resolved.profile.name}' has no scheduler to submit to: its platform starts the script"
     raise FitError.of(what, fix="render it, and give the script to the platform")
+
+
+def _queued(
+    resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
+) -> Callable[[], Problem | None] | None:
+    """Return what asks Slurm whether another job uses the run folder; None if jobs may share the folder."""
+    alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
+    if not alone or resolved.options.dependency:
+        return None
+    at = str(resolved.origin("run_dir"))
+    return partial(folder_check.queued, run_dir, environment, at=at)
+
+
+def _look(
+    resolved: ResolvedJob,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    code: Snapshot | None,
+    *,
+    queued: Callable[[], Problem | None] | None,
+) -> _Here:
+    """Return what the folder of submission, the run folder and the trainer's source say of a job."""
+    used = queued() if queued else None
+    start, findings = _check_here(resolved, environment, folder, run_dir, code, used=used)
+    earlier = bool(run_dir and submitted_scripts.last(run_dir))
+    trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
+    findings = [*findings, *check_trainer(trainer)]
+    findings += unseen(resolved, code, trainer.source) if code else ()
+    return _Here(start=start, findings=findings, source=trainer.source)
 
 
 def _check_here(
