@@ -21,6 +21,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.plan import dry_run as dry
+from sbatchgen.lab.plan import stand_ins
 from sbatchgen.lab.plan.batch_job import grant
 from sbatchgen.lab.plan.dry_run import DryRun, Given
 from sbatchgen.lab.plan.planning import is_planned
@@ -64,7 +65,7 @@ class Stage:
     def __post_init__(self) -> None:
         """Put the stand-ins where all nodes see them."""
         self.place = self.cluster.home / "plan"
-        here = Path(dry.__file__).parent
+        here = Path(stand_ins.__file__).parent
         of_node = {  # numbers of processes are those of a node
             "stand_in.sh": ("/starts/%09d", "/starts/'\"${SLURM_JOB_ID-}-${SLURMD_NODENAME-}\"'.%09d"),
             "step.py": (
@@ -85,7 +86,7 @@ class Stage:
         self.cluster.put("plan/python", str(Path(sys.executable).resolve()))
         self.cluster.put("plan/bin/unknown", "")
         self.cluster.put("plan/starts/none", "").parent.chmod(0o777)
-        for name in dry._STAND_INS:
+        for name in stand_ins.STAND_INS:
             if name not in _REAL:
                 (self.place / "bin" / name).unlink(missing_ok=True)
                 (self.place / "bin" / name).symlink_to(self.place / "stand_in.sh")
@@ -196,7 +197,7 @@ def really(
 ) -> tuple[list[StartRecord], dict[str, str]]:
     """The starts of the same script as a job, and the numbers of the job."""
     job = on.cluster.put(f"{home.name}/work/job.sh", script.text)
-    (on.place / "job").write_bytes(marshal.dumps(dry.facts_of_steps(script, done.grant)))
+    (on.place / "job").write_bytes(marshal.dumps(stand_ins.facts_of_steps(script, done.grant)))
     env = {
         "HOME": str(home),
         "PATH": f"{on.place}/bin:/usr/local/bin:/usr/bin:/bin",
@@ -219,7 +220,7 @@ def really(
         text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLACE))
         file.unlink()
         spool = rf"{on.cluster.home.parents[1]}/spool/\w+/job\d+"  # where Slurm's copy of the script is
-        start = read(re.sub(spool, dry.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))
+        start = read(re.sub(spool, stand_ins.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))
         if start is None or start.environment.get("SLURM_ARRAY_TASK_ID", first) != first:
             continue
         starts.append(start)

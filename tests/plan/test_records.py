@@ -13,8 +13,8 @@ from sbatchgen.lab.plan import listing
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.plan_output import plan_output
 from sbatchgen.lab.plan.started import StartRecord, read, steps
-from sbatchgen.lab.plan.step import number_of
 from sbatchgen.lab.plan.step_placement import placements
+from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.started.judge_started import check_started
 from tests.plan.plans import needs_sandbox, planned
 

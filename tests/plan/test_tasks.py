@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.lab.plan.dry_run import knows_cpus
+from sbatchgen.lab.plan.stand_ins import knows_cpus
 from tests.cluster.slurm import Cluster
 from tests.plan import truth
 from tests.plan.plans import needs_sandbox

@@ -11,7 +11,7 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.lab.plan.step import GPU_VARIABLES, counts, node_list
+from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts, node_list
 
 JOB_ID = 1000001
 STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
@@ -138,6 +138,18 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
+    variables |= _of_options(script)
+    if script.release < _LATER:
+        return variables | {"SLURM_NODE_ALIASES": "(null)"}
+    seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
+    later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
+    later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
+    return variables | later
+
+
+def _of_options(script: JobScript) -> dict[str, str]:
+    """Return the variables of options that a job may leave out."""
+    asked, variables = script.resources, dict[str, str]()
     if script.option("export").upper() == "NONE":
         variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
     if order := script.option("distribution"):
@@ -151,12 +163,7 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
     for part, amount in (("NODE", asked.mem), ("CPU", asked.mem_per_cpu), ("GPU", asked.mem_per_gpu)):
         if amount:  # 0 is all of it
             variables[f"SLURM_MEM_PER_{part}"] = str(amount)
-    if script.release < _LATER:
-        return variables | {"SLURM_NODE_ALIASES": "(null)"}
-    seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
-    later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
-    later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
-    return variables | later
+    return variables
 
 
 def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import marshal
 import os
-import random
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property, frozen
-from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.base.texts import EnvName
 from sbatchgen.check.cluster_facts import KnownCluster
-from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands, programs
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan import installed
 from sbatchgen.lab.plan.batch_job import Grant
@@ -41,9 +34,20 @@ from sbatchgen.lab.plan.missing import (
     traced,
 )
 from sbatchgen.lab.plan.sight import Sight, path_of, sight_of
+from sbatchgen.lab.plan.stand_ins import (
+    BIN,
+    HERE,
+    SCRIPT,
+    SPOOL,
+    box_of,
+    covering,
+    facts_of_steps,
+    knows_cpus,
+    laid_over,
+)
 from sbatchgen.lab.plan.started import StartRecord, Step, read, steps
-from sbatchgen.lab.plan.step import number_of
 from sbatchgen.lab.plan.step_placement import placements
+from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 
 ROUNDS = 12
@@ -56,30 +60,8 @@ COMMANDS = 20_000  # of bash, one after the other
 WAITING = 300.0  # seconds that all runs may take
 _STILL = 2.5  # seconds of processors in which nothing new starts, after which a run is ended
 _IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
-_SPOOL = "/var/spool/slurmd/job1000001/"
-SCRIPT = f"{_SPOOL}slurm_script"
-_BIN = f"{PLACE}/bin"
-_HERE = Path(__file__).parent
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_WRAPPERS = programs("wrapper") - programs("system")
-_STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
-    name.partition(" ")[0] for name in _WRAPPERS
-}
-_LINKS = {f"{_BIN}/{name}": f"{PLACE}/stand_in.sh" for name in _STAND_INS}
-_CALLED = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # by their stand-ins
-_COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
-_COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
 _FEW_LEFT = 50  # processes, with which no run comes far
-_RANDOM_BYTES = 1 << 16
-_FEW = 3  # files over those of a folder that are mounted one by one
-# What step.py loads of this package; the reader of host lists with `units` only where it needs that.
-_OF_PACKAGE = (
-    "sbatchgen/check/executables/command_options",
-    "sbatchgen/check/sbatch/hostlist",
-    "sbatchgen/base/units",
-)
-_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
-_OFF = re.compile(rb"\bset \+x\b")
 _OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
 _OF_SOFTWARE = re.compile(
     r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
@@ -189,15 +171,25 @@ def dry_run(
     """
     base = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
-        "PATH": f"{_BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
+        "PATH": f"{BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
-    box = _box(script, grant, home=home, workdir=workdir)
+    box = box_of(script, grant, home=home, workdir=workdir)
     with ExitStack() as copies:
-        box = box._replace(laid=_laid(box.over, copies))
+        box = box._replace(laid=laid_over(box.over, copies))
         given_folders = (sys.base_prefix, *see)  # this Python starts the program
         sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user, given=given_folders)
         return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
+
+
+class _Round(NamedTuple):
+    """What a run of a script has."""
+
+    box: Box
+    sight: Sight
+    given: Given
+    needed: Mapping[tuple[str, str], Need]  # what it was given as it lacked that before
+    left: Left
 
 
 def _again(  # noqa: PLR0917 - of one caller
@@ -211,132 +203,75 @@ def _again(  # noqa: PLR0917 - of one caller
     left: Left,
 ) -> DryRun:
     """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
-    workdir = box.folder
     places = [place for folder in sight.chosen for place in installed.below(folder)]
-    box = _covering(box, sight, sight.text, places)
-    at_first = {
+    at_first = _expected(script, given, box.folder) if rounds > 1 else {}
+    box, given = covering(box, sight, sight.text, places), _with(given, at_first.values())
+    has = _Round(box, sight, given, at_first, left)
+    for number in range(1, rounds + 1):
+        has = has._replace(box=has.box._replace(limits=has.left.limits()))
+        done = _once(script, grant, has.given, batch, has.box, has.sight)
+        wider = covering(has.box, has.sight, done.ended.files.get("trace", ""))
+        if wider != has.box and number < rounds:
+            has = has._replace(box=wider)  # what ran was a program of an environment, and not its stand-in
+            continue
+        has = has._replace(left=has.left.after(done.ended))
+        if done.ended.limit not in ("", "time") or number == rounds or has.left.is_used_up:
+            break
+        if (more := _with_lacked(has, done)) is None:
+            break
+        has = more
+    placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
+    if placed and not (done.ended.limit or has.left.is_used_up):
+        job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
+        files = {**has.box.files, f"{PLACE}/job": (job, 0o644)}
+        has = has._replace(box=has.box._replace(files=files, limits=has.left.limits()))
+        done = _once(script, grant, has.given, batch, has.box, has.sight)
+        has = has._replace(left=has.left.after(done.ended))
+        number += 1
+    needs = tuple(sorted(_needs(has, done, at_first), key=lambda need: need.line))
+    return replace(done, needed=needs, given=has.given, runs=number, left=has.left)
+
+
+def _expected(script: JobScript, given: Given, folder: str) -> dict[tuple[str, str], Need]:
+    """Return what the text of a script says that it needs, and that neither a user nor this machine has."""
+    return {
         need[:2]: need
-        for need in (expected(script.body, script.text, workdir) if rounds > 1 else ())
+        for need in expected(script.body, script.text, folder)
         if need.name not in given.files and not path_of(need.name)
     }
-    needed, given = {**at_first}, _with(given, at_first.values())
-    for number in range(1, rounds + 1):
-        box = box._replace(limits=left.limits())
-        done = _once(script, grant, given, batch, box, sight)
-        if (wider := _covering(box, sight, done.ended.files.get("trace", ""))) != box and number < rounds:
-            box = wider  # what ran was a program of an environment, and not its stand-in
-            continue
-        left = left.after(done.ended)
-        if done.ended.limit not in ("", "time") or number == rounds or left.is_used_up:
-            break
-        lacked = {key: need for key, need in by_line(_lacking(done, given)).items() if key not in needed}
-        if not lacked:
-            break
-        paths = [_absolute(name, workdir) for kind, name in lacked if kind not in _NO_PATHS]
-        before, sight = sight, sight.wider(paths)
-        if sight != before:  # this machine has some of it
-            lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
-        needed |= lacked
-        given = _with(given, lacked.values())
-    placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
-    if placed and not (done.ended.limit or left.is_used_up):
-        job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
-        box = box._replace(files={**box.files, f"{PLACE}/job": (job, 0o644)}, limits=left.limits())
-        done = _once(script, grant, given, batch, box, sight)
-        left = left.after(done.ended)
-        number += 1
+
+
+def _with_lacked(has: _Round, done: DryRun) -> _Round | None:
+    """Return what the next run has, with what the last one lacked; None if that was nothing."""
+    lacked = {key: need for key, need in by_line(_lacking(done, has.given)).items() if key not in has.needed}
+    if not lacked:
+        return None
+    wider = has.sight.wider(
+        [_absolute(name, has.box.folder) for kind, name in lacked if kind not in _NO_PATHS]
+    )
+    if wider != has.sight:  # this machine has some of it
+        lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
+    given = _with(has.given, lacked.values())
+    return has._replace(sight=wider, needed={**has.needed, **lacked}, given=given)
+
+
+def _needs(has: _Round, done: DryRun, at_first: Iterable[tuple[str, str]]) -> Iterable[Need]:
+    """Return what a script needs: not what its text says of it and no command used, nor what is there."""
     needed = {
         key: need  # but for what is hidden in the sandbox alone
-        for key, need in needed.items()
-        if key[0] in _NO_PATHS or not path_of(_absolute(key[1], workdir))
+        for key, need in has.needed.items()
+        if key[0] in _NO_PATHS or not path_of(_absolute(key[1], has.box.folder))
     }
     ran = {entry.line for entry in done.trace}
-    spans = [range(command.line, command.end_line + 1) for command in script.body.commands]
+    spans = [range(command.line, command.end_line + 1) for command in done.script.body.commands]
     reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
     commands_run = "\n".join(entry.command for entry in done.trace)
     unused = {key for key in at_first if f"/{Path(key[1]).name}" not in commands_run}
     needed = {key: need for key, need in needed.items() if key not in unused}
-    for need in unset(done, given) if done.steps else ():
+    for need in unset(done, has.given) if done.steps else ():
         if need.line in reached | ran:
             needed.setdefault(need[:2], need)
-    needs = tuple(sorted(needed.values(), key=lambda need: need.line))
-    return replace(done, needed=needs, given=given, runs=number, left=left)
-
-
-def _box(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
-    text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
-    job = marshal.dumps(facts_of_steps(script, grant))
-    stand_ins = _stand_ins()
-    covers = {os.path.realpath(path) for path in _covered()}
-    return Box(
-        home=home,
-        hostname=grant.nodes[0],
-        folder=workdir,
-        files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _of_chance(),
-    )
-
-
-def _of_chance() -> dict[str, tuple[bytes, int]]:
-    """Return files in place of those that give random bytes: they are the same in each plan."""
-    some = random.Random(1)  # noqa: S311 - no secret
-    return {
-        "/dev/urandom": (some.randbytes(_RANDOM_BYTES), 0o444),
-        "/dev/random": (some.randbytes(_RANDOM_BYTES), 0o444),
-        "/proc/sys/kernel/random/uuid": (b"00000000-0000-4000-8000-000000000001\n", 0o444),
-    }
-
-
-def _covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
-    """Return a box with stand-ins over the programs of environments that a text names, and of `places`."""
-    visible = [*sight.chosen, *sight.named, *sight.given, *_COVERED_ALL, sys.base_prefix]
-    folders = [*places, *installed.folders_of(text, box.folder)]
-    seen = [
-        folder
-        for folder in folders
-        if _is_below(folder, visible) or _is_below(os.path.realpath(folder), visible)
-    ]
-    stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
-    over, files = dict(box.over), dict(box.files)
-    for path in installed.programs_of(seen, _STAND_INS - _CALLED):
-        real = os.path.realpath(path)
-        if real in over or path.startswith(f"{PLACE}/"):
-            continue
-        if Path(real).is_file() and _is_below(real, visible):
-            over[real] = stand_in
-        else:  # its interpreter is hidden, as in the home folder
-            files.setdefault(real, stand_in)
-    return box._replace(over=over, files=files)
-
-
-def _is_below(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
-
-
-def _laid(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
-    """Write the files for folders that get many, laid over these at once: a mount each takes 0.2 ms."""
-    laid: dict[str, str] = {}
-    for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
-        if count > _FEW:
-            made = copies.enter_context(
-                temporary_folder("sbatchgen-laid-", in_memory=True)
-            )  # TMPDIR may take no layer
-            (made / "files").mkdir()
-            laid[folder] = str(made / "files")
-    for path, (data, mode) in over.items():
-        folder, _, name = path.rpartition("/")
-        if folder in laid:
-            Path(laid[folder], name).write_bytes(data)
-            Path(laid[folder], name).chmod(mode)
-    return laid
-
-
-def _covered() -> Iterator[str]:
-    """Yield the programs of the system that have a stand-in, also where a script sets PATH."""
-    for folder in filter(os.path.isdir, _COVERED):
-        for name in (_STAND_INS - _CALLED).intersection(os.listdir(folder)):  # noqa: PTH208 - names
-            if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - many; no link to nothing
-                yield path
+    return needed.values()
 
 
 def _once(  # noqa: PLR0917 - of one caller
@@ -369,48 +304,6 @@ def flags_of(script: JobScript) -> list[str]:
     """Return the flags of the first line that decide which commands run: -e and -u, as in -xeu."""
     given = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
     return [f"-{letter}" for letter in "eu" if given and letter in given[0]]
-
-
-@functools.cache
-def _stand_ins() -> dict[str, tuple[bytes, int]]:
-    """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
-    files = {name: ((_HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
-    files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
-    files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)
-    for module in ("step", *_OF_PACKAGE):
-        path = _HERE / "step.py" if module == "step" else _HERE.parents[2] / f"{module}.py"
-        folder, _, name = f"/{module}".rpartition("/")
-        code = SourceFileLoader(name, str(path)).get_code(name)
-        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
-        files[f"{module}.py"] = (path.read_bytes(), 0o755)
-        cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
-        files[cached.lstrip("/")] = (compiled, 0o644)
-    return {f"{PLACE}/{name}": file for name, file in files.items()}
-
-
-def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
-    """Return what step.py knows of a job, in types that marshal takes."""
-    asked = script.resources
-    return {
-        "nodes": list(grant.nodes),
-        "tasks": list(grant.tasks),
-        "cpus": list(grant.cpus),
-        "gpus": list(grant.gpus),
-        "asked_gpus": list(grant.asked_gpus),
-        "gpus_per_node": bool(asked.gpus_per_node),
-        "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
-        "release": script.release,
-        "exact": knows_cpus(script),
-        "alone": script.has_nodes_alone,
-        "programs": {name: vars(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
-        "answers": programs("answers"),
-    }
-
-
-def knows_cpus(script: JobScript) -> bool:
-    """Whether a script says how many CPUs its job has on each node."""
-    asked = script.resources
-    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or asked.ntasks_per_gpu)
 
 
 def _absolute(name: str, folder: str) -> str:
@@ -485,7 +378,7 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
     """Give a run what the last one lacked: empty files, and names in place of values."""
     arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
     for need in needed:
-        if need.name.startswith(_SPOOL):  # where Slurm's copy of the script is alone
+        if need.name.startswith(SPOOL):  # where Slurm's copy of the script is alone
             continue
         if need.kind == "arguments":
             arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))
@@ -494,5 +387,5 @@ def _with(given: Given, needed: Iterable[Need]) -> Given:
         elif need.kind == "folder":
             files[need.name.rstrip("/") + "/"] = b""
         else:
-            files[need.name] = (_HERE / "stand_in.sh").read_bytes() if need.kind == "program" else b""
+            files[need.name] = (HERE / "stand_in.sh").read_bytes() if need.kind == "program" else b""
     return given._replace(arguments=arguments, variables=variables, files=files)

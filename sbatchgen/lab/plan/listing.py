@@ -11,7 +11,7 @@ from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_li
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import StartedProcess, Step
-from sbatchgen.lab.plan.step import GPU_VARIABLES
+from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES
 
 _WIDTH = 110
 _MIN_ALIKE, _MAX_DIFFERING = (

@@ -15,7 +15,7 @@ from sbatchgen.check.bash import Body
 from sbatchgen.check.bash.chain import chain
 from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.script.job import DEFAULT_SLURM
-from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.step_tasks import number_of
 
 _MAX_NEEDS = 40  # needs of a run
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"

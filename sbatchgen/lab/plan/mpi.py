@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sbatchgen.check.executables.command_options import program_name, read_options
 from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.lab.plan.batch_job import Grant
-from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.step_tasks import number_of
 
 _LAUNCHERS = programs("mpi") | {"ibrun"}
 

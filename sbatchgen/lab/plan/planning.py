@@ -43,10 +43,7 @@ def plan_of(
         DocumentError: It is not a script of a shell.
         NoSandboxError: This machine allows no sandbox.
     """
-    if not is_planned(script):
-        language = script.body.language or "no shell"
-        what = f"{script.file} is a script of {language}: plan reads bash scripts only"
-        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+    _refuse_other(script)
     if "\r\n" in script.text:  # which sbatch refuses
         script = replace(script, text=script.text.replace("\r\n", "\n"))
     try:
@@ -58,16 +55,29 @@ def plan_of(
     run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
     done = run(given or Given())
     if done.ended.limit in ("time", "machine", "records"):
-        shown = done.steps[:MANY]
-        last = shown[-1].line if shown else 0
-        later = (each.command.line for each in script.launches if each.command.context.top)
-        lines = [*(step.line for step in shown), *(line for line in later if line > last)]
-        more = least_steps(script.body, lines) - len(shown)
-        done = replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
+        done = _with_first_steps(done)
     if may_be_lost(done) and not done.left.is_used_up:
         failing = run(done.given._replace(status=1), rounds=1, left=done.left)
         done = replace(done, failing=failing)
     return done
+
+
+def _refuse_other(script: JobScript) -> None:
+    """Raise DocumentError for a script that is not of a shell."""
+    if not is_planned(script):
+        language = script.body.language or "no shell"
+        what = f"{script.file} is a script of {language}: plan reads bash scripts only"
+        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+
+
+def _with_first_steps(done: DryRun) -> DryRun:
+    """Return a run that a limit has ended with its first steps, and how many others there are at least."""
+    script, shown = done.script, done.steps[:MANY]
+    last = shown[-1].line if shown else 0
+    later = (each.command.line for each in script.launches if each.command.context.top)
+    lines = [*(step.line for step in shown), *(line for line in later if line > last)]
+    more = least_steps(script.body, lines) - len(shown)
+    return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
 
 
 def may_be_lost(done: DryRun) -> bool:

@@ -14,7 +14,7 @@ from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.script.launches import WATCH
 from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.mpi import processes_on_nodes
-from sbatchgen.lab.plan.step import GPU_VARIABLES, number_of
+from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, number_of
 from sbatchgen.lab.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
@@ -77,7 +77,7 @@ class StartRecord:
 
     @cached_property
     def _needs(self) -> tuple[str, ...]:
-        """The words of `_needs` in step.py."""
+        """The words of `needs` in step_tasks.py."""
         return (*self.environment.get("__plan_needs", "").split(), "", "", "")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sbatchgen.base.frozen import frozen
 from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.started import StartRecord, Taken
-from sbatchgen.lab.plan.step import LATER
+from sbatchgen.lab.plan.step_tasks import LATER
 
 _MAX_STEPS = 400  # a plan with more steps has reached its limit, unless the script forges records
 StepGpus = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes

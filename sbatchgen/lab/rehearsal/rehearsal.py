@@ -29,8 +29,8 @@ from sbatchgen.jobs.runs.folder_check import here
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant
-from sbatchgen.lab.plan.dry_run import facts_of_steps
-from sbatchgen.lab.plan.sight import Shown, sight_of
+from sbatchgen.lab.plan.sight import Shown, Sight, sight_of
+from sbatchgen.lab.plan.stand_ins import facts_of_steps
 from sbatchgen.lab.rehearsal.added_folders import added_folders
 from sbatchgen.lab.rehearsal.controller import PlayedJob
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
@@ -74,6 +74,24 @@ class Rehearsal:
     hidden: str = ""  # the folder where it starts, if the sandbox hides it as the user's home
 
 
+@frozen(kw_only=True)
+class _Play:
+    """A job as this machine plays it."""
+
+    resolved: ResolvedJob
+    job: JobScript  # its script
+    held: Grant  # what it holds
+    batch: Mapping[str, str]  # the environment in which its batch script starts
+    folder: Path  # from which it is submitted
+    home: str
+    user: str
+
+    @property
+    def run_dir(self) -> str:
+        """Its run folder."""
+        return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch))  # noqa: PTH118 - an absolute one wins
+
+
 def rehearse(
     request: Request,
     environment: Mapping[str, str],
@@ -93,8 +111,36 @@ def rehearse(
     Raises NoSandboxError where this machine allows no sandbox.
     """
     resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
-    script = render_request(request._replace(resolved=resolved))
-    job = JobScript(file="job.slurm", text=script, profile=resolved.profile)
+    play = _play(request._replace(resolved=resolved), environment, folder)
+    kept_copies = ExitStack()
+    sight = _sight(play, see, kept_copies)
+    tell(_access([*sight.chosen, *sight.named, *see], play.run_dir, network=network))
+    with kept_copies, _run_folder() as (writes, room):
+        played = _played_job(play, seconds=seconds, patience=patience)
+        limits = _limits(room, seconds=seconds)
+        box = _box(play, played, writes, limits, network=network)
+        ended, left_out = _run(sight, play, box)
+    is_hidden = _is_hidden(sight, folder, see)
+    unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
+    unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
+    return Rehearsal(
+        resolved=resolved,
+        starts=_starts(ended),
+        processes=processes_of(resolved),
+        unproven=(*unproven, *_of_machine(resolved, network=network)),
+        seconds=ended.seconds,
+        memory=ended.memory,
+        limit="time" if ended.limit == "machine" else ended.limit,  # its seconds are its own
+        disk=room,
+        failure=ended.files.get("err", "").strip(),
+        hidden=str(folder) * is_hidden,
+    )
+
+
+def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Play:
+    """Return a job as this machine plays it: its script, what it holds, and where its batch script starts."""
+    resolved = request.resolved
+    job = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
     user = environment.get("USER", "user")
     held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
     held = replace(held, gpus=(resolved.gpus_per_node,) * len(held.nodes))
@@ -107,61 +153,76 @@ def rehearse(
     }
     number = str(JOB_ID + os.getpid() % 9000)  # scripts make their port of it; the machine has other users
     of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
-    batch = {**exported, **of_job, **replaced}
-    run_dir = os.path.join(folder, resolved.run_dir.filled(batch))  # noqa: PTH118 - an absolute one wins
-    home = exported.get("HOME", "")
-    kept_copies = ExitStack()
-    pythons = [*_of_python(resolved)]
-    seen = (*pythons, *see, "/sys")
-    sight = sight_of(script, str(folder), [str(folder)], kept_copies, home=home, user=user, given=seen)
+    return _Play(
+        resolved=resolved,
+        job=job,
+        held=held,
+        batch={**exported, **of_job, **replaced},
+        folder=folder,
+        home=exported.get("HOME", ""),
+        user=user,
+    )
+
+
+def _sight(play: _Play, see: Sequence[str], kept: ExitStack) -> Sight:
+    """Return what the job sees: its folder and `see`, its Python with what that adds, and this package."""
+    folder, pythons = str(play.folder), [*_of_python(play.resolved)]
+    given = (*pythons, *see, "/sys")
+    sight = sight_of(play.job.text, folder, [folder], kept, home=play.home, user=play.user, given=given)
     added = [path for place in pythons for path in added_folders(Path(place))]
-    sight = sight.wider(path for path in added if not Path(path).is_relative_to(_OWN))
-    tell(_access([*sight.chosen, *sight.named, *see], run_dir, network=network))
-    data = dict.fromkeys([os.path.join(folder, resolved.data.filled(batch))] * ("fake" in resolved.args))  # noqa: PTH118
-    with kept_copies, _run_folder() as (writes, room):
-        played = _job(resolved, job, batch, folder, run_dir, seconds=seconds, patience=patience)
-        hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-        limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
-        box = Box(
-            hostname=held.nodes[0],
-            home=home,
-            folder=str(folder),
-            files={**data, **_files(script, held, job, played)},
-            over={"/etc/hosts": (hosts.encode(), 0o644)},
-            writable={run_dir: writes},
-            devices=_gpus(),
-            network="machine" if network else "loopback",
-            trusts=True,
-            limits=limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0),
-        )
-        argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
+    return sight.wider(path for path in added if not Path(path).is_relative_to(_OWN))
 
-        def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
-            return run(argv, batch, shown.in_box(box)), shown.left_out
 
-        ended, left_out = sight.run(start)
-    is_hidden = os.path.realpath(folder) in sight.homes and not any(
+def _limits(room: int, *, seconds: float) -> BoxLimits:
+    """Return the limits of all starts together; `room` is for the run folder."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
+    return limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0)
+
+
+def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool) -> Box:
+    """Return the sandbox; the descriptor `writes` is of the folder that lies in place of the run folder."""
+    resolved, held = play.resolved, play.held
+    data = [os.path.join(play.folder, resolved.data.filled(play.batch))] * ("fake" in resolved.args)  # noqa: PTH118
+    hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
+    return Box(
+        hostname=held.nodes[0],
+        home=play.home,
+        folder=str(play.folder),
+        files={**dict.fromkeys(data), **_files(play, played)},
+        over={"/etc/hosts": (hosts.encode(), 0o644)},
+        writable={play.run_dir: writes},
+        devices=_gpus(),
+        network="machine" if network else "loopback",
+        trusts=True,
+        limits=limits,
+    )
+
+
+def _run(sight: Sight, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]:
+    """Let the controller play Slurm in the sandbox; return how it ended, and what could not be shown."""
+    argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
+
+    def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
+        return run(argv, play.batch, shown.in_box(box)), shown.left_out
+
+    return sight.run(start)
+
+
+def _is_hidden(sight: Sight, folder: Path, see: Sequence[str]) -> bool:
+    """Whether the job starts in the user's home folder, which the sandbox hides."""
+    return os.path.realpath(folder) in sight.homes and not any(
         folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
     )
-    unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
-    unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
+
+
+def _starts(ended: Ended) -> tuple[Mapping[str, Any], ...]:
+    """Return what the controller reports of each start."""
     starts = []
     for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
         with contextlib.suppress(ValueError):
             starts += [json.loads(line)] if line.startswith("{") else []
-    return Rehearsal(
-        resolved=resolved,
-        starts=tuple(starts),
-        processes=processes_of(resolved),
-        unproven=(*unproven, *_of_machine(resolved, network=network)),
-        seconds=ended.seconds,
-        memory=ended.memory,
-        limit="time" if ended.limit == "machine" else ended.limit,  # its seconds are its own
-        disk=room,
-        failure=ended.files.get("err", "").strip(),
-        hidden=str(folder) * is_hidden,
-    )
+    return tuple(starts)
 
 
 @contextlib.contextmanager
@@ -289,22 +350,15 @@ def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]
     return rows
 
 
-def _job(
-    resolved: ResolvedJob,
-    job: JobScript,
-    batch: Mapping[str, str],
-    folder: Path,
-    run_dir: str,
-    *,
-    seconds: float,
-    patience: float,
-) -> PlayedJob:
+def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
+    """Return what the controller plays."""
+    resolved, job = play.resolved, play.job
     asked = read_signal(job.option("signal") or "")
     return PlayedJob(
         script=f"{PLACE}/job.slurm",
-        folder=str(folder / (job.option("chdir") or "")),
-        environment=dict(batch),
-        run_dir=run_dir,
+        folder=str(play.folder / (job.option("chdir") or "")),
+        environment=dict(play.batch),
+        run_dir=play.run_dir,
         checkpoint=(resolved.checkpoint or "").rpartition("/")[2],
         metrics=resolved.metrics or "",
         signal=asked.number if asked else 0,
@@ -319,11 +373,12 @@ def _job(
     )
 
 
-def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+    """Return the script, the stand-ins of Slurm's commands, and what these and the controller know."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
-    of_steps = facts_of_steps(job, held) | {"exact": False}  # this machine may have fewer CPUs
-    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(held.nodes))
+    of_steps = facts_of_steps(play.job, play.held) | {"exact": False}  # this machine may have fewer CPUs
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(play.held.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
@@ -335,7 +390,7 @@ def _files(script: str, held: Grant, job: JobScript, played: PlayedJob) -> dict[
     }
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
-        f"{PLACE}/job.slurm": (script.encode(), 0o755),
+        f"{PLACE}/job.slurm": (play.job.text.encode(), 0o755),
         f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }

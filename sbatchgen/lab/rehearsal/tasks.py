@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from sbatchgen.lab.plan import step
+from sbatchgen.lab.plan.step_tasks import number_of, spread, variables
 
 STEPS = Path(
     step.PLACE, "steps"
@@ -33,7 +34,7 @@ def main() -> int:
         print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
         return 0
     environment = dict(os.environ)
-    tasks, refusal = step.spread(options, job, environment)
+    tasks, refusal = spread(options, job, environment)
     if refusal or not command:
         print(f"srun: error: {refusal or 'No command given to execute.'}", file=sys.stderr)
         return 1
@@ -46,7 +47,7 @@ def main() -> int:
     mine.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:
         signal.signal(signal.SIGTERM, _abort)
-        environments = [exported | step.variables(task, tasks, options, job, exported) for task in tasks]
+        environments = [exported | variables(task, tasks, options, job, exported) for task in tasks]
         return _run(environments, command, options)
     finally:
         mine.unlink()
@@ -69,7 +70,7 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
     output = options.get("output", "")
     running = {_start(command, _with_known_interfaces(environment), output) for environment in environments}
     kills = options.get("kill-on-bad-exit", "0") != "0"
-    patience = step.number_of(options.get("wait")) or float("inf")
+    patience = number_of(options.get("wait")) or float("inf")
     worst, deadline = 0, float("inf")
     with contextlib.suppress(AbortedError):
         while running and time.monotonic() < deadline:

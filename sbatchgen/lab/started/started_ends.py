@@ -16,10 +16,11 @@ from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules import directives, environment, safety, steps, syntax
 from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
-from sbatchgen.lab.plan.dry_run import EACH, MANY, SCRIPT, WAITING, DryRun
+from sbatchgen.lab.plan.dry_run import EACH, MANY, WAITING, DryRun
 from sbatchgen.lab.plan.missing import functions_of, last_line
 from sbatchgen.lab.plan.overlaps import may_follow
-from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.stand_ins import SCRIPT
+from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()

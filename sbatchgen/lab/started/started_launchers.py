@@ -18,7 +18,7 @@ from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.overlaps import at_once, may_follow, overlaps
 from sbatchgen.lab.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
-from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.step_tasks import number_of
 
 RULES: Rules[DryRun] = Rules()
 

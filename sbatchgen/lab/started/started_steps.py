@@ -13,10 +13,11 @@ from sbatchgen.base.quoting import counted
 from sbatchgen.check.rules import steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.survival import SERVES
-from sbatchgen.lab.plan.dry_run import DryRun, knows_cpus
+from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.overlaps import at_once, overlaps, srun_options
+from sbatchgen.lab.plan.stand_ins import knows_cpus
 from sbatchgen.lab.plan.started import Step
-from sbatchgen.lab.plan.step import number_of
+from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.started.started_launchers import NCCL, SAME_GPU
 from sbatchgen.lab.started.started_variables import nodes_of
 

@@ -1,0 +1,168 @@
+"""The sandbox of a dry run: its files, its stand-ins, and what these know of the job."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import marshal
+import os
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands, programs
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.lab.plan import installed
+from sbatchgen.lab.plan.batch_job import Grant
+from sbatchgen.lab.plan.sight import Sight
+from sbatchgen.lab.sandbox.box import PLACE, Box
+
+SPOOL = "/var/spool/slurmd/job1000001/"
+SCRIPT = f"{SPOOL}slurm_script"
+BIN = f"{PLACE}/bin"
+HERE = Path(__file__).parent
+_WRAPPERS = programs("wrapper") - programs("system")
+STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
+    name.partition(" ")[0] for name in _WRAPPERS
+}
+_LINKS = {f"{BIN}/{name}": f"{PLACE}/stand_in.sh" for name in STAND_INS}
+_CALLED = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # by their stand-ins
+_COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
+_COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
+_RANDOM_BYTES = 1 << 16
+_FEW = 3  # files over those of a folder that are mounted one by one
+# What step.py loads of this package; the reader of host lists with `units` only where it needs that.
+_OF_PACKAGE = (
+    "sbatchgen/check/executables/command_options",
+    "sbatchgen/lab/plan/step_tasks",
+    "sbatchgen/check/sbatch/hostlist",
+    "sbatchgen/base/units",
+)
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
+_OFF = re.compile(rb"\bset \+x\b")
+
+
+def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
+    """Return the sandbox in which a script starts, with a stand-in for each program that starts others."""
+    text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
+    job = marshal.dumps(facts_of_steps(script, grant))
+    stand_ins = _stand_ins()
+    covers = {os.path.realpath(path) for path in _covered()}
+    return Box(
+        home=home,
+        hostname=grant.nodes[0],
+        folder=workdir,
+        files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
+        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _of_chance(),
+    )
+
+
+def _of_chance() -> dict[str, tuple[bytes, int]]:
+    """Return files in place of those that give random bytes: they are the same in each plan."""
+    some = random.Random(1)  # noqa: S311 - no secret
+    return {
+        "/dev/urandom": (some.randbytes(_RANDOM_BYTES), 0o444),
+        "/dev/random": (some.randbytes(_RANDOM_BYTES), 0o444),
+        "/proc/sys/kernel/random/uuid": (b"00000000-0000-4000-8000-000000000001\n", 0o444),
+    }
+
+
+def covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
+    """Return a box with stand-ins over the programs of environments that a text names, and of `places`."""
+    visible = [*sight.chosen, *sight.named, *sight.given, *_COVERED_ALL, sys.base_prefix]
+    folders = [*places, *installed.folders_of(text, box.folder)]
+    seen = [
+        folder
+        for folder in folders
+        if _is_below(folder, visible) or _is_below(os.path.realpath(folder), visible)
+    ]
+    stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
+    over, files = dict(box.over), dict(box.files)
+    for path in installed.programs_of(seen, STAND_INS - _CALLED):
+        real = os.path.realpath(path)
+        if real in over or path.startswith(f"{PLACE}/"):
+            continue
+        if Path(real).is_file() and _is_below(real, visible):
+            over[real] = stand_in
+        else:  # its interpreter is hidden, as in the home folder
+            files.setdefault(real, stand_in)
+    return box._replace(over=over, files=files)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
+    """Write the files for folders that get many, laid over these at once: a mount each takes 0.2 ms."""
+    laid: dict[str, str] = {}
+    for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
+        if count > _FEW:
+            made = copies.enter_context(
+                temporary_folder("sbatchgen-laid-", in_memory=True)
+            )  # TMPDIR may take no layer
+            (made / "files").mkdir()
+            laid[folder] = str(made / "files")
+    for path, (data, mode) in over.items():
+        folder, _, name = path.rpartition("/")
+        if folder in laid:
+            Path(laid[folder], name).write_bytes(data)
+            Path(laid[folder], name).chmod(mode)
+    return laid
+
+
+def _covered() -> Iterator[str]:
+    """Yield the programs of the system that have a stand-in, also where a script sets PATH."""
+    for folder in filter(os.path.isdir, _COVERED):
+        for name in (STAND_INS - _CALLED).intersection(os.listdir(folder)):  # noqa: PTH208 - names
+            if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - many; no link to nothing
+                yield path
+
+
+@functools.cache
+def _stand_ins() -> dict[str, tuple[bytes, int]]:
+    """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
+    files = {name: ((HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
+    files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
+    files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)
+    for module in ("step", *_OF_PACKAGE):
+        path = HERE / "step.py" if module == "step" else HERE.parents[2] / f"{module}.py"
+        folder, _, name = f"/{module}".rpartition("/")
+        code = SourceFileLoader(name, str(path)).get_code(name)
+        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
+        files[f"{module}.py"] = (path.read_bytes(), 0o755)
+        cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
+        files[cached.lstrip("/")] = (compiled, 0o644)
+    return {f"{PLACE}/{name}": file for name, file in files.items()}
+
+
+def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
+    """Return what step.py knows of a job, in types that marshal takes."""
+    asked = script.resources
+    return {
+        "nodes": list(grant.nodes),
+        "tasks": list(grant.tasks),
+        "cpus": list(grant.cpus),
+        "gpus": list(grant.gpus),
+        "asked_gpus": list(grant.asked_gpus),
+        "gpus_per_node": bool(asked.gpus_per_node),
+        "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
+        "release": script.release,
+        "exact": knows_cpus(script),
+        "alone": script.has_nodes_alone,
+        "programs": {name: vars(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
+        "answers": programs("answers"),
+    }
+
+
+def knows_cpus(script: JobScript) -> bool:
+    """Whether a script says how many CPUs its job has on each node."""
+    asked = script.resources
+    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or asked.ntasks_per_gpu)

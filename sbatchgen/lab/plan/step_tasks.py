@@ -1,0 +1,423 @@
+"""The tasks of a step: on which nodes they are, what Slurm sets in each, or why it refuses the step.
+
+It runs in the sandbox, and loads nothing of this package but the reader of host lists.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+
+TYPE_CHECKING = False  # loading typing takes longer than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
+MOST_OF_STEP = 1 << 17  # no job has more
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+# Options by which a step takes a part of its nodes, shares all with others, and names its nodes.
+EXACT = frozenset(("exact", "exclusive"))
+OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
+NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
+# Options that a task sees; 1 for those without a value.
+_SEEN = ("overcommit", "threads-per-core", "job-name", "network")
+_OF_OPTIONS = {"label": "SLURM_LABELIO"} | {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _SEEN}
+Options = dict[str, str]
+
+
+def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How a step shares its nodes, the nodes that it excludes, and its CPUs, memory and GPUs."""
+    on, names = tasks[0]["on"], tasks[0]["names"]
+    each = max(_cpus_per_task(options, job, environment), 1)
+    takes = (
+        f"{name}:{count * each}:{_gpus_of_step(options, job, name, len(names), count)}"
+        for name, count in zip(names, on, strict=True)
+    )
+    is_named = NAMING.intersection(options)
+    others = {*job["nodes"]} - {*(names if is_named else _nodes(options, job))}
+    turn = "passes" if is_named or "exclude" in options else "takes"
+    return " ".join((_sharing(options, job, environment), turn, ",".join(sorted(others)) or "-", *takes))
+
+
+def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """How other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
+    if OVERLAPPING.intersection(options):
+        return "overlap"
+    by_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
+    return "exact" if by_cpus or EXACT.intersection(options) else "whole"
+
+
+def spread(
+    options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
+
+    `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
+    """
+    refusal = _wrong_number(options, job, environment) or _wrong_gpus(options, job, environment)
+    refusal = refusal or _wrong_memory(options, environment)
+    if refusal:
+        return [], refusal
+    names = placed or _nodes(options, job)
+    count, refusal = _node_count(names, options, job, environment)
+    if refusal:
+        return [], refusal
+    given = _given_tasks(options, job, environment, count)
+    wanted = given or number_of(environment.get("SLURM_NTASKS")) or count
+    if wanted > MOST_OF_STEP:
+        return [], "Unable to create step for job: More processors requested than permitted"
+    names = names[: max(min(wanted, count), 1)]
+    on, refusal = _on_nodes(names, wanted, options, job, environment, is_given=bool(given))
+    if refusal:
+        return [], refusal
+    places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
+    order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
+    if order.startswith(("cyclic", "*:", "plane=1")):
+        places.sort(key=lambda place: (place[1], place[0]))
+    tasks = [
+        {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
+        for rank, (node, local) in enumerate(places)
+    ]
+    return tasks, ""
+
+
+def _node_count(
+    names: list[str], options: Options, job: dict[str, Any], environment: Options
+) -> tuple[int, str]:
+    """How many of these nodes a step gets; or why Slurm refuses it."""
+    low, most = _node_range(options.get("nodes", ""))
+    asked = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
+    least = min(low, asked or low)  # srun takes no more nodes than tasks
+    count = max(least, min(most, len(names))) or min(len(names), len(job["nodes"]))
+    if count > len(names) or not names:
+        few = f"Only allocated {len(names)} nodes asked for {least}"
+        return 0, few if names else "Requested node configuration is not available"
+    return count, ""
+
+
+def _on_nodes(
+    names: list[str],
+    wanted: int,
+    options: Options,
+    job: dict[str, Any],
+    environment: Options,
+    *,
+    is_given: bool,
+) -> tuple[list[int], str]:
+    """How many of the wanted tasks each node runs; or why Slurm refuses the step."""
+    each, more = divmod(wanted, len(names))
+    on = [each + (node < more) for node in range(len(names))]
+    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not is_given:
+        on = list(job["tasks"])
+    if job["exact"] and "overcommit" not in options:
+        per_task = max(_cpus_per_task(options, job, environment), 1)
+        cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
+        on = _fitting(on, [cpus[name] // per_task for name in names])
+        if sum(on) < wanted:
+            return [], "Unable to create step for job: More processors requested than permitted"
+    each = int(job["gpus_per_task"])
+    held = dict(zip(job["nodes"], job["gpus"], strict=True))
+    if each and any(tasks * each > held[name] for name, tasks in zip(names, on, strict=True)):
+        return [], "Unable to create step for job: Insufficient GRES available in allocation"
+    return on, ""
+
+
+def _fitting(on: list[int], rooms: list[int]) -> list[int]:
+    """The tasks of nodes that have room for so many: what one node lacks room for, the next nodes take."""
+    fitting = [min(tasks, room) for tasks, room in zip(on, rooms, strict=True)]
+    rest = sum(on) - sum(fitting)
+    for node, room in enumerate(rooms):
+        more = min(rest, room - fitting[node])
+        fitting[node] += more
+        rest -= more
+    return fitting
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    """The least and the most nodes that srun is asked for; 0 for none."""
+    if text[-1:] in ("k", "K", "m", "M"):
+        number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
+        return number, number
+    sizes = [number_of(size) for size in text.replace(",", "-").partition(":")[0].split("-")]
+    return (sizes[0], max(sizes)) if "-" in text or "," in text else (sizes[0], sizes[0])
+
+
+def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
+    """The tasks that the options of a step say; 0 if those of the job count."""
+    given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
+    if per_gpu := _per_gpu(options, environment):  # before all other numbers
+        known = given or number_of(environment.get("SLURM_NTASKS"))
+        return max(known, per_gpu * _gpus_in_all(options, job, environment, nodes))
+    per_node = number_of(_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
+    # The tasks of a node come before those of the job.
+    obeys = "nodes" in options and per_node and job["release"] >= LATER
+    if given or (environment.get("SLURM_NTASKS") and not obeys):
+        return given
+    return nodes * (per_node or 1)
+
+
+def _per_node(options: Options) -> str | None:
+    return options.get("ntasks-per-node", options.get("tasks-per-node"))
+
+
+def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
+    """The GPUs for which --ntasks-per-gpu starts tasks; Slurm 22.05 takes those of a node before --gpus."""
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    of_node = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
+    if job["release"] < LATER:
+        of_node = of_node or number_of(environment.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2])
+    resource, _, number = options.get("gres", "").rpartition(":")
+    if resource.startswith("gpu"):
+        of_node = of_node or number_of(number)
+    if total and (job["release"] >= LATER or not of_node):
+        return total
+    return of_node * nodes or sum(map(int, job["asked_gpus"]))
+
+
+def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Why srun does not give a step the GPUs that it asks for; "" if it does."""
+    is_gres = options.get("gres", "").startswith("gpu")
+    of_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
+    if is_gres and of_node and job["release"] >= "26.05":
+        return "--gpus-per-node and --gres=gpu are mutually exclusive."
+    names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
+    asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
+    is_without = not (any(job["gpus"]) or job["alone"])  # a node alone may have some
+    differs = is_gres and _per_gpu(options, environment) and "SLURM_GPUS" in environment
+    if differs or (is_without and asks):
+        return "Unable to create step for job: Invalid generic resource (gres) specification"
+    return ""
+
+
+def _wrong_memory(options: Options, environment: Options) -> str:
+    """Why srun does not take the memory that its environment asks for; "" if it does."""
+    kinds = ("CPU", "GPU", "NODE")
+    given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
+    if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
+        return ""
+    return "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive."
+
+
+def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Why srun does not take the numbers of its options; "" if it does."""
+    for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
+        value = options.get(name, "1")
+        if not (number_of(value.strip().removeprefix("+")) or _is_made_up(value, environment)):
+            return f'Invalid numeric value "{value}" for --{name}.'
+    nodes = options.get("nodes", "1")
+    least, dash, most = ("1" if _is_made_up(nodes, environment) else nodes).partition("-")
+    is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"
+    is_large = least[:-1].isdecimal() and least[-1] in "kKmM"
+    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or is_large)):
+        return f'"{options["nodes"]}" is not a valid node count'
+    if number_of(most) and number_of(most) < number_of(least):
+        return f"Maximum node count {most} is less than minimum node count {least}"
+    return _beside_per_gpu(options, job, environment)
+
+
+def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Why srun does not take --ntasks-per-gpu beside its other options; "" if it does."""
+    if not _per_gpu(options, environment):
+        return ""
+    words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    if _per_node(options) or number_of(environment.get("SLURM_NTASKS_PER_NODE")):
+        return f"--ntasks-per-node {words}"
+    if "gpus-per-task" in options:
+        return f"--gpus-per-task {words}"
+    if job["gpus_per_task"]:
+        name = "SLURM_TRES_PER_TASK" if job["release"] >= LATER else "SLURM_GPUS_PER_TASK"
+        return f"{name} {words}"
+    return ""
+
+
+def _is_made_up(value: str, environment: Options) -> bool:
+    """Whether a value stands for one that a user knows: an argument, a variable, what a program prints."""
+    return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
+
+
+def _per_gpu(options: Options, environment: Options) -> int:
+    """The tasks that a step starts for each GPU of the job; 0 if nothing says it."""
+    return number_of(options.get("ntasks-per-gpu") or environment.get("SLURM_NTASKS_PER_GPU"))
+
+
+def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
+    """The CPUs that a step gives each task; 0 if nothing says it."""
+    asked = number_of(options.get("cpus-per-task"))
+    if asked or "22.05" <= job["release"] < "23.11":
+        return asked
+    return number_of(environment.get("SLURM_CPUS_PER_TASK"))
+
+
+def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
+    names = list(job["nodes"])
+    if "nodelist" in options:
+        listed = options["nodelist"].strip()
+        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
+        limit = number_of(options.get("nodes")) or len(names)
+        if not listed or len(wanted) > limit or any("\n" in name for name in wanted):
+            return []
+        names = [name for name in names if name in wanted] or names
+    if "exclude" in options:
+        without = _hosts(options["exclude"])
+        names = [name for name in names if name not in without]
+    return names[number_of(options.get("relative")) :] or names
+
+
+def _hosts(text: str) -> list[str]:
+    """The names in a list such as node[1-2,4],other."""
+    from sbatchgen.check.sbatch.hostlist import hosts  # which most steps need not load
+
+    return hosts(text)
+
+
+def variables(
+    task: dict[str, Any],
+    tasks: list[dict[str, Any]],
+    options: Options,
+    job: dict[str, Any],
+    environment: Options,
+) -> Options:
+    """What Slurm sets in a task beside what the batch script has."""
+    on, names = task["on"], task["names"]
+    mask = os.umask(0)
+    os.umask(mask)
+    mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
+    values = {
+        **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
+        "SLURM_PROCID": str(task["rank"]),
+        "SLURM_LOCALID": str(task["local"]),
+        "SLURM_NODEID": str(task["node"]),
+        "SLURM_GTIDS": ",".join(mine),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(len(names))),
+        "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(on)),
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_UMASK": f"{mask:04o}",
+    }
+    if not task["local"]:  # the first task of a node has it also if --export leaves it out
+        values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
+    values |= _of_options(len(tasks), len(names), options, job, environment)
+    values |= _of_numbers(len(mine), options, job, environment)
+    return values | _of_gpus(task, len(mine), options, job, environment)
+
+
+def _of_numbers(on_node: int, options: Options, job: dict[str, Any], environment: Options) -> Options:
+    """What Slurm sets by the numbers of CPUs, GPUs and tasks that a step asks for."""
+    values, later = {}, job["release"] >= LATER
+    for name in ("gpus", "gpus-per-node"):
+        if later and options.get(name):
+            values[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
+    if each := number_of(options.get("cpus-per-task")):
+        values["SLURM_CPUS_PER_TASK"] = str(each)
+    each = _cpus_per_task(options, job, environment)
+    if each or _sharing(options, job, environment) == "exact":
+        values["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * on_node)
+    if options.get("ntasks-per-node") and (
+        "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
+    ):
+        values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
+    return values
+
+
+def _of_gpus(
+    task: dict[str, Any], on_node: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
+    """What Slurm sets by the GPUs that a task sees; nothing without any on its node."""
+    held = _gpus_of_step(options, job, task["host"], len(task["names"]), on_node)
+    if not held:
+        return {}
+    places = _seen_gpus(task["local"], held, on_node, options, job)
+    if (per_gpu := _per_gpu(options, environment)) and "gpu-bind" not in options:
+        places = [task["local"] // per_gpu % held]
+    gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
+    seen = ",".join(str(gpus.get(place, place)) for place in places)
+    values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
+    return values | {"SLURM_GPUS_ON_NODE": str(held)}
+
+
+def _of_options(
+    tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
+    values = {
+        variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options
+    }
+    if options.get("hint") == "nomultithread":
+        values["SLURM_THREADS_PER_CORE"] = "1"
+    if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
+        return values | {"SLURM_DISTRIBUTION": order}
+    if options.get("mem") == "0":
+        return values
+    is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
+    has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
+    is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
+    return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
+
+
+def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, tasks: int) -> int:
+    place = job["nodes"].index(name)
+    held = int(job["gpus"][place])
+    for option in ("gres", "gpus-per-node"):
+        for item in options.get(option, "").split(",") if option in options else ():
+            if option != "gres" or item.startswith(("gpu", "none")):
+                count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
+                return min(count, held)
+    if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
+        return min(each * tasks, held)
+    total = number_of(options.get("gpus", "").rpartition(":")[2])
+    if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
+        return min(max(total // nodes, 1), held)
+    return int(job["asked_gpus"][place])
+
+
+def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
+    """The numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    later = job["release"] >= LATER
+    each = _gpus_per_task(options, job) if later or tasks > 1 else 0
+    kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
+    if kind in ("map_gpu", "mask_gpu"):
+        item = value.split(",")[local % (value.count(",") + 1)]
+        mask = _mask(item) if kind == "mask_gpu" else 1 << min(number_of(item), held)
+        return [number for number in range(held) if mask >> number & 1]
+    if kind == "single":
+        return [local // (number_of(value) or 1) % held]
+    if kind == "none" and each and not later:
+        return []
+    if kind == "per_task":
+        each = number_of(value)
+    elif kind:
+        each = 0
+    return [*range(held)][local * each : (local + 1) * each] if each else [*range(held)]
+
+
+def _mask(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
+
+
+def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
+    """The GPUs that each task gets of its own; 0 if all see those of the node."""
+    return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
+
+
+def number_of(text: str | None) -> int:
+    """The number that a text is; 0 for another text, and for one of more digits than a job needs."""
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
+
+
+def counts(numbers: Iterable[int]) -> str:
+    """Return numbers as Slurm writes them: 4(x2),3."""
+    runs = [(number, len([*run])) for number, run in groupby(numbers)]
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
+
+
+def node_list(names: list[str], nodes: list[str]) -> str:
+    """Return names of some of a job's nodes as Slurm writes them: node[1-4]."""
+    if len(names) == 1:
+        return names[0]
+    first = nodes.index(names[0])
+    if names == nodes[first : first + len(names)]:
+        return f"node[{names[0][4:]}-{names[-1][4:]}]"
+    return "node[" + ",".join(name[4:] for name in names) + "]"
