@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.base import quoting
-from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.modes import AGENTS
 from sbatchgen.jobs.render import arguments
@@ -311,7 +310,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         yield from _preset(resolved)
         return  # its arguments are all else
     ours = '"$CODE_DIR/training"'
-    trainer, module = resolved.trainer, resolved.trainer is not None and not trainer_is_file(resolved.trainer)
+    trainer, module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
     mask = MASKS[resolved.gpu_vendor][0]
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
@@ -337,6 +336,15 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
         yield f"{python} {started}"
     else:
         yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
+
+
+def _is_module(trainer: str | None) -> bool:
+    """Whether a trainer of one's own is a module of Python, not a file."""
+    if trainer is None:
+        return False
+    from sbatchgen.check.script.trainer_name import trainer_is_file  # only such trainers need it
+
+    return not trainer_is_file(trainer)
 
 
 def _preset(resolved: ResolvedJob) -> Iterator[str]:

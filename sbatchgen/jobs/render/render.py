@@ -341,12 +341,11 @@ def _start(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[st
 
 def _of_runtimes(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
     """Return the variables of the functions that set up the runtimes of the job and its programs."""
-    values: dict[str, Any] = {}
+    values = {name: value for runtime in RUNTIMES.values() for name, value in runtime.unset.items()}
     jobs = [resolved, *resolved.jobs]
-    for runtime in RUNTIMES.values():
-        for job in jobs:
-            given = runtime.variables(job, here, exported)
-            values |= {name: values.get(name) or value for name, value in given.items()}
+    for job in jobs:
+        given = job.runtime.variables(job, here, exported)
+        values |= {name: values.get(name) or value for name, value in given.items()}
     called = {call.split()[0] for job in jobs for call in job.runtime.starts_by(job, ()) if "=" not in call}
     return values | {
         "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(called)],

@@ -5,9 +5,9 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from sbatchgen.base import quoting
 from sbatchgen.base.errors import CommandLineError
@@ -78,10 +78,15 @@ class ApptainerRuntime(base.ContainerRuntime):
         for verb, uri in (("pull", _to_pull), ("build", _source))
     )
 
+    unset: ClassVar[Mapping[str, Any]] = {
+        "twin_lines": (),
+        "twins": "",
+        "wrapper": False,
+        "image_of_module": False,
+    }
+
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the lines of variables that must win over the image's own."""
-        if job.runtime is not self:
-            return {"twin_lines": (), "twins": "", "wrapper": False, "image_of_module": False}
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         wrapper = _is_wrapper(job.facts)
         return {

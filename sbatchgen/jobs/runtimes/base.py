@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from sbatchgen.base import quoting
 from sbatchgen.base.keys import described, record
@@ -155,6 +155,7 @@ class Runtime:
     removes_slowly = False  # whether to remove its containers may take longer than a job has left
     image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
     enter = ""  # shell that runs its arguments in the container of a job, in a step of that job; or ""
+    unset: ClassVar[Mapping[str, Any]] = {}  # the variables of its function for jobs of other runtimes
     image_ending = ""  # how the names of images end that only this runtime starts, or ""
 
     def __str__(self) -> str:
@@ -170,7 +171,7 @@ class Runtime:
         return self.requires
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the variables of the runtime's function, also for a job of another runtime.
+        """Return the variables of the runtime's function for a job of it; for others they are `unset`.
 
         The variable `here` holds the folder of submission; the training must get those of `exported`.
         """

@@ -1,7 +1,7 @@
 """conda: an environment of conda, activated by conda itself."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from sbatchgen.base.keys import described, record
 from sbatchgen.base.quoting import path
@@ -31,10 +31,11 @@ class CondaRuntime(base.Runtime):
     )
     requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
     function = "activate_conda"
+    unset: ClassVar[Mapping[str, Any]] = {"conda_root": False}
 
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return whether the profile names the installation."""
-        return {"conda_root": bool(job.runtime is self and job.facts.root)}
+        return {"conda_root": bool(job.facts.root)}
 
     def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
         """Yield the installation and the environment."""

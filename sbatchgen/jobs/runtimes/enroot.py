@@ -1,8 +1,8 @@
 """enroot: an image for Enroot, started by pyxis, a plugin of Slurm. Source: the READMEs of both."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from sbatchgen.base import quoting
 from sbatchgen.base.errors import CommandLineError
@@ -87,12 +87,14 @@ class EnrootRuntime(base.ContainerRuntime):
         """Whether pyxis takes the image for a path."""
         return image.startswith(("/", ".", "${"))
 
+    unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
+
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
-        chosen, image = job.runtime is self, job.software.get("image") or ""
-        gpus = chosen and self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
+        image = job.software.get("image") or ""
+        gpus = self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
         caches = tuple(name for name in CACHES if not base.keeps(job, name))
-        return {"pyxis": chosen, "gives_cuda": gpus, "caches": caches if chosen else ()}
+        return {"pyxis": True, "gives_cuda": gpus, "caches": caches}
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the function with all mounts."""
