@@ -28,8 +28,7 @@ from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge import profile_check
-from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request, read_request

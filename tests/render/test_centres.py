@@ -25,8 +25,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.resolved.choice import chosen
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob

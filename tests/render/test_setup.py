@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from tests.conftest import Command
 from tests.scripts import resolved, script
 

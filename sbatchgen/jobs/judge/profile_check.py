@@ -23,9 +23,8 @@ from sbatchgen.jobs.inputs.layers import BY_PARTITION, Layer, Level
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import Places, bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS, PlaceSettings
-from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from sbatchgen.jobs.judge.read_settings import checked
-from sbatchgen.jobs.judge.rendered_script import lint_rendered
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request

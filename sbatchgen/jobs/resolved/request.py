@@ -19,7 +19,6 @@ from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import PROJECT_FILE, Places, beside
 from sbatchgen.jobs.modes import MODES
-from sbatchgen.jobs.resolved.own_runs import own_runs
 from sbatchgen.jobs.resolved.resolve import named_partition, resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
@@ -112,6 +111,8 @@ def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
     """Return a job with its run folder in one of the user's own, unless somebody has said where it is."""
     if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
         return resolved
+    from sbatchgen.jobs.resolved.own_runs import own_runs  # few profiles leave the place to it
+
     name = str(resolved.options.job_name)
     runs, why = own_runs(folder, name)
     if not why:

@@ -16,8 +16,7 @@ from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
-from sbatchgen.jobs.judge.job_check import check, check_trainer
-from sbatchgen.jobs.judge.rendered_script import lint_rendered
+from sbatchgen.jobs.judge.job_check import check, check_trainer, lint_rendered
 from sbatchgen.jobs.judge.trainer import TrainerJob
 from sbatchgen.jobs.render import SECOND_PART, arguments, launch
 from sbatchgen.jobs.render.render import render_request
