@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from sbatchgen.base.quoting import ALSO
+from sbatchgen.base.units import Duration, mebibytes, seconds
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.runs import life, process
 from sbatchgen.jobs.runs.events import STATUS
@@ -53,7 +54,7 @@ def _found(end: JobEnd) -> Sequence[Failure]:
     if end.training and says_failed(end.training, end.job):
         why = end.training.reason
         failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name) or ([failure] if why else [])
+        causes = failures("", [(0, why)], run.name, _more(script)) or ([failure] if why else [])
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
     is_empty = end.logs and not any(end.logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
@@ -73,11 +74,21 @@ def _asks(end: JobEnd, script: JobScript | None) -> Asks:
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None
     mode = record.of_mode if record and not record.script else None
-    return Asks(
+    return _more(script)._replace(
         has_gpus=bool(asked.gpu_count or asked.shards) if asked else None,
         is_script=bool(record and (record.script or not end.job.key)),
         as_group=mode.as_group if mode and not mode.several_processes else "",
     )
+
+
+def _more(script: JobScript | None) -> Asks:
+    """Return what to ask for next time: twice the memory and the time that a script asks for."""
+    asks = Asks()
+    if script and (mib := mebibytes(script.option("mem"))):
+        asks = asks._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
+    if script and (limit := seconds(script.option("time"))):
+        asks = asks._replace(time=str(Duration(2 * limit)))
+    return asks
 
 
 def _placed(

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.base.quoting import ALSO, word
-from sbatchgen.base.units import Duration, mebibytes, seconds
-from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
 from sbatchgen.jobs.runs.failure import Failure, text_of
 from sbatchgen.jobs.runs.job_end import JobEnd
@@ -46,8 +44,6 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     cause = _hidden(cause, record)
     fix = _not_copied(cause, record) or cause.fix
     cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
-    if script := parsed(run_dir, record.job):
-        fix = _with_more(fix, script)
     if record.process:  # of Slurm nothing more can be asked for
         fix = without(fix, _OF_SLURM)
     elif record.command[1:2] == ("sweep",):
@@ -69,8 +65,8 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
 def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
     """Return a cause with its fix as a job of plain sbatch takes it: another sbatch, or a line."""
     record = job.record
-    fix = _with_more(cause.fix, job.script) if job.script else cause.fix
-    fix = _EXPORTS.sub(rf"export \1 in {Path(record.script).name or 'its script'}, and submit it again", fix)
+    script = Path(record.script).name or "its script"
+    fix = _EXPORTS.sub(rf"export \1 in {script}, and submit it again", cause.fix)
 
     def command(match: re.Match[str]) -> str:
         words = match[1].split()
@@ -81,14 +77,6 @@ def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
     fix = _AGAIN.sub(command, fix)
     means = cause.means.replace(f"({record.folder}/", "(", 1)
     return replace(cause, means=means, fix=fix.replace("continues from the last checkpoint", _MAY_CONTINUE))
-
-
-def _with_more(fix: str, script: JobScript) -> str:
-    """Return a fix with twice the memory and the time that a job had, in place of an example's."""
-    mib, limit = mebibytes(script.option("mem")), seconds(script.option("time"))
-    if mib:
-        fix = fix.replace("--mem 64G", f"--mem {2 * mib}M" if mib % 512 else f"--mem {mib // 512}G")
-    return fix.replace("--time 8:00:00", f"--time {Duration(2 * limit)}") if limit else fix
 
 
 def _hidden(cause: Failure, record: Record) -> Failure:
