@@ -12,6 +12,7 @@ from string import Template
 
 import pytest
 
+from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, place
 from sbatchgen.jobs.runs.job_log import START
 from sbatchgen.jobs.runs.record import Record, keep, records
@@ -403,3 +404,37 @@ def test_slurms_database_knows_how_the_start_before_ended(
         "ddp: job 4711 cancelled by root; the start before: ended by the failure of a node (n7)"
     )
     assert "never started" not in command("status", "ddp").out
+
+
+NO_GPU = b"RuntimeError: No CUDA GPUs are available\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "state", "log", "typed"),
+    [
+        ("ddp", "--mem=3000M", "OUT_OF_MEMORY", b"", "--mem 6000M"),
+        ("ddp", "--mem=48G", "OUT_OF_MEMORY", b"", "--mem 96G"),
+        ("ddp", "--mem=0", "OUT_OF_MEMORY", b"", "--mem 64G"),
+        ("ddp", "--time=5:00:00", "TIMEOUT", b"", "--time 0-10:00:00"),
+        ("ddp", "--nodes=1", "TIMEOUT", b"", "--time 8:00:00"),
+        ("cpu", "--nodes=1", "FAILED", NO_GPU, "sbatchgen resume ddp --set mode=single"),
+        ("ddp", "--nodes=1", "FAILED", NO_GPU, "sbatchgen resume ddp --gpus-per-node 1"),
+    ],
+)
+def test_a_fix_asks_for_twice_what_the_job_had(
+    folder: Path,
+    programs: Path,
+    command: Command,
+    mode: str,
+    options: str,
+    state: str,
+    log: bytes,
+    typed: str,
+) -> None:
+    run_of(folder, programs, state, 256 if state == "FAILED" else 0, log)
+    run_dir = folder / "runs/ddp"
+    (record,) = records(run_dir)
+    keep(run_dir, replace(record, mode=mode))
+    submitted_scripts.keep(run_dir, "4711", f"#!/bin/bash\n#SBATCH {options}\nsrun true\n".encode())
+    fix = command("diagnose", "ddp").out
+    assert f"{typed}\n" in fix or f"{typed} " in fix

@@ -74,10 +74,12 @@ def _asks(end: JobEnd, script: JobScript | None) -> Asks:
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None
     mode = record.of_mode if record and not record.script else None
+    no_gpus = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
     return _more(script)._replace(
         has_gpus=bool(asked.gpu_count or asked.shards) if asked else None,
         is_script=bool(record and (record.script or not end.job.key)),
         as_group=mode.as_group if mode and not mode.several_processes else "",
+        one_gpu="--set mode=single" if no_gpus else Asks().one_gpu,
     )
 
 

@@ -70,6 +70,7 @@ class Asks(NamedTuple):
     as_group: str = ""  # of a mode with one process: the options that start it in mode ddp
     memory: str = "64G"  # what to ask for next time: twice what it had; an example where that is not known
     time: str = "8:00:00"  # the same
+    one_gpu: str = "--gpus-per-node 1"  # the option that asks for a GPU
 
 
 @frozen(kw_only=True)
@@ -271,8 +272,7 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
 def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
     texts = (known.means, known.fix_for(asks))
-    slots = {"run": run, "as_group": asks.as_group, "memory": asks.memory, "time": asks.time}
-    means, fix = (text.format(*words, **slots).rstrip(" :") for text in texts)
+    means, fix = (text.format(*words, run=run, **asks._asdict()).rstrip(" :") for text in texts)
     return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
 
 

@@ -51,8 +51,6 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     elif record.script:
         name = Path(record.script).name
         fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    if record.of_mode and not record.of_mode.uses_gpus:
-        fix = fix.replace("--gpus-per-node 1", "--set mode=single")
     trainer = record.value("trainer") or Path(record.script).name
     if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
         return replace(cause, fix=fix)
