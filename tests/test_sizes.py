@@ -11,7 +11,7 @@ PACKAGE = REPOSITORY / "sbatchgen"
 SCREEN, LONGEST = 40, 60  # lines of a function
 MOST_LONGER = 10  # functions that are longer than a screen
 MODULE = 450  # lines
-MODULE_OF_RULES = 600  # lines: a rule is read alone, and stands beside those of its subject
+MODULE_OF_RULES = 600  # lines: each rule is read alone, and those of one subject are in one module
 
 
 def functions(path: Path) -> dict[str, int]:

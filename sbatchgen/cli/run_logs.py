@@ -179,7 +179,7 @@ def follow_run(
 
 
 class _News:
-    """What a person who follows a run is told: each new state but that it runs, and that it stands still."""
+    """What a person who follows a run reads beside its log: each new state, and that the run stands still."""
 
     def __init__(self) -> None:
         self._shown, self._quiet = "", False

@@ -254,7 +254,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 
 
 def _array(resolved: ResolvedJob) -> str:
-    """Return what --array has; "" for a job that is none, or that runs without Slurm."""
+    """Return what --array has; "" for a job without elements, or without Slurm."""
     return (resolved.options.array if resolved.slurm else None) or ""
 
 

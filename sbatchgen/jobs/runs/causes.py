@@ -69,7 +69,7 @@ def _how(end: JobEnd) -> str:
 
 
 def _asks(end: JobEnd, script: JobScript | None) -> Asks:
-    """Return what a job asked for, as far as causes depend on that."""
+    """Return what a job asked for, where causes and fixes depend on that."""
     asked, record = script.resources if script else None, end.record
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None

@@ -22,13 +22,13 @@ Log = Sequence[tuple[int, str]]  # the last lines of a log, with their numbers
 
 @frozen(kw_only=True)
 class JobEnd:
-    """The end of a job of a run, or of one task of it, as far as it is known."""
+    """What is known of the end of a job of a run, or of one of its tasks."""
 
     state: RunState  # of its run
     job: RunJob
     record: Record | None  # of its submission
     row: SlurmJob | None  # of the job or the task, as Slurm knows it
-    task: str  # "" of a job that is no array
+    task: str  # "" of a job without tasks
     folder: Path  # the run folder of the task
     training: Progress | None
     logs: Mapping[str, Log]  # the ends of its newest logs, by their paths

@@ -117,7 +117,7 @@ def _in_all(run_dir: Path) -> tuple[int | None, int | None]:
 
 
 def _slow(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return which rank is slow, as the newest step says; "" if none is."""
+    """Return which rank is slow, as the newest step says; "" if all are equally fast."""
     newest: Mapping[str, Any] = next((each for each in reversed(events) if each["event"] == "train"), {})
     return one_line(_text(newest, "slow"))
 
