@@ -89,5 +89,5 @@ def _fail(config: Config | None, error: BaseException) -> int:
 
 
 def _number(*names: str) -> int:
-    """The first of these variables that is a number, else 0."""
+    """Return the first of these variables that is a number, else 0."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

@@ -62,7 +62,7 @@ STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """A field that is also a flag, with this help, one of these words as value, and none below `least`."""
+    """Return a field that is also a flag, with this help, one of these words, and none below `least`."""
     # The weights depend on a critical one: a checkpoint made with another value is refused. The default of
     # one in DECIDED is its value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
@@ -166,7 +166,7 @@ def _flag(name: str) -> str:
 
 
 def parse(argv: list[str]) -> Config:
-    """The configuration of a command line; raises UserError for the first wrong value."""
+    """Return the configuration of a command line; raises UserError for the first wrong value."""
     parser = _Parser(
         prog="python -m training",
         usage="%(prog)s [OPTIONS]",
@@ -192,7 +192,10 @@ def parse(argv: list[str]) -> Config:
 
 
 def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are not the default of their field: of the command line, --recipe and --optimizer."""
+    """Return the settings that are not the default of their field.
+
+    Of the command line, --recipe and --optimizer.
+    """
     recipe = RECIPES.get(given.get("recipe", ""), {})
     has_step = bool({"step_size", "gamma"} & {*given, *recipe})
     given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
@@ -220,7 +223,7 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
-    """What is wrong with a value that makes no sense, and the fix."""
+    """Yield what is wrong with a value that makes no sense, and the fix."""
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), field.metadata["least"]
         if isinstance(value, (int, float)) and not least <= value < float("inf"):
@@ -231,7 +234,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """What is wrong with values that make no sense together, and the fix."""
+    """Yield what is wrong with values that make no sense together, and the fix."""
     for first, others in EXCLUDE.items():
         for other in others:
             if getattr(config, first) and getattr(config, other):
@@ -251,7 +254,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, batch: int) -> int:
-    """Steps to the end of the last epoch, when `consumed` of the samples of the present one are trained."""
+    """Return steps to the end of the last epoch, when `consumed` samples of this one are trained."""
     later = config.epochs - epoch - 1  # epochs after the present one
     if later < 0:
         return 0
@@ -259,7 +262,7 @@ def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, bat
 
 
 def global_batch(config: Config, processes: int) -> int:
-    """Images per step over all processes; raises UserError if these cannot have equal parts."""
+    """Return images per step over all processes; raises UserError if these cannot have equal parts."""
     parts = config.accumulate
     if config.batch_size_per_gpu:
         if config.batch_size_per_gpu % parts:
@@ -278,12 +281,12 @@ def global_batch(config: Config, processes: int) -> int:
 
 
 def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
-    """The settings on which the weights depend: saved with facts of the data, compared on resume."""
+    """Return the settings on which the weights depend: saved with facts of the data, compared on resume."""
     return {name: getattr(config, name) for name in _critical_defaults()} | {"batch_size": batch}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The critical settings that differ and play a part, as (then, now)."""
+    """Return the critical settings that differ and play a part, as (then, now)."""
     # what an old checkpoint does not have was as the default, its data as now
     then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
@@ -295,6 +298,6 @@ def _critical_defaults() -> dict[str, Any]:
 
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:
-    """The settings that have no effect together with the others."""
+    """Return the settings that have no effect together with the others."""
     names = {name for name, (other, values) in ONLY_WITH.items() if settings.get(other) not in values}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

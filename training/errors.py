@@ -55,13 +55,13 @@ class NotFiniteError(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text in one line, with the type's name unless the error is one of this module."""
+    """Return the error's text in one line, with the type's name unless the error is one of this module."""
     text = " ".join(str(error).split())[:2000]  # torch's message of memory that ran out has 700 characters
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
 def explain(error: Exception, where: str) -> UserError | None:
-    """The error of torch in one line, at this rank and host; None if it is of another kind."""
+    """Return the error of torch in one line, at this rank and host; None if it is of another kind."""
     matched = next((known for known in KNOWN if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None

@@ -91,7 +91,7 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[by
 
 
 def read_small(path: Path, *, size: int = SMALL) -> bytes:
-    """The first `size` bytes of a regular file; raises OSError as `open_regular` does."""
+    """Return the first `size` bytes of a regular file; raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read(size)
 
@@ -138,18 +138,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def name_of(step: int) -> str:
-    """The name of the checkpoint of a step."""
+    """Return the name of the checkpoint of a step."""
     return f"step-{step:08}.pt"
 
 
 def step_of(path: Path) -> int | None:
-    """The step in the name of a checkpoint; None if it has another name."""
+    """Return the step in the name of a checkpoint; None if it has another name."""
     match = STEP_NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints by step, newest first. No other record says which there are."""
+    """Return the checkpoints by step, newest first. No other record says which there are."""
     paths = [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
     return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)
 

@@ -104,7 +104,10 @@ class InBuckets(nn.Module):
 
 
 def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]:
-    """The most bytes of a process's tensors in its steps, and for which batch; UserError if it cannot run."""
+    """Return the most bytes of a process's tensors in its steps, and for which batch.
+
+    UserError if it cannot run.
+    """
     data = load_data(config, CPU)
     model = build_model(config, data)
     freeze(model, config)
@@ -138,7 +141,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
-    """What a training step works with, with new weights."""
+    """Return what a training step works with, with new weights."""
     make_anew(model)
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
@@ -163,13 +166,16 @@ def make_anew(model: nn.Module) -> None:
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
-    """What GPUs do for torch.nn.functional.dropout: keep a byte for each value, where CPUs keep a number."""
+    """Return what GPUs do for torch.nn.functional.dropout.
+
+    Keep a byte for each value, where CPUs keep a number.
+    """
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
 
 
 def attend(query: torch.Tensor, *others: Any, **how: Any) -> torch.Tensor:
-    """In float32 the result is laid out as (B, L, heads, D), and by the other kernels as the query is."""
+    """Return the attention: (B, L, heads, D) in memory for float32, else laid out as the query is."""
     # so torch's MultiheadAttention copies it. Source: _scaled_dot_product_efficient_attention and its
     # neighbours in torch/_meta_registrations.py
     attended = ATTEND(query, *others, **how)
@@ -178,12 +184,12 @@ def attend(query: torch.Tensor, *others: Any, **how: Any) -> torch.Tensor:
 
 
 def in_float32(function: Any) -> Any:
-    """The function as autocast of GPUs calls it; that of CPUs leaves these inputs as they are."""
+    """Return the function as autocast of GPUs calls it; that of CPUs leaves these inputs as they are."""
     return lambda *given, **how: function(*tree_map_only(torch.Tensor, torch.Tensor.float, given), **how)
 
 
 def as_on_gpus(config: Config) -> dict[str, Any]:
-    """The functions of torch.nn.functional that keep other tensors on GPUs, as they do there."""
+    """Return the functions of torch.nn.functional that keep other tensors on GPUs, as they do there."""
     # aten/src/ATen/autocast_mode.h has the lists
     upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()
     others = {name: in_float32(getattr(nn.functional, name)) for name in upcast}

@@ -337,7 +337,7 @@ def address() -> str:
 
 
 def is_up(name: str) -> bool:
-    """Whether an interface is up and has a link (netdevice(7))."""
+    """Return whether an interface is up and has a link (netdevice(7))."""
     answer = asked_of_kernel(name, 0x8913)  # SIOCGIFFLAGS; /sys may be that of another network namespace
     flags = struct.unpack("H", answer[16:18])[0] if answer else 0
     return bool(flags & 0x1 and flags & 0x40)  # IFF_UP, IFF_RUNNING
@@ -405,7 +405,7 @@ def targets(node: str, nodes: list[str]) -> list[str]:
 
 
 def reaches(host: str, port: int) -> bool:
-    """Whether another node answers, at the second try at the latest."""
+    """Return whether another node answers, at the second try at the latest."""
     for _ in range(2):
         with contextlib.suppress(OSError), socket.create_connection((host, port), MEET_S) as connection:
             parts = iter(lambda: connection.recv(1 << 16), b"")

@@ -286,7 +286,10 @@ def hung_twice(folder: Path, job: str) -> list[str]:
 
 
 def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
-    """Requeue the job without these nodes; `task`: its name for scontrol, which differs in an array."""
+    """Return requeue the job without these nodes.
+
+    `task`: its name for scontrol, which differs in an array.
+    """
     known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
     names = ",".join([*([known[1]] if known else []), *bad])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which Slurm ends this start; the script ignores it too

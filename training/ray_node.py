@@ -81,13 +81,13 @@ class Node:
             print(line, end="", file=out, flush=True)
 
     def gave_up(self) -> bool:
-        """Whether Ray has ended since this node was too busy for its limit; Ray has ended."""
+        """Return whether Ray has ended since this node was too busy for its limit; Ray has ended."""
         for reader in self.readers:
             reader.join(READ_S)
         return self.late
 
     def answers(self) -> bool:
-        """Whether the first node of Ray does."""
+        """Return whether the first node of Ray does."""
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 5):
             return True
         return False

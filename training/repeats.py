@@ -43,7 +43,7 @@ def repeated(log: Iterable[bytes]) -> str:
 
 
 def _places(lines: Iterable[bytes]) -> list[str]:
-    """The epochs and steps that a start has printed, each once; empty if the first one came again."""
+    """Return the epochs and steps that a start has printed, each once; empty if the first one came again."""
     places: dict[str, None] = {}
     for part in b"\r".join(lines).split(b"\r"):
         place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()

@@ -28,7 +28,7 @@ class Start:
 
 
 def look(config: Config, processes: int) -> Start:
-    """What a start with this configuration would do. A checkpoint is not opened, so not checked."""
+    """Return what a start with this configuration would do. A checkpoint is not opened, so not checked."""
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
@@ -49,7 +49,10 @@ def look(config: Config, processes: int) -> Start:
 
 
 def _resume(config: Config, batch: int, path: Path) -> Start:
-    """What a start from this checkpoint would do; what the events of its save do not say is unknown."""
+    """Return what a start from this checkpoint would do.
+
+    What the events of its save do not say is unknown.
+    """
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
     old = read_saved(run_dir, path.name) if is_inside else {}
@@ -77,7 +80,10 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
 
 
 def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
-    """What the events say about a checkpoint in the run folder: its last save, and the start before it."""
+    """Return what the events say about a checkpoint in the run folder.
+
+    Its last save, and the start before it.
+    """
     known: dict[str, Any] = {}
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
@@ -91,5 +97,5 @@ def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int | None:
-    """A number of things in an event; None if it is of another type or absurd."""
+    """Return a number of things in an event; None if it is of another type or absurd."""
     return value if isinstance(value, int) and 0 <= value < 1 << 53 else None

@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """The trainer's environment, for srun and mpirun with their numbers as RANK, LOCAL_RANK, WORLD_SIZE."""
+    """Return the trainer's environment, for srun and mpirun their numbers as RANK, LOCAL_RANK, WORLD_SIZE."""
     # without the ranks that pyxis or an image has set
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}

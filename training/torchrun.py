@@ -104,7 +104,7 @@ def _spelled(argv: list[str]) -> list[str]:
 
 
 def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
-    """The rendezvous options for `nodes` nodes; options of the command line override them."""
+    """Return the rendezvous options for `nodes` nodes; options of the command line override them."""
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
     require(environ, MEETING, fix="export them in the job script")

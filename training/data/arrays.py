@@ -31,7 +31,10 @@ VALUES = 3 * 32 * 32
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 1, H, W) uint8 and labels (N,) int64 of train or test; UserError if a file is wrong."""
+    """Return images (N, 1, H, W) uint8 and labels (N,) int64 of train or test.
+
+    UserError if a file is wrong.
+    """
     images_path, labels_path = (_find(folder, name) for name in FILES[part])
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
@@ -44,7 +47,7 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
-    """The uint8 array in an IDX file; raises UserError if it cannot be read or has another format."""
+    """Return the uint8 array in an IDX file; raises UserError if it cannot be read or has another format."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_array(cast("IO[bytes]", file), dimensions)
@@ -54,7 +57,7 @@ def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
 
 
 def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
-    """The array; reads no more than the header says. Raises ValueError if the format or size is wrong."""
+    """Return the array; read no more than the header says; ValueError if format or size is wrong."""
     header = file.read(4 + 4 * dimensions)
     if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
         raise ValueError(f"not an IDX file of {dimensions} dimensions")
@@ -83,7 +86,10 @@ def _fix(folder: Path) -> str:
 
 
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of CIFAR-10: images (N, 3, 32, 32). The folder has the files, or their folder as unpacked."""
+    """Return the same of CIFAR-10.
+
+    Images (N, 3, 32, 32). The folder has the files, or their folder as unpacked.
+    """
     root = folder.parent if folder.name == PYTHON else folder
     if (root / PYTHON).is_dir():
         return _from_python(root, part)
@@ -94,7 +100,7 @@ def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (N, 3072) and labels (N,), both uint8."""
+    """Return images (N, 3072) and labels (N,), both uint8."""
     try:
         data = bytearray(path.read_bytes())
     except OSError as error:
@@ -109,7 +115,7 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of the Python version, which is of pickles: torchvision loads only known ones."""
+    """Return the same of the Python version, which is of pickles: torchvision loads only known ones."""
     datasets = import_torchvision("CIFAR-10's Python version").datasets
     try:
         read = datasets.CIFAR10(str(root), train=part == "train")

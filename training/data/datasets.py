@@ -42,7 +42,7 @@ class Data:
 
 
 def load_data(config: Config, device: torch.device) -> Data:
-    """The data set that the configuration names; raises UserError if it is missing or broken.
+    """Return the data set that the configuration names; raises UserError if it is missing or broken.
 
     PACKAGE.MODULE:FUNCTION is called with the configuration and returns (training, validation), each either a
     pair of tensors (images_NCHW, labels_N), held in memory, or a map-style data set of (x_CHW, label), read
@@ -77,7 +77,7 @@ def load_data(config: Config, device: torch.device) -> Data:
 def _in_memory(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, config: Config, *, shift: int
 ) -> Data:
-    """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
+    """Return both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
     splits: list[InMemory] = []
     shapes = [tensor.shape[1:] for tensor in train]
     for (images, targets), part, pixels in ((train, "training", shift), (validation, "validation", 0)):
@@ -130,7 +130,7 @@ def _checksum(*parts: list[Any]) -> str:
 
 
 def _fake(config: Config) -> tuple[Batch, Batch]:
-    """Random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
+    """Return random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
     generator = torch.Generator().manual_seed(mix("fake", config.seed))
     parts = []

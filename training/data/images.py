@@ -24,7 +24,7 @@ SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str, module: str = "torchvision") -> Any:
-    """The module torchvision, or one in it; UserError if it is missing, or built for another torch."""
+    """Return the module torchvision, or one in it; UserError if it is missing, or built for another torch."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -39,7 +39,7 @@ def import_torchvision(flag: str, module: str = "torchvision") -> Any:
 
 
 def images_in_files(config: Config) -> tuple[Any, Any]:
-    """Training and validation images, cropped to squares, as uint8."""
+    """Return training and validation images, cropped to squares, as uint8."""
     read: Any = Shards if config.dataset == "shards" else _images
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
@@ -103,7 +103,7 @@ class Shards:
         return len(self._places)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """An image as the transform gives it, and its label."""
+        """Return an image as the transform gives it, and its label."""
         path, first, size = self._places[index]
         key, label = self.samples[index]
         data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
@@ -112,12 +112,12 @@ class Shards:
 
 @functools.lru_cache(maxsize=64)
 def _open(path: Path) -> Any:
-    """A tar file, opened once in each loader."""
+    """Return a tar file, opened once in each loader."""
     return path.open("rb")
 
 
 def training_transform(config: Config) -> Any:
-    """What --augment does to a training image: from Pillow's to uint8 (3, side, side)."""
+    """Return what --augment does to a training image: from Pillow's to uint8 (3, side, side)."""
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     if config.augment == "none":
         return evaluation_transform(config, config.train_crop)
@@ -132,7 +132,7 @@ def training_transform(config: Config) -> Any:
 
 
 def evaluation_transform(config: Config, side: int = 0) -> Any:
-    """The middle square of an image, of `side` pixels; 0 for the side of validation images."""
+    """Return the middle square of an image, of `side` pixels; 0 for the side of validation images."""
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     side = side or config.eval_crop or config.train_crop
     return v2.Compose(
@@ -146,7 +146,7 @@ def shorter_side(config: Config, side: int) -> int:
 
 
 def _decode(file: Any, key: str = "", *, at: str, fix: str = "replace the file, or remove it") -> Any:
-    """An image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
+    """Return an image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
     from PIL import Image
 
     try:

@@ -6,23 +6,23 @@ import torch
 
 
 def mix(*parts: int | str) -> int:
-    """A seed in 0..2^31-1 from numbers and words; similar ones give unrelated seeds."""
+    """Return a seed in 0..2^31-1 from numbers and words; similar ones give unrelated seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The permutation of an epoch, for all processes together, order_N: int64, on the CPU."""
+    """Return the permutation of an epoch, for all processes together, order_N: int64, on the CPU."""
     return torch.randperm(samples, generator=torch.Generator().manual_seed(mix("order", seed, epoch)))
 
 
 def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]]:
-    """(first, count) of each step's samples in the order, from `consumed` on; the last may be short."""
+    """Return (first, count) of each step's samples, from `consumed` on; the last may be short."""
     return [(first, min(batch, samples - first)) for first in range(consumed, samples, batch)]
 
 
 def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int) -> torch.Tensor:
-    """The samples of process `rank` of `size` in a step of `count` from `first` on, at least a stand-in."""
+    """Return the samples of process `rank` of `size` in a step of `count` from `first`, or a stand-in."""
     return order_N[first + rank : first + count : size] if rank < count else order_N[first : first + 1]
 
 

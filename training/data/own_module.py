@@ -13,7 +13,7 @@ from training.errors import UserError
 
 
 def import_function(name: str, flag: str) -> Callable[..., Any]:
-    """The function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
+    """Return the function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
     module, colon, function = name.partition(":")
     if not colon:
         fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"

@@ -34,7 +34,10 @@ class Norm:
     std: tuple[float, ...] = (1.0,)
 
     def on(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A function that normalises uint8 images to float32 on the device; others stay as they are."""
+        """Return a function that normalises uint8 images to float32 on the device.
+
+        Others stay as they are.
+        """
         mean_C11, std_C11 = torch.tensor((self.mean, self.std), device=device).view(2, -1, 1, 1)
 
         def normalise(x_BCHW: torch.Tensor) -> torch.Tensor:
@@ -57,7 +60,7 @@ class InMemory:
         self._shift = shift  # images are shifted by at most so many pixels, and flipped; 0: neither
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list."""
+        """Yield x_BCHW (float32) and y_B (int64) of each index list."""
         key = mix("shift", self._seed, epoch)
         for index_B in index_lists:
             x_BCHW = self.images_NCHW.index_select(0, index_B)
@@ -67,7 +70,7 @@ class InMemory:
 
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
-    """A pseudo-random number 0..2^31-1 (int64) for each index, the same on every device."""
+    """Return a pseudo-random number 0..2^31-1 (int64) for each index, the same on every device."""
     h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF  # products of 32 bits stay below 2^63
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
         h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
@@ -75,7 +78,10 @@ def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> torch.Tensor:
-    """Images shifted by up to `shift` pixels, with black edges, half of them mirrored: `random_B` decides."""
+    """Return images shifted by up to `shift` pixels, with black edges, half of them mirrored.
+
+    `random_B` decides.
+    """
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * shift + 1
     padded_BCHW = torch.nn.functional.pad(x_BCHW, (shift, shift, shift, shift))
@@ -112,7 +118,10 @@ class FromLoaders:
         atexit.register(_end, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one."""
+        """Yield x_BCHW (float32) and y_B (int64) of each index list, on the device.
+
+        Both empty for an empty one.
+        """
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
@@ -140,7 +149,7 @@ Split = InMemory | FromLoaders
 
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on the device. Each is copied to a GPU while it computes on the previous one."""
+    """Yield the same batches on the device. Each is copied to a GPU while it computes on the previous one."""
     # The copies use a second stream, from pinned memory. A batch is given out after the computing stream
     # waits for its copy, but before it would wait for the next one's. record_stream keeps its memory.
     if device.type != "cuda":
@@ -191,7 +200,7 @@ class Keyed(Dataset[Any]):
             return UserError(f"cannot read sample {index} ({one_line(error)})", fix="repair the data set")
 
     def _target(self, index: int, x_CHW: torch.Tensor, label: Any) -> int | torch.Tensor:
-        """The label or target; raises a UserError if it or the image is not as the others."""
+        """Return the label or target; raises a UserError if it or the image is not as the others."""
         if tuple(x_CHW.shape) != self.shape_CHW:
             what = f"sample {index} has the shape {tuple(x_CHW.shape)}, the first one {self.shape_CHW}"
             raise UserError(what, fix="make all images of one shape")
@@ -208,13 +217,13 @@ class Keyed(Dataset[Any]):
 
 
 def as_target(value: Any) -> torch.Tensor:
-    """What a data set gives with an image, as a tensor; numbers are float32 or int64."""
+    """Return what a data set gives with an image, as a tensor; numbers are float32 or int64."""
     target = torch.as_tensor(value)
     return target.float() if target.dtype == torch.float64 else target
 
 
 def _collate(samples: list[Any]) -> Any:
-    """A batch, or the first error among its samples."""
+    """Return a batch, or the first error among its samples."""
     errors = (sample for sample in samples if isinstance(sample, UserError))
     return next(errors, None) or default_collate(samples)
 

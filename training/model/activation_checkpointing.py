@@ -18,7 +18,10 @@ OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and 
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """The model, by its own method (OWN) or of each outermost nn.Sequential; UserError if it has neither."""
+    """Return the model, by its own method (OWN) or of each outermost nn.Sequential.
+
+    UserError if it has neither.
+    """
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
         method()
@@ -33,7 +36,7 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
 
 
 def _replace(module: nn.Module) -> nn.Module:
-    """The module, with each outermost nn.Sequential replaced by Stages."""
+    """Return the module, with each outermost nn.Sequential replaced by Stages."""
     if type(module).forward is nn.Sequential.forward:
         return Stages(OrderedDict(module.named_children())) if list(module.parameters()) else module
     for name, child in module.named_children():
@@ -60,7 +63,7 @@ class Stages(nn.Sequential):
 
 
 def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the forward pass, and of its recomputation, which keeps the statistics of norms."""
+    """Return the contexts of the forward pass, and of its recomputation, which keeps norms' statistics."""
     return contextlib.nullcontext(), keep_buffers(piece)
 
 

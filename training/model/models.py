@@ -18,7 +18,10 @@ CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the 
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
-    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes)."""
+    """Return a new model on the CPU with weights from the seed.
+
+    It maps x_BCHW (float32) to logits (B, classes).
+    """
     torch.manual_seed(mix("weights", config.seed))
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
@@ -40,7 +43,7 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
 
 
 def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
-    """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
+    """Return two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
     channels, height, width = shape_CHW
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
@@ -90,7 +93,7 @@ def load_all_but_head(
 
 
 def head_of(model: nn.Module) -> list[str]:
-    """The names of the head's weights."""
+    """Return the names of the head's weights."""
     having = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]]
     last = having[-1] + "." if having and having[-1] else ""
     return [name for name, _ in model.named_parameters() if name.startswith(last)]

@@ -25,7 +25,7 @@ KEPT: dict[type[Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
-    """The optimizer of a model on its device; biases and norms (1-D) come last."""
+    """Return the optimizer of a model on its device; biases and norms (1-D) come last."""
     head = head_of(model) if config.head_lr else ()
     alike = config.weight_decay_on == "all" or not config.weight_decay
     groups = []
@@ -45,7 +45,10 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
 
 
 def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: Any) -> Optimizer:
-    """A fused optimizer, if this torch has one for the device: SGD since torch 2.3, on CPUs since 2.4."""
+    """Return a fused optimizer, if this torch has one for the device.
+
+    SGD since torch 2.3, on CPUs since 2.4.
+    """
     try:
         return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
     except (TypeError, RuntimeError):
@@ -53,7 +56,10 @@ def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: 
 
 
 def _with_momentum(sgd: Optimizer) -> Optimizer:
-    """The same with a momentum of zeros where it has none: its first step would make one without contents."""
+    """Return the same with a momentum of zeros where it has none.
+
+    Its first step would make one without contents.
+    """
     # if that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md)
     for group in sgd.param_groups:
         for weight in group["params"] if group.get("momentum") else ():
@@ -94,7 +100,7 @@ class Updater:
     ema: Ema | None = None
 
     def state(self) -> dict[str, Any]:
-        """What is saved of them."""
+        """Return what is saved of them."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
@@ -116,7 +122,7 @@ class Updater:
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
-    """About the bytes of a checkpoint: the weights, their running mean, the optimizer's state."""
+    """Return about the bytes of a checkpoint: the weights, their running mean, the optimizer's state."""
     of_each = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     others = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -124,7 +130,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """The learning rate after `epoch` epochs and `steps` steps of the present batch size."""
+    """Return the learning rate after `epoch` epochs and `steps` steps of the present batch size."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:

@@ -18,7 +18,7 @@ BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The context in which the model computes."""
+    """Return the context in which the model computes."""
     if config.precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, {"bf16": torch.bfloat16, "fp16": torch.float16}[config.precision])
@@ -49,7 +49,7 @@ def choose_kernels(config: Config, device: torch.device) -> None:
 
 
 def wants_channels_last(config: Config, device: str, model: nn.Module) -> bool:
-    """Whether a model gets this memory format; a user's model may need the other one."""
+    """Return whether a model gets this memory format; a user's model may need the other one."""
     if config.channels_last or config.no_channels_last or ":" in config.model:
         return config.channels_last
     # doubles the rate of bf16 convolutions on an H200; on CPUs steps of convnet and ResNets are faster
@@ -58,7 +58,10 @@ def wants_channels_last(config: Config, device: str, model: nn.Module) -> bool:
 
 
 def build_scaler(config: Config, device: torch.device) -> Any:
-    """The loss scale of --precision fp16, else None; UserError if this torch has none for the device."""
+    """Return the loss scale of --precision fp16, else None.
+
+    UserError if this torch has none for the device.
+    """
     if config.precision != "fp16":
         return None
     if hasattr(torch.amp, "GradScaler"):  # before torch 2.3 only for GPUs
@@ -70,7 +73,10 @@ def build_scaler(config: Config, device: torch.device) -> Any:
 
 
 def warn_of_bf16() -> str | None:
-    """A warning if this CPU, as Linux describes it, cannot compute in bf16; None if it can, or is unknown."""
+    """Return a warning if this CPU, as Linux describes it, cannot compute in bf16.
+
+    None if it can, or is unknown.
+    """
     with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
         if flags and not set(BF16) & set(flags[1].split()):

@@ -39,7 +39,7 @@ class Task:
 
 
 def build_task(config: Config, data: Data) -> Task:
-    """The task of --task, or classification; raises UserError if there is no such function."""
+    """Return the task of --task, or classification; raises UserError if there is no such function."""
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
@@ -52,7 +52,7 @@ def build_task(config: Config, data: Data) -> Task:
 
 
 def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torch.Tensor) -> tuple[str, ...]:
-    """The names of the metrics; raises a UserError unless they and the loss fit the model's output."""
+    """Return the names of the metrics; raises a UserError unless they and the loss fit the model's output."""
     images, what = len(y_B), f"--model {config.model} gives "
     if not config.task:
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
@@ -78,7 +78,7 @@ def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torc
 
 
 def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: float = 0.0) -> torch.Tensor:
-    """The losses of labels (B,), or of the shares of classes that --mixup makes (B, classes)."""
+    """Return the losses of labels (B,), or of the shares of classes that --mixup makes (B, classes)."""
     if target.ndim == 2:
         target = functional.pad(target, (0, logits_BK.shape[1] - target.shape[1]))
     return functional.cross_entropy(logits_BK, target, reduction="none", label_smoothing=label_smoothing)
@@ -89,7 +89,7 @@ def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
 
 
 def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
-    """Accuracy, and whether the right class is among the TOP likeliest if `top`."""
+    """Return accuracy, and whether the right class is among the TOP likeliest if `top`."""
     metrics = {"accuracy": _correct(logits_BK, y_B)}
     if top:
         likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
@@ -98,7 +98,7 @@ def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.T
 
 
 def _build_mix(config: Config, data: Data) -> Any:
-    """What mixes the images of a batch: torchvision's MixUp or CutMix, or one of both each time."""
+    """Return what mixes the images of a batch: torchvision's MixUp or CutMix, or one of both each time."""
     if not (config.mixup or config.cutmix):
         return None
     v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")

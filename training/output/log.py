@@ -191,14 +191,14 @@ def progress_of(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
-    """The contents of status.json; empty if it is missing or unreadable."""
+    """Return the contents of status.json; empty if it is missing or unreadable."""
     with contextlib.suppress(OSError):
         return parse(read_small(run_dir / STATUS))
     return {}
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """The events so far, without broken lines; of a file larger than MOST, those at its end."""
+    """Yield the events so far, without broken lines; of a file larger than MOST, those at its end."""
     with contextlib.suppress(OSError), open_regular(run_dir / EVENTS) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST))
         while line := file.readline(LONGEST):
@@ -207,6 +207,6 @@ def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
 
 
 def format_duration(seconds: float) -> str:
-    """A time such as 0:01:05 or 30:00:00."""
+    """Return a time such as 0:01:05 or 30:00:00."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

@@ -40,7 +40,7 @@ class Connection(NamedTuple):
 
 
 def connections() -> dict[int, Connection]:
-    """All connections by the inode of their sockets; none if the kernel does not say."""
+    """Return all connections by the inode of their sockets; none if the kernel does not say."""
     known: dict[int, Connection] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -54,7 +54,7 @@ def connections() -> dict[int, Connection]:
 
 
 def other_end(inode: int) -> int:
-    """The inode of the other end of a Unix socket; 0 if it has none, or the kernel does not say."""
+    """Return the inode of the other end of a Unix socket; 0 if it has none, or the kernel does not say."""
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ANY, 0, SHOW_PEER, 0, 0)):
             if UNIX_MESSAGE.unpack_from(message)[0] == inode:
@@ -64,7 +64,7 @@ def other_end(inode: int) -> int:
 
 
 def _dump(ask: bytes) -> Iterator[bytes]:
-    """The messages about the sockets that are asked for."""
+    """Yield the messages about the sockets that are asked for."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(LONGEST_S)
         link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
@@ -79,7 +79,7 @@ def _dump(ask: bytes) -> Iterator[bytes]:
 
 
 def _read(message: bytes) -> tuple[int, Connection]:
-    """The inode of a connection's socket, and the connection."""
+    """Return the inode of a connection's socket, and the connection."""
     family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
     info = dict(_attributes(message[MESSAGE.size :])).get(INFO, b"")
     ends = _address(family, local, port), _address(family, remote, remote_port)

@@ -116,19 +116,24 @@ class Watcher:
             self._judge(early_s, late_s)
 
     def _may_report(self) -> bool:
-        """Whether there is anything to say: not twice the same, but a second look decides what is done."""
+        """Return whether there is anything to say.
+
+        Not twice the same, but a second look decides what is done.
+        """
         if self._reported_s is None:
             return True
         return os.environ.get(ACT, "") in ("stop", "requeue")
 
     def _limits(self) -> tuple[float, float]:
-        """How long nothing may move if all stand still, and if a rank computes or waits for others."""
+        """Return how long nothing may move if all stand still, and if a rank computes or waits for others."""
         base_s = self.after_s * (1 if self._signs.has_begun else FIRST)
         early_s = max(base_s, LONGER * self._longest_s)
         return early_s, max(LATE * base_s, early_s, LONGER * self._longest_outside_s)
 
     def _note_life(self, at_s: float, *, learns: bool = False, is_news: bool = True) -> None:
-        """Something has moved at this time: a pause is over, and what `learns` may take so long again.
+        """Note that something has moved at this time.
+
+        A pause is over, and what `learns` may take so long again.
 
         Without `is_news` that is a doubt: no rank is ended for now, and no line says that it continues.
         """
@@ -178,7 +183,10 @@ class Watcher:
             self._act(os.environ.get(ACT, ""), made.says)
 
     def _is_the_same(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
-        """Whether nothing has moved since this was found: a look at all signs, right before the end."""
+        """Return whether nothing has moved since this was found.
+
+        A look at all signs, right before the end.
+        """
         found_s = self._now_s
         before = self._ask(ASLEEP, early_s, may_cut=late)
         again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
@@ -224,14 +232,14 @@ class Watcher:
                 file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
     def _asked(self) -> dict[str, Any]:
-        """What is asked for; a question of an earlier start does not count."""
+        """Return what is asked for; a question of an earlier start does not count."""
         with contextlib.suppress(OSError, ValueError):
             asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / ASK))
             return asked
         return {"number": 0, "what": BY_PROC, "still_s": 0.0, "may_cut": False}
 
     def _ask(self, what: int, still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
-        """What all ranks do, as their watchers write it; those of other nodes see the question later.
+        """Return what all ranks do, as their watchers write it; those of other nodes see the question later.
 
         `may_cut`: also those whose call a signal ends early, right before they are named.
         """
@@ -252,7 +260,7 @@ class Watcher:
             time.sleep(self.after_s / 40)
 
     def _ends(self) -> list[tuple[str, str]]:
-        """The connections of this launcher: in one of them is the store of the ranks."""
+        """Return the connections of this launcher: in one of them is the store of the ranks."""
         known, (_, inodes) = connections(), proc.files_and_sockets(self._root)
         return [known[inode][:2] for inode in inodes & known.keys()]
 
@@ -270,7 +278,7 @@ class Watcher:
     def _about(
         self, number: int, rank: Rank, what: int, still_s: float, *, may_cut: bool
     ) -> tuple[dict[str, Any], str]:
-        """What a rank does, and its stack if that is asked for."""
+        """Return what a rank does, and its stack if that is asked for."""
         stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")  # that looks again
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
@@ -305,13 +313,16 @@ class Watcher:
         return about, text
 
     def _is_stuck(self, rank: Rank, still_s: float, *, waits_for_loader: bool) -> bool:
-        """Whether nothing but a rank itself, or its loader, could wake it up, and it can't: see rank.py."""
+        """Return whether nothing but a rank itself, or its loader, could wake it up, and it can't.
+
+        See rank.py.
+        """
         if waits_for_loader:
             return stacks.are_stuck(rank.pid)
         return self._now_s - rank.free_s >= still_s
 
     def _size(self, pid: int) -> int:
-        """How many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""
+        """Return how many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""
         here = len(self._ranks)
         if self._spawns:
             return here * self._nodes

@@ -22,7 +22,7 @@ LONGEST = 64  # bytes that are read of a stop file
 
 
 def read_stop_file(path: Path) -> str:
-    """LIMIT or CANCELLED if the script made the stop file, else ""."""
+    """Return LIMIT or CANCELLED if the script made the stop file, else ""."""
     with contextlib.suppress(OSError):
         return WORDS.get(read_small(path, size=LONGEST).strip(), "")
     return ""

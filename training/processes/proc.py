@@ -47,37 +47,40 @@ class Thread(NamedTuple):
 
 
 def processes() -> list[int]:
-    """The processes of this machine that are seen."""
+    """Return the processes of this machine that are seen."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
 def read(pid: int, name: str) -> str:
-    """A file of a process in /proc; "" if it has ended, or belongs to another user."""
+    """Return a file of a process in /proc; "" if it has ended, or belongs to another user."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     return ""
 
 
 def state(pid: int) -> str:
-    """The state of a process's main thread: S, R, D, T, t or Z; "" without the process."""
+    """Return the state of a process's main thread: S, R, D, T, t or Z; "" without the process."""
     fields = read(pid, "stat").rpartition(")")[2].split()
     return fields[0] if fields else ""
 
 
 def wait(pid: int) -> str:
-    """The function of the kernel in which the main thread waits; "" if it runs, or that is hidden."""
+    """Return the function of the kernel in which the main thread waits; "" if it runs, or that is hidden."""
     where = read(pid, "wchan")
     return "" if where == "0" else where
 
 
 def read_from(pid: int) -> str:
-    """The socket or pipe from which the main thread waits to read, as /proc names it; "" if it does not."""
+    """Return the socket or pipe from which the main thread waits to read, as /proc names it.
+
+    "" if it does not.
+    """
     call = read(pid, "syscall").split()
     return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
 
 
 def waits_for_own_lock(pid: int, task: int) -> bool:
-    """Whether a thread waits without an end for a lock that only a thread of its own process releases.
+    """Return whether a thread waits without an end for a lock that only a thread of its own process releases.
 
     False for each other wait, and where the kernel does not tell.
     """
@@ -89,19 +92,22 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
 
 
 def polls_for_gloo(pid: int, task: int) -> bool:
-    """Whether a thread waits as that of gloo, which looks 100 times a second: torch 2.2 gives it no name."""
+    """Return whether a thread waits as that of gloo, which looks 100 times a second.
+
+    Torch 2.2 gives it no name.
+    """
     call = read(pid, f"task/{task}/syscall").split()
     return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == OF_GLOO
 
 
 def awaits_signals(pid: int) -> bool:
-    """Whether a process catches a signal that may wake it up: of a timer, or of somebody else."""
+    """Return whether a process catches a signal that may wake it up: of a timer, or of somebody else."""
     caught = re.search(r"\nSigCgt:\s(\w+)", read(pid, "status"))
     return not caught or any(int(caught[1], 16) & 1 << (number - 1) for number in WAKING)
 
 
 def accepts(pid: int, task: int) -> bool:
-    """Whether a thread waits for a connection on a Unix socket, as that of multiprocessing for files."""
+    """Return whether a thread waits for a connection on a Unix socket, as multiprocessing's for files."""
     call = read(pid, f"task/{task}/syscall").split()
     if len(call) < 2 or call[0] not in ACCEPTS:
         return False
@@ -110,32 +116,32 @@ def accepts(pid: int, task: int) -> bool:
 
 
 def inode(target: str) -> int:
-    """The inode of a socket that /proc names so; 0 for something else."""
+    """Return the inode of a socket that /proc names so; 0 for something else."""
     match = _INODE.match(target)
     return int(match[1]) if match else 0
 
 
 def holders(target: str) -> Iterator[int]:
-    """The processes that have this socket, pipe or file open."""
+    """Yield the processes that have this socket, pipe or file open."""
     for pid in processes():
         if any(_target(pid, number) == target for number in _entries(pid, "fd")):
             yield pid
 
 
 def sleeps(pid: int) -> bool:
-    """Whether the main thread sleeps, which ends by itself."""
+    """Return whether the main thread sleeps, which ends by itself."""
     return "nanosleep" in wait(pid)
 
 
 def children(pid: int) -> list[int]:
-    """The processes that one has started, but not this one."""
+    """Return the processes that one has started, but not this one."""
     texts = [read(pid, f"task/{task}/children") for task in _entries(pid, "task")]
     seen = [int(child) for text in texts for child in text.split()]
     return [child for child in seen if child != os.getpid()]
 
 
 def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
-    """All processes below one, each before its own, but none of those `apart` nor of what is below them."""
+    """Yield all processes below one, each before its own, without those `apart` and all below them."""
     for child in children(pid):
         if child not in apart:
             yield child
@@ -143,18 +149,21 @@ def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
 
 
 def variable(pid: int, *names: str) -> str:
-    """The first of these variables that is a number, with which a process was started; "" without any."""
+    """Return the first of these variables that is a number, with which a process was started.
+
+    "" without any.
+    """
     known = dict(each.partition("=")[::2] for each in read(pid, "environ").split("\0"))
     return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
 
 
 def program(pid: int) -> str:
-    """The name of the program that a process runs."""
+    """Return the name of the program that a process runs."""
     return read(pid, "comm").strip()
 
 
 def threads(pid: int) -> dict[int, Thread]:
-    """The threads of a process by their numbers; the main one has that of the process."""
+    """Return the threads of a process by their numbers; the main one has that of the process."""
     seen = {}
     for task in _entries(pid, "task"):
         status, used = read(pid, f"task/{task}/status"), read(pid, f"task/{task}/schedstat").split()
@@ -167,24 +176,27 @@ def threads(pid: int) -> dict[int, Thread]:
 
 
 def ended_children_s(pid: int) -> float:
-    """The CPU time of the children that have ended."""
+    """Return the CPU time of the children that have ended."""
     fields = read(pid, "stat").rpartition(")")[2].split()
     return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def bytes_moved(pid: int) -> int:
-    """The bytes that a process has read and written, also through pipes and from a cache."""
+    """Return the bytes that a process has read and written, also through pipes and from a cache."""
     return sum(map(int, re.findall(r"[rw]char: (\d+)", read(pid, "io"))))
 
 
 def bytes_of_main(pid: int) -> tuple[int, int]:
-    """The bytes that the main thread has read and written: what is little for a process is a word for it."""
+    """Return the bytes that the main thread has read and written.
+
+    What is little for a process is a word for it.
+    """
     counts = dict(re.findall(r"(\w+): (\d+)", read(pid, f"task/{pid}/io")))
     return int(counts.get("rchar", 0)), int(counts.get("wchar", 0))
 
 
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
-    """The sizes of the files that a process writes, by name, and the inodes of its sockets."""
+    """Return the sizes of the files that a process writes, by name, and the inodes of its sockets."""
     sizes, sockets = {}, set()
     log = {_target(os.getpid(), number) for number in ("1", "2")}  # what it prints is seen there
     for number in _entries(pid, "fd"):
@@ -217,7 +229,7 @@ def _entries(pid: int, name: str) -> list[str]:
 
 
 def place_in_job(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The number of this node in the step, and how many the step has."""
+    """Return the number of this node in the step, and how many the step has."""
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     node = environ.get("SLURM_NODEID") or "0"
     count = int(nodes) if nodes.isdecimal() else 1

@@ -70,7 +70,7 @@ def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()
 
 
 def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -> bool:
-    """Whether a rank used a CPU between two looks, wanted one, or was woken often.
+    """Return whether a rank used a CPU between two looks, wanted one, or was woken often.
 
     The main thread of a process that was `asked` does not count: its answer may wait for a CPU.
     """
@@ -88,7 +88,9 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
 
 
 def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked: bool = False) -> bool:
-    """Whether a rank read or wrote between two looks, or a file grew; of the main thread any byte counts.
+    """Return whether a rank read or wrote between two looks, or a file grew.
+
+    Of the main thread any byte counts.
 
     A main thread that has woken up while it receives has received something: what a socket carries is counted
     for TCP alone. One that `was_asked` has written its stack.
@@ -104,17 +106,17 @@ def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked:
 
 
 def _has_woken(pid: int, before: Sample, after: Sample) -> bool:
-    """Whether the main thread has woken up between two looks."""
+    """Return whether the main thread has woken up between two looks."""
     return after.threads.get((pid, pid)) != before.threads.get((pid, pid))
 
 
 def is_locked(pid: int, after: Sample) -> bool:
-    """Whether each thread of a process waits without an end for a lock of this process."""
+    """Return whether each thread of a process waits without an end for a lock of this process."""
     return (pid, pid) in after.threads and proc.waits_for_own_lock(pid, pid) and is_alone(pid, after)
 
 
 def is_alone(pid: int, after: Sample) -> bool:
-    """Whether neither another thread of a process nor a signal can act while its main thread waits."""
+    """Return whether neither another thread of a process nor a signal can act while its main thread waits."""
     tasks = [
         task
         for (each, task), thread in after.threads.items()
@@ -125,7 +127,7 @@ def is_alone(pid: int, after: Sample) -> bool:
 
 
 def _is_bundled(pid: int) -> bool:
-    """Whether a process is the bundled trainer, whose handlers of signals only note a request to stop."""
+    """Return whether a process is the bundled trainer, whose signal handlers only note a stop."""
     words = proc.read(pid, "cmdline").split("\0")
     is_module = "-m" in words and words[words.index("-m") + 1] == _PACKAGE.rpartition("/")[2]
     return is_module or _PACKAGE in words
@@ -179,11 +181,11 @@ class Rank:
                 after.threads[key] = thread._replace(name="gloo")
 
     def still_s(self, now_s: float) -> float:
-        """How long it has neither computed nor moved data."""
+        """Return how long it has neither computed nor moved data."""
         return now_s - max(self.computed_s, self.moved_s)
 
     def connections(self, now_s: float) -> list[dict[str, Any]]:
-        """Its connections with other processes: how long they have carried little, and waited for."""
+        """Return its connections with other processes: how long they have carried little, and waited for."""
         after = self._sample
         each_once = {each[:2]: each for each in after.carried.values()} if after else {}
         return [
@@ -216,7 +218,9 @@ class Rank:
                 self._asked_s.pop(ends, None)
 
     def awaited_program(self, apart: Collection[int] = ()) -> str:
-        """The program below the rank or beside the run that its main thread waits for; "" if it does not.
+        """Return the program below the rank or beside the run that its main thread waits for.
+
+        "" if it does not.
 
         What multiprocessing starts, such as the workers of a loader, is a part of the rank. All processes of
         the machine may be looked at: for a line alone, not at each look.

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """The rank of this process, started by `launcher`; a single process if auto finds no launcher."""
+    """Return the rank of this process, started by `launcher`; a single process if auto finds no launcher."""
     # RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
@@ -53,14 +53,14 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
 
 
 def tasks(environ: Mapping[str, str]) -> int:
-    """How many tasks the step or the job has; 1 if nothing says so."""
+    """Return how many tasks the step or the job has; 1 if nothing says so."""
     return _number(environ, "SLURM_NTASKS", default=1)
 
 
 def spawn_environments(
     environ: Mapping[str, str], processes: int, *, nodes: int = 0, node: int = 0
 ) -> list[dict[str, str]]:
-    """The environment of each process that `--launcher spawn` starts on node `node` of `nodes`."""
+    """Return the environment of each process that `--launcher spawn` starts on node `node` of `nodes`."""
     # RANK, LOCAL_RANK and WORLD_SIZE of this process, which pyxis sets, are ignored
     if not nodes:  # then as many as Slurm says, else 1
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
@@ -77,12 +77,12 @@ def spawn_environments(
 
 
 def usable_cpus() -> int:
-    """The CPUs that this process may run on."""
+    """Return the CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
-    """The place from the variables of rank, local rank and size, in this order, if all can meet."""
+    """Return the place from the variables of rank, local rank and size, in this order, if all can meet."""
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
         raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
@@ -92,7 +92,7 @@ def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], lo
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int:
-    """Tasks of the step on this node, from a list such as "4(x2),3" (srun(1), SLURM_STEP_TASKS_PER_NODE)."""
+    """Return this node's tasks of the step, from a list as "4(x2),3" (srun(1), SLURM_STEP_TASKS_PER_NODE)."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)

@@ -46,7 +46,7 @@ class Signs:
         return self._steps >= STEPS
 
     def look(self) -> bool:
-        """Whether anything has appeared since the last look."""
+        """Return whether anything has appeared since the last look."""
         is_new = False
         for path in self._outputs:
             is_new |= self._has_grown(str(path), path)
@@ -57,7 +57,7 @@ class Signs:
         return is_new
 
     def of_programs(self) -> bool:
-        """Whether another program of the job has printed something since the last look."""
+        """Return whether another program of the job has printed something since the last look."""
         sizes = {}
         for path in (self._run_dir / "programs").glob("*.log"):
             with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ class Signs:
         return before != sign
 
     def _has_grown(self, name: str, path: Path) -> bool:
-        """Whether a log has new text other than the watcher's; it notes the lines of steps."""
+        """Return whether a log has new text other than the watcher's; it notes the lines of steps."""
         with contextlib.suppress(OSError, ValueError):
             status = path.stat()
             if not os.path.isfile(path):  # noqa: PTH113 - a pipe, or a terminal
@@ -95,7 +95,9 @@ class Signs:
         return False
 
     def _steps_of(self, line: str) -> int:
-        """How many steps a line shows; with the first that has other numbers than one like it, both count.
+        """Return how many steps a line shows.
+
+        With the first that has other numbers than one like it, both count.
 
         A line of the configuration, such as `batch size 32`, comes once, or again with the same numbers.
         """
@@ -109,7 +111,7 @@ class Signs:
 
 
 def _log_of_job(environ: Mapping[str, str]) -> list[Path]:
-    """The log of a job whose script runs on this node: what srun's tasks print goes through a pipe."""
+    """Return the log of a job whose script runs on this node: what srun's tasks print goes through a pipe."""
     job = f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID', '')}"
     for pid in proc.processes():
         if proc.program(pid) == "slurm_script" and job in proc.read(pid, "environ").split("\0"):

@@ -47,12 +47,12 @@ _WAITS = re.compile(r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which a Python program can write its stack."""
+    """Return the environment in which a Python program can write its stack."""
     return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
 
 
 def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
-    """The environment in which NCCL writes its last operations, a file a rank, once its timeout is over."""
+    """Return the environment in which NCCL writes its last operations, a file a rank, after its timeout."""
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
     if _torch_is_before(2, 9):  # which renamed them
         size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -61,7 +61,7 @@ def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
 
 
 def _torch_is_before(*release: int) -> bool:
-    """Whether the torch of this Python is older; False if that is not known."""
+    """Return whether the torch of this Python is older; False if that is not known."""
     with contextlib.suppress(Exception):  # Python 3.7, or no torch
         from importlib.metadata import version
 
@@ -70,7 +70,9 @@ def _torch_is_before(*release: int) -> bool:
 
 
 def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
-    """The processes of ranks at and below a launcher, by rank: the topmost of each, or the trainer it wraps.
+    """Return the processes of ranks at and below a launcher, by rank.
+
+    The topmost of each, or the trainer it wraps.
 
     `spawns`: the trainer starts its ranks, on node number `node`.
     """
@@ -81,7 +83,7 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
 
 
 def _spawned(pid: int, node: int) -> dict[int, int]:
-    """The ranks that a trainer has started by a launcher or by multiprocessing; without any, itself.
+    """Return the ranks that a trainer has started by a launcher or by multiprocessing; without any, itself.
 
     A launcher gives each its RANK. Lightning gives each but the first its LOCAL_RANK: the trainer itself is
     the first. multiprocessing gives none: its ranks are numbered as they started.
@@ -99,7 +101,7 @@ def _spawned(pid: int, node: int) -> dict[int, int]:
 
 
 def _numbered(pid: int) -> Iterator[int]:
-    """The topmost processes below one that were started with the number of a rank.
+    """Yield the topmost processes below one that were started with the number of a rank.
 
     What ranks of multiprocessing start has their number too, and is not a rank.
     """
@@ -111,14 +113,14 @@ def _numbered(pid: int) -> Iterator[int]:
 
 
 def _by_multiprocessing(pid: int) -> list[int]:
-    """What a process has started by multiprocessing: new processes, or forks of itself."""
+    """Return what a process has started by multiprocessing: new processes, or forks of itself."""
     below, own = proc.children(pid), proc.read(pid, "cmdline")
     new = [each for each in below if "multiprocessing.spawn" in proc.read(each, "cmdline")]
     return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
 
 
 def tops(pid: int) -> Iterator[int]:
-    """The topmost Python programs at and below a launcher."""
+    """Yield the topmost Python programs at and below a launcher."""
     if _memory(pid):
         yield pid
     else:  # far fewer than all below
@@ -127,7 +129,9 @@ def tops(pid: int) -> Iterator[int]:
 
 
 def _wrapped(pid: int) -> int:
-    """The one trainer with torch that a program has started which trains nothing itself; without one, itself.
+    """Return the one trainer with torch that a program has started which trains nothing itself.
+
+    Without one, itself.
 
     What multiprocessing starts has this command line too, or its own name: a part of the program.
     """
@@ -148,21 +152,24 @@ def _has_torch(pid: int) -> bool:
 
 
 def _meets(pid: int) -> bool:
-    """Whether a process is in a group of ranks: its threads say so, or before torch 2.5 its connections."""
+    """Return whether a process is in a group of ranks.
+
+    Its threads say so, or before torch 2.5 its connections.
+    """
     if any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values()):
         return True
     return _torch_is_before(2, 5) and _is_at_store(pid)
 
 
 def _is_at_store(pid: int) -> bool:
-    """Whether a process is connected to the store at which the ranks meet."""
+    """Return whether a process is connected to the store at which the ranks meet."""
     port = proc.variable(pid, "MASTER_PORT")
     known, (_, sockets) = connections(), proc.files_and_sockets(pid)
     return any(known[inode].remote.endswith(f":{port}") for inode in sockets & known.keys() if port)
 
 
 def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects: bool = True) -> str:
-    """The stack of a main thread that sleeps; "" if it runs now and then, or may not be asked.
+    """Return the stack of a main thread that sleeps; "" if it runs now and then, or may not be asked.
 
     `may_cut`: also one in a wait that a signal ends early. Python waits again, a library in C may not.
     `connects`: torch may wait there for other ranks, unlike in a loader's process.
@@ -182,14 +189,14 @@ def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects
 
 
 def _may_be_interrupted(wait: str, *, may_cut: bool, connects: bool) -> bool:
-    """Whether a thread that waits in a function of the kernel loses nothing by a signal, or may lose it."""
+    """Return whether a thread that waits in a function of the kernel loses nothing by a signal."""
     gives_up = connects and _torch_is_before(2, 5)
     ends_early = _SOCKET.match(wait) or (_END_EARLY.match(wait) and not gives_up)
     return bool(_CONTINUE.match(wait) or (may_cut and ends_early))
 
 
 def stack_awake(pid: int) -> str:
-    """The stack of a main thread that runs Python; "" if it is in a call of a library, or waits."""
+    """Return the stack of a main thread that runs Python; "" if it is in a call of a library, or waits."""
     if not _may_be_asked(pid, AWAKE):
         return ""
     until = time.monotonic() + ANSWER_S
@@ -201,7 +208,10 @@ def stack_awake(pid: int) -> str:
 
 
 def _may_be_asked(pid: int, which: int) -> bool:
-    """Whether a process catches a signal of ours: it would end others. It may wait at a SIGSTOP, too."""
+    """Return whether a process catches a signal of ours.
+
+    It would end others. It may wait at a SIGSTOP, too.
+    """
     match = re.search(r"SigCgt:\s(\w+)", proc.read(pid, "status"))
     return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - which - 1) and _memory(pid))
 
@@ -229,12 +239,12 @@ def _signal(pid: int, number: int) -> None:
 
 
 def frames(text: str) -> list[tuple[str, str, str]]:
-    """The frames of a stack, the innermost first."""
+    """Return the frames of a stack, the innermost first."""
     return _FRAME.findall(text)
 
 
 def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The call in which a stack waits for other ranks, or "", and the line of the user's code, or ""."""
+    """Return the call in which a stack waits for other ranks, or "", and the line of the user, or ""."""
     at = _users(stack)
     inner = [f"{path} {function}" for path, _, function in stack[:at]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
@@ -250,7 +260,7 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def are_stuck(pid: int) -> bool:
-    """Whether a loader waits without an end for a lock of its process, and all others wait for work."""
+    """Return whether a loader waits without an end for a lock of its process, the others for work."""
     locked = [child for child in proc.children(pid) if _is_locked(child)]
     others = [child for child in proc.children(pid) if child not in locked]
     stacks = (frames(stack_asleep(child, tries=3, connects=False)) for child in others)
@@ -258,12 +268,18 @@ def are_stuck(pid: int) -> bool:
 
 
 def has_locked_loader(pid: int) -> bool:
-    """Whether a loader's process waits without an end for a lock of its own: none without a fault does."""
+    """Return whether a loader's process waits without an end for a lock of its own.
+
+    None without a fault does.
+    """
     return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
 
 
 def line_of_locked_loader(pid: int) -> str:
-    """The line in which a loader's process waits without an end for a lock of its own; "" without any."""
+    """Return the line in which a loader's process waits without an end for a lock of its own.
+
+    "" without any.
+    """
     locked = (child for child in proc.children(pid) if _is_locked(child))
     return next(filter(None, (_line_of_loader(frames(stack_asleep(child, tries=3))) for child in locked)), "")
 
@@ -275,26 +291,26 @@ def _is_locked(pid: int) -> bool:
 
 
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
-    """Whether a process of a loader waits for what it shall load."""
+    """Return whether a process of a loader waits for what it shall load."""
     names = [function for *_, function in stack]
     inner = stack[: names.index(_WORKER)] if _WORKER in names else ()
     return bool(inner) and all(_WAITS_FOR_WORK.search(path) for path, *_ in inner)
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
-    """Whether a stack waits for a process of a loader, at which it looks again every few seconds."""
+    """Return whether a stack waits for a process of a loader, at which it looks again every few seconds."""
     return any(_LOADER in path for path, *_ in stack[: _users(stack)])
 
 
 def _users(stack: Sequence[Sequence[str]]) -> int:
-    """The place of the innermost frame of the user's code; that of the outermost without any."""
+    """Return the place of the innermost frame of the user's code; that of the outermost without any."""
     return next(
         (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), max(len(stack) - 1, 0)
     )
 
 
 def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
-    """The line of the user's code in a process of a loader; "" if it waits for work."""
+    """Return the line of the user's code in a process of a loader; "" if it waits for work."""
     names = [function for *_, function in stack]
     for path, line, _ in stack[: names.index(_WORKER)] if _WORKER in names else ():
         if not _LIBRARY.search(path):
@@ -303,7 +319,10 @@ def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
 
 
 def _memory(pid: int) -> str:
-    """The name in /proc of the memory of a process's stacks, or "": it may have closed or replaced it."""
+    """Return the name in /proc of the memory of a process's stacks, or "".
+
+    It may have closed or replaced it.
+    """
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             if os.readlink(entry.path).startswith(f"/memfd:{MEMORY} "):  # noqa: PTH115 - Python 3.7

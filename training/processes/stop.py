@@ -39,15 +39,15 @@ class Stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
 
     def _ask(self, why: str) -> None:
-        """Only note it: a save in a signal handler would happen in the middle of a step."""
+        """Note the signal, no more: a save in its handler would happen in the middle of a step."""
         self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
-        """On rank 0, whose folder and time count: watch the stop file and the end, in seconds since 1970."""
+        """Watch the stop file and the end (seconds since 1970) on rank 0, whose folder and time count."""
         self._file, self._end = file, end
 
     def requests(self) -> list[float]:
-        """One number for each of REASONS: 1 if requested, else 0."""
+        """Return one number for each of REASONS: 1 if requested, else 0."""
         now = time.monotonic()
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
@@ -61,18 +61,24 @@ class Stop:
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """The signals that stop a run; SIGHUP is left out under nohup, unless torchrun handles it anyway."""
+    """Return the signals that stop a run.
+
+    SIGHUP is left out under nohup, unless torchrun handles it anyway.
+    """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and "TORCHELASTIC_RUN_ID" not in os.environ
     return tuple(number for number in SIGNALS if number is not signal.SIGHUP or not ignored)
 
 
 def first_reason(requests: list[float]) -> str:
-    """The first of REASONS that any process has, or ""; `requests` are summed over the processes."""
+    """Return the first of REASONS that any process has, or ""; `requests` are summed over the processes."""
     return next((REASONS[number] for number, count in enumerate(requests) if count), "")
 
 
 def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> float:
-    """When a run must end, in seconds since 1970; infinity without a deadline. UserError if it is wrong."""
+    """Return when a run must end, in seconds since 1970.
+
+    Infinity without a deadline. UserError if it is wrong.
+    """
     if deadline in {"auto", "off"}:
         end = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
         return float(end) if end.isdecimal() else float("inf")
@@ -86,20 +92,20 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
 
 
 def ignore_signals() -> None:
-    """In loader processes: Slurm signals them too, and one that dies would end the run before it saves."""
+    """Ignore signals in loaders: Slurm signals them too, and one that dies would end the run unsaved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
-    """In ranks: `end_with_parent`, if it is our launcher, which gives its number, or torchrun."""
+    """Call `end_with_parent` in ranks, if the parent is our launcher, which gives its number, or torchrun."""
     parent = environ.get(PARENT, "")
     if parent.isdecimal() or "TORCHELASTIC_RUN_ID" in environ:
         end_with_parent(int(parent) if parent.isdecimal() else 0)
 
 
 def end_with_parent(parent: int = 0) -> None:
-    """In loaders and ranks: be killed when the parent process ends, however that happens (prctl(2))."""
+    """Let Linux kill a loader or rank when its parent ends, however that happens (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent and os.getppid() != parent:  # it has ended already

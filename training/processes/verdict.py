@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 def facts(
     answers: Sequence[Mapping[str, Any]], ends: Iterable[Sequence[str]], early_s: float
 ) -> list[dict[str, Any]]:
-    """What each rank does, with how long ago it last moved data, and what it waits for outside of the run.
+    """Return what each rank does, how long ago it moved data, and what it waits for outside of the run.
 
     `ends` are those of connections of launchers, as pairs of addresses. A connection whose other end belongs
     to another rank or a launcher carries what ranks say to each other.
@@ -68,7 +68,9 @@ def facts(
 
 
 def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
-    """Whether those that compute have to be asked where: late, or if another rank stands still by itself.
+    """Return whether those that compute have to be asked where.
+
+    Late, or if another rank stands still by itself.
 
     With NCCL ranks may compute in vain: they spin while they wait for one that does not come.
     """
@@ -77,7 +79,7 @@ def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
 
 
 def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The ranks of a run that are not among those that have answered."""
+    """Return the ranks of a run that are not among those that have answered."""
     size = max((answer["size"] for answer in answers), default=0)
     return {*range(size)} - {answer["rank"] for answer in answers}
 
@@ -85,7 +87,7 @@ def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
 def judge(
     ranks: Sequence[Mapping[str, Any]], here: Collection[int], quiet_s: float, *, late: bool = False
 ) -> Verdict:
-    """The line that names the rank which the others wait for; none without such a rank.
+    """Return the line that names the rank which the others wait for; none without such a rank.
 
     `here`: ranks that the asking node has or had. `late`: one may be busy, wait for what may come, or not
     answer, or all may be in one call: a slow network or GPU looks the same.
@@ -125,7 +127,10 @@ def judge(
 
 
 def _waits(rank: Mapping[str, Any], *, is_odd: bool) -> bool:
-    """Whether a rank in a call waits; one that computes there may wait for a GPU, unless another is odd."""
+    """Return whether a rank in a call waits.
+
+    One that computes there may wait for a GPU, unless another is odd.
+    """
     return rank["does"] in (STILL, OUTSIDE) or (is_odd and rank["does"] == COMPUTES)
 
 
@@ -152,7 +157,7 @@ def _line(
 
 
 def says(rank: Mapping[str, Any]) -> str:
-    """What a rank does, after its name."""
+    """Return what a rank does, after its name."""
     at = rank["at"]
     if rank["state"] in HELD:
         return f"is {HELD[rank['state']]}"

@@ -116,7 +116,7 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
 
 
 def gather_text(world: World, text: str) -> list[str]:
-    """The texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
+    """Return the texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
     if not world.backend:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
@@ -127,7 +127,10 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """What `make` returns; all raise a UserError for a UserError or OSError of any, of the lowest rank."""
+    """Return what `make` returns.
+
+    All raise a UserError for a UserError or OSError of any, of the lowest rank.
+    """
     result: Any = None
     problem = ""
     try:
@@ -168,7 +171,7 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
 
 
 def _cpus(place: Place) -> int:
-    """The CPUs for this process: its share."""
+    """Return the CPUs for this process: its share."""
     usable, per_task = usable_cpus(), os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))

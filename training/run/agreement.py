@@ -46,7 +46,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """The values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
+    """Return the values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
     if values.device.type == "cuda":
         torch.cuda.synchronize(values.device)  # the time until here is the time of the steps
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
@@ -57,7 +57,10 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
 
 
 def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
-    """These values (float64, 1-D), and `more`, summed over the processes; raises any's UserError on all."""
+    """Return these values (float64, 1-D), and `more`, summed over the processes.
+
+    Raises any's UserError on all.
+    """
     noted = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
     if totals.pop():

@@ -12,7 +12,10 @@ from training.run.session import Session
 
 
 def evaluate(session: Session) -> Score:
-    """The model's score on the validation split; StoppedError for a stop, UserError for a broken image."""
+    """Return the model's score on the validation split.
+
+    StoppedError for a stop, UserError for a broken image.
+    """
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)

@@ -42,7 +42,7 @@ class Tally:
             self.total()
 
     def total(self) -> torch.Tensor:
-        """The sums so far, to be set to zero in place."""
+        """Return the sums so far, to be set to zero in place."""
         if self._parts:
             losses, outputs, targets = zip(*self._parts, strict=True)
             both = (outputs[0], targets[0]) if len(losses) == 1 else (torch.cat(outputs), torch.cat(targets))
@@ -90,7 +90,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
 def train_step(
     session: Session, batches: Iterator[Batch], counts: list[int], tally: Tally, *, step: int
 ) -> None:
-    """One step of the optimizer on the mean loss of all its images.
+    """Make one step of the optimizer on the mean loss of all its images.
 
     The processes' gradients are averaged, so each weights its images by `size / sum(counts)`: the result is
     that of one process with all images, also if the last batch is short. A process without an image has a
@@ -143,13 +143,16 @@ def _update(session: Session, *, logged: bool) -> None:
 
 
 def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
-    """The norm of all gradients together."""
+    """Return the norm of all gradients together."""
     norms = torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])  # noqa: SLF001
     return torch.linalg.vector_norm(torch.stack(norms))  # type: ignore[no-any-return]
 
 
 def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
-    """What the model gives for images, which get the memory format of its weights; a tensor as float32."""
+    """Return what the model gives for images, which get the memory format of its weights.
+
+    A tensor as float32.
+    """
     if session.config.channels_last and x_BCHW.ndim == 4:
         x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
     with autocast(session.config, session.world.device):
@@ -158,7 +161,7 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
-    """The batches of these index lists; stand-ins for one that cannot be read, and for all after it."""
+    """Yield the batches of these index lists; stand-ins for one that cannot be read, and for all after it."""
     if isinstance(split, FromLoaders) and not split.started:
         session.writer.wait()  # loaders must not be forked while a thread runs
     done = 0
@@ -173,14 +176,14 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
 
 
 def stand_in(session: Session, images: int) -> Batch:
-    """Black images with targets of zero."""
+    """Return black images with targets of zero."""
     device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
     return x_BCHW, torch.zeros((images, *target.shape), dtype=target.dtype, device=device)
 
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
-    """The sums of the losses, of each score, and the number of samples of a batch; float64."""
+    """Return the sums of the losses, of each score, and the number of samples of a batch; float64."""
     # multiples of 1 / EXACT: their sum over steps does not depend on where a run was interrupted
     all_B = torch.stack([values.double() for values in (losses_B, *scores_B)])
     sums = all_B.mul_(EXACT).round_().sum(dim=1).div_(EXACT)
@@ -222,13 +225,13 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
 
 
 def time_left_s(session: Session, progress: Progress) -> float:
-    """Seconds to the end of the last epoch, at the speed so far."""
+    """Return seconds to the end of the last epoch, at the speed so far."""
     left = (session.config.epochs - progress.epoch) * session.data.train.samples - progress.consumed
     return left / max(session.meter.rate(), 1e-9) if session.meter.trained else 0.0
 
 
 def steps_left(session: Session, progress: Progress) -> int:
-    """Steps to the end of the last epoch."""
+    """Return steps to the end of the last epoch."""
     return steps_to_end(
         session.config,
         epoch=progress.epoch,

@@ -35,7 +35,9 @@ class Pace:
             self._marks.append(_event() if self._on_gpu else time.perf_counter())
 
     def spent(self, *, saves: bool, is_saving: bool) -> list[float]:
-        """Seconds of data wait and forward pass of a part, at this rank's place; the next parts are new ones.
+        """Return seconds of data wait and forward pass of a part, at this rank's place.
+
+        The next parts are new ones.
 
         They stay 0 if this rank has saved since the last call.
         """
@@ -82,7 +84,7 @@ def _event() -> Any:
 
 
 def _mean(begins: list[Any], ends: list[Any]) -> float:
-    """The mean of the times between marks, in seconds."""
+    """Return the mean of the times between marks, in seconds."""
     if isinstance(ends[-1], float):
         return float(sum(ends) - sum(begins)) / len(ends)
     ends[-1].synchronize()

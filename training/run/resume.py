@@ -35,7 +35,7 @@ Found = tuple[bytes, bytes, State, Progress]
 
 
 def checkpoint_folder(config: Config) -> Path:
-    """The folder of the run's checkpoints."""
+    """Return the folder of the run's checkpoints."""
     return near(Path(config.run_dir)) / CHECKPOINTS
 
 
@@ -160,7 +160,10 @@ def restore(session: Session) -> Progress:
 
 
 def _noted_score(session: Session, progress: Progress) -> bytes | None:
-    """The result of the validation at this step, if the events have it: the checkpoint was written before."""
+    """Return the result of the validation at this step, if the events have it.
+
+    The checkpoint was written before.
+    """
     score = None
     for event in read_events(Path(session.config.run_dir)):
         if event.get("event") == "start" and event.get("step") != progress.step:
@@ -188,7 +191,7 @@ def _find(session: Session) -> Found | None:
 
 
 def _saved_by_this_job(run_dir: Path) -> bool:
-    """Whether this job was requeued and has saved before: --resume FILE was for its first start."""
+    """Return whether this job was requeued and has saved before: --resume FILE was for its first start."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False

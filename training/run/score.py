@@ -39,7 +39,7 @@ class Score:
 
 
 def show(metrics: dict[str, float]) -> str:
-    """The metrics in one line."""
+    """Return the metrics in one line."""
     return ", ".join(
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()

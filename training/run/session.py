@@ -82,7 +82,7 @@ class Meter:
         return self.steps >= self.every or step % period == 0
 
     def step_s(self) -> float:
-        """Seconds that a step has taken since they synchronised; 0 if there was none."""
+        """Return seconds that a step has taken since they synchronised; 0 if there was none."""
         return (time.perf_counter() - self.synced) / self.steps if self.steps else 0.0
 
     def synchronised(self, step_s: float) -> None:
@@ -97,7 +97,7 @@ class Meter:
         self.window, self.window_waited = [0.0, 0.0, 0.0], self.usage.data_s
 
     def rate(self) -> float:
-        """Samples per second since the beginning, validation and saving included."""
+        """Return samples per second since the beginning, validation and saving included."""
         return self.trained / max(time.perf_counter() - self.usage.began, 1e-9)
 
 

@@ -97,7 +97,7 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
 
 
 def _choices(session: Session) -> Iterator[str]:
-    """What was chosen for speed, each with the flag or variable that changes it."""
+    """Yield what was chosen for speed, each with the flag or variable that changes it."""
     config, on_gpu = session.config, session.world.device.type == "cuda"
     if on_gpu and config.precision == "fp32":
         yield "TF32 for products of fp32 (NVIDIA_TF32_OVERRIDE=0)"
@@ -110,7 +110,7 @@ def _choices(session: Session) -> Iterator[str]:
 
 
 def surroundings(session: Session) -> dict[str, Any]:
-    """Facts for config.json and the start event."""
+    """Return facts for config.json and the start event."""
     world = session.world
     return {
         "global_batch_size": session.batch,
@@ -124,7 +124,7 @@ def surroundings(session: Session) -> dict[str, Any]:
 
 
 def wrap(session: Session) -> nn.Module:
-    """The model for training steps."""
+    """Return the model for training steps."""
     world, config = session.world, session.config
     model: Any = session.model
     if config.compile:  # around DistributedDataParallel it compiles no nn.Sequential (pytorch#140416)
@@ -142,7 +142,10 @@ def wrap(session: Session) -> nn.Module:
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Whether only norms have buffers: rank 0's, which are saved, need not be copied before each step."""
+    """Return whether only norms have buffers.
+
+    Rank 0's, which are saved, need not be copied before each step.
+    """
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     of_norms = {id(buffer) for norm in norms for buffer in norm.buffers()}
     return all(id(buffer) in of_norms for buffer in model.buffers())

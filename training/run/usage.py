@@ -25,7 +25,7 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and of its children, such as loaders."""
+    """Return CPU time of this process and of its children, such as loaders."""
     cpu = os.times()
     stats = [read(child, "stat").rpartition(")")[2].split() for child in children(os.getpid())]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
@@ -56,7 +56,7 @@ class Usage:
             self.sampled = math.inf
 
     def facts(self) -> dict[str, Any]:
-        """What is known of this process."""
+        """Return what is known of this process."""
         # The most memory of this process and its loaders; 0 if Linux does not show it. Pss: pages that forked
         # loaders share with this process count once.
         me = os.getpid()
@@ -79,14 +79,17 @@ class Usage:
 
 
 def gpus_of(device: torch.device, *, every: bool) -> tuple[int, ...]:
-    """The numbers of the GPUs of this process: its device's, or every one that it sees; none on a CPU."""
+    """Return the numbers of the GPUs of this process: its device's, or every one that it sees.
+
+    None on a CPU.
+    """
     if device.type != "cuda":
         return ()
     return tuple(range(torch.cuda.device_count())) if every else (device.index or 0,)
 
 
 def add_up(world: World, usage: Usage) -> dict[str, Any]:
-    """What all processes have used: the facts of the event "resources"."""
+    """Return what all processes have used: the facts of the event "resources"."""
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
     every = [json.loads(text) for text in texts]
     memory = Counter[str]()

@@ -45,7 +45,10 @@ def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a file of this or another trainer, for --init-from; UserError if it has no weights."""
+    """Return the weights in a file of this or another trainer, for --init-from.
+
+    UserError if it has no weights.
+    """
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
     try:
         with files.open_regular(path, follow=True) as file:
@@ -88,7 +91,7 @@ def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool,
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """UserError if a checkpoint of `size` bytes has no room; a line for `tell` if `keep` + 2 have none."""
+    """Raise UserError if a checkpoint of `size` bytes has no room; `tell` a line if `keep` + 2 have none."""
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # a network file system that does not tell
@@ -119,7 +122,7 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
 
 
 def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state, _: (path, state)) -> Any:
-    """The checkpoint to resume from, as `take` returns it, or None to start from scratch.
+    """Return the checkpoint to resume from, as `take` returns it, or None to start from scratch.
 
     `resume` is auto (the newest good one), off, a path, or a name in the folder. `tell` is called with a line
     for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the state and the
@@ -172,7 +175,7 @@ def _chosen(folder: Path, wanted: Path, take: Take) -> Any:
 
 
 def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
-    """What `take` makes of a checkpoint, which is opened once."""
+    """Return what `take` makes of a checkpoint, which is opened once."""
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:

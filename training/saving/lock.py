@@ -79,7 +79,7 @@ class RunLock:
         return True
 
     def _why_dead(self, holder: Holder, seen: float, tell: Callable[[str], None]) -> str:
-        """Why the holder must be dead, or "" if it runs. Finding out may take STALE_S."""
+        """Return why the holder must be dead, or "" if it runs. Finding out may take STALE_S."""
         me = self._me
         if holder.get("job") and holder.get("job") == me["job"] and holder.get("restart") != me["restart"]:
             return "it is an earlier start of this job"
@@ -95,7 +95,7 @@ class RunLock:
         return f"no sign of life for {STALE_S:.0f} s"
 
     def _age(self, beat: float) -> float:
-        """Seconds since an update, by the file system's clock."""
+        """Return seconds since an update, by the file system's clock."""
         with self._aside.open("x") as file:
             now = os.fstat(file.fileno()).st_mtime
         self._aside.unlink()
@@ -132,7 +132,10 @@ def current_holder(run_dir: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Holder, float | None]:
-    """The holder, if its name is written, and the time of its last update; None if there is no lock."""
+    """Return the holder, if its name is written, and the time of its last update.
+
+    None if there is no lock.
+    """
     try:
         with open_regular(path) as file:  # each time: only then NFS asks the server
             beat = os.fstat(file.fileno()).st_mtime
@@ -154,7 +157,7 @@ def _myself(environ: Mapping[str, str]) -> Holder:
 
 
 def _machine() -> str:
-    """This boot of this kernel and its process namespace, in which process numbers are unique."""
+    """Return this boot of this kernel and its process namespace, in which process numbers are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -163,13 +166,16 @@ def _machine() -> str:
 
 
 def _is_alive(holder: Holder) -> bool:
-    """Whether a holder on this machine runs: process numbers are reused, so the start time must match too."""
+    """Return whether a holder on this machine runs.
+
+    Process numbers are reused, so the start time must match too.
+    """
     born = _born(holder.get("pid"))
     return born is not None and born == holder.get("born")
 
 
 def _born(pid: Any) -> int | None:
-    """When a process of this machine started, in clock ticks since boot; None if it has ended."""
+    """Return when a process of this machine started, in clock ticks since boot; None if it has ended."""
     fields = read(pid, "stat").rpartition(")")[2].split() if isinstance(pid, int) else []
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 

@@ -24,7 +24,9 @@ class CorruptError(Exception):
 
 
 def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
-    """What torch.save or safetensors wrote, on the CPU; if `checked` only a state with right checksums.
+    """Return what torch.save or safetensors wrote, on the CPU.
+
+    If `checked` only a state with right checksums.
 
     CorruptError if it is damaged, has other values than tensors and plain ones, or no training saves such a
     state; UserError if a later version of this package wrote it; OSError if it cannot be read.
@@ -70,7 +72,7 @@ def _check_parts(file: IO[bytes], *, sums: bool) -> None:
 
 
 def _checked(state: Any) -> State:
-    """The state; an error of any type if no training saves its numbers. The rest is tried on the model."""
+    """Return the state; any error if no training saves its numbers; the rest is tried on the model."""
     if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
         raise CorruptError("it holds no training state")
     if state["format"] > FORMAT:

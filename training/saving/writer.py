@@ -65,7 +65,7 @@ class Writer:
             raise error
 
     def pause(self, seconds: float) -> bool:
-        """In the thread: wait so long before another try; False once the training waits for the work."""
+        """Wait in the thread before another try; return False once the training waits for the work."""
         return not self._hurry.wait(seconds)
 
     def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
@@ -87,7 +87,10 @@ class Copies:
         self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
 
     def take(self, value: Any) -> Any:
-        """A deep copy of dictionaries, lists and tuples, tensors on the CPU; it overwrites the last one."""
+        """Return a deep copy of dictionaries, lists and tuples, tensors on the CPU.
+
+        It overwrites the last one.
+        """
         made: dict[Any, torch.Tensor] = {}
         copies: dict[int, Any] = {}  # what copy.deepcopy takes in place of an object, by its id
         for tensor in _tensors(value):
@@ -112,7 +115,7 @@ class Copies:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in dictionaries, lists and tuples, in order."""
+    """Yield all tensors in dictionaries, lists and tuples, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (dict, list, tuple)):
