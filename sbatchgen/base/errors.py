@@ -46,7 +46,7 @@ class SbatchgenError(Exception):
 
     @classmethod
     def of(cls, what: str, *, at: str = "", fix: str = "") -> SbatchgenError:
-        """The error of a single problem."""
+        """Return the error of a single problem."""
         return cls([Problem(what, at, fix)])
 
 

@@ -212,7 +212,9 @@ def _link(path: Path) -> tuple[int, str]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether a name is an open file of a process, as /dev/stdout: its link leads there without a path.
+    """Return whether a name is an open file of a process, as /dev/stdout.
+
+    Its link leads there without a path.
 
     The name alone says so: in these folders root alone can exchange a file.
     """
@@ -239,7 +241,7 @@ def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, na
 
 @contextlib.contextmanager
 def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """A new file in the same folder, flushed to the disk; it is removed unless it is renamed."""
+    """Make a file in the same folder, flushed to the disk; it is removed unless it is renamed."""
     _remove_leftovers(path.parent)
     new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
     descriptor = os.open(new, _NEW, mode)

@@ -17,12 +17,12 @@ _EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable
 
 
 def is_plain(text: str) -> bool:
-    """Whether the text is one word of a shell without quotes."""
+    """Return whether the text is one word of a shell without quotes."""
     return _PLAIN.fullmatch(text) is not None
 
 
 def word(text: str) -> str:
-    """One word of bash that holds exactly this text; control characters are escaped."""
+    """Return one word of bash that holds exactly this text; control characters are escaped."""
     if is_plain(text):
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
@@ -32,12 +32,12 @@ def word(text: str) -> str:
 
 
 def words(texts: tuple[str, ...]) -> str:
-    """Several words of bash."""
+    """Return several words of bash."""
     return " ".join(word(text) for text in texts)
 
 
 def packed(words: Iterable[str]) -> Sequence[str]:
-    """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
+    """Return words on as few lines as possible, none longer than WIDTH unless it is a single word."""
     lines: list[str] = []
     for text in words:
         if lines and len(lines[-1]) + len(text) < WIDTH:
@@ -48,13 +48,13 @@ def packed(words: Iterable[str]) -> Sequence[str]:
 
 
 def inside_quotes(text: str) -> str:
-    """The text as part of a word in double quotes."""
+    """Return the text as part of a word in double quotes."""
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
-    """One word of bash in which only ${NAME} is expanded."""
+    """Return one word of bash in which only ${NAME} is expanded."""
     return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
 
 
@@ -64,7 +64,9 @@ def value(text: str) -> str:
 
 
 def directive(option: str, value: str) -> str:
-    """`--option=value` as sbatch reads it back, in every release from 20.11 on; `--option` without a value.
+    """Return `--option=value` as sbatch reads it back, in every release from 20.11 on.
+
+    `--option` without a value.
 
     Raises ValueError for a control character: a line break would start a line of its own.
     """
@@ -79,7 +81,7 @@ def directive(option: str, value: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with control characters escaped, except newlines and tabs."""
+    """Return the text with control characters escaped, except newlines and tabs."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
@@ -105,7 +107,7 @@ def fix_lines(fix: str, *, indent: int) -> list[str]:
 
 
 def counted(count: int, noun: str) -> str:
-    """1 GPU, 2 GPUs, 3 processes."""
+    """Return a number with its noun: 1 GPU, 2 GPUs, 3 processes."""
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
@@ -120,7 +122,7 @@ def first_names(names: Sequence[str], count: int) -> str:
 
 
 def numbers_as_text(numbers: Iterable[int]) -> str:
-    """Ascending numbers, as 0-9,12."""
+    """Return ascending numbers as text, as in 0-9,12."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -67,14 +67,17 @@ def refused(
 
 
 def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
-    """Whether SBATCHGEN_TRUST names this very folder, not one above it; `here` is the current folder."""
+    """Return whether SBATCHGEN_TRUST names this very folder, not one above it.
+
+    `here` is the current folder.
+    """
     entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
     real = os.path.realpath(folder)
     return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
 
 
 def _is_trusted_by_settings(part: Path, environment: Mapping[str, str]) -> bool:
-    """Whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
+    """Return whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
     from sbatchgen.base.machine.trusted import covers, trusted
 
     return covers(trusted(environment), part)

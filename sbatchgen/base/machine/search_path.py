@@ -67,7 +67,10 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has_one_place(entry: str, name: str) -> bool:
-    """Whether an entry means the same wherever the user is: in LD_PRELOAD a name alone is searched for."""
+    """Return whether an entry means the same wherever the user is.
+
+    In LD_PRELOAD a name alone is searched for.
+    """
     is_searched = name != "LD_LIBRARY_PATH" and "/" not in entry
     return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched and bool(entry))
 

@@ -134,7 +134,7 @@ def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> s
 
 @functools.cache
 def is_private(group: int) -> bool:
-    """Whether a group has one member, the user or root, as most systems make one for each user."""
+    """Return whether a group has one member, the user or root, as most systems make one for each user."""
     import grp
     import pwd
 
@@ -148,7 +148,7 @@ def is_private(group: int) -> bool:
 
 
 def _has_acl(path: Path) -> bool:
-    """Whether there is an access list; the group's bits are then the most that it may allow."""
+    """Return whether there is an access list; the group's bits are then the most that it may allow."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
     except (AttributeError, OSError):  # not on Linux, or a file system without them

@@ -40,13 +40,16 @@ def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def covers(folders: tuple[Path, ...], part: Path) -> bool:
-    """Whether a file or folder is one of these folders, or below one: what everybody can write is not."""
+    """Return whether a file or folder is one of these folders, or below one.
+
+    What everybody can write is not.
+    """
     real = Path(os.path.realpath(part))
     return any(real.is_relative_to(folder) and _not_for_all(folder, real) for folder in folders)
 
 
 def _not_for_all(folder: Path, part: Path) -> bool:
-    """Whether everybody can write nothing from a file or folder up to the trusted folder."""
+    """Return whether everybody can write nothing from a file or folder up to the trusted folder."""
     try:
         between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
         return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
