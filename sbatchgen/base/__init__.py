@@ -1,1 +1,1 @@
-"""What every wing needs: errors, units, quoting, files, and what can be trusted on a machine."""
+"""The foundation of all wings: errors, units, quoting, safe files, and the checks of trust on a machine."""

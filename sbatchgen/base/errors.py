@@ -7,7 +7,7 @@
     |- SlurmError         5  Slurm refused, or cannot be reached
     `- BudgetError        7  the job may take more than the budget leaves
 
-An OSError of a file ends with 3 as well. A traceback (exit status 1) is always a bug of sbatchgen.
+An OSError of a file also ends the command with 3. A traceback (exit status 1) is always a bug of sbatchgen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """What is wrong, where it was written (`file:line` or a flag), and how to fix it."""
+    """A mistake: its description, its place (`file:line` or a flag), and its fix."""
 
     what: str
     at: str = ""
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 def parse_error_line(text: str) -> Problem | None:
-    """Return the problem in a line of the trainer or a job script: "error: WHAT; at: PLACE; fix: FIX"."""
+    """Return the problem in a line "error: WHAT; at: PLACE; fix: FIX" of a trainer or job script, or None."""
     import re
 
     match = re.fullmatch(r"error: (.+?)(?:; at: (.+?))?(?:; fix: (.+))?", text, re.DOTALL)
@@ -36,7 +36,7 @@ def parse_error_line(text: str) -> Problem | None:
 
 
 class SbatchgenError(Exception):
-    """Problems that a user can fix; all that were found, not only the first."""
+    """All problems that a command found in its input. The user can fix each of them."""
 
     exit_status = 1
 
@@ -46,49 +46,49 @@ class SbatchgenError(Exception):
 
     @classmethod
     def of(cls, what: str, *, at: str = "", fix: str = "") -> SbatchgenError:
-        """Return the error of a single problem."""
+        """Return an error with a single problem."""
         return cls([Problem(what, at, fix)])
 
 
 class CommandLineError(SbatchgenError):
-    """The command line does not make sense."""
+    """A command line that does not make sense."""
 
     exit_status = 2
 
 
 class DocumentError(SbatchgenError):
-    """A profile, job, template or script is wrong."""
+    """A mistake in a profile, job, template or script."""
 
     exit_status = 3
 
 
 class NoSandboxError(DocumentError):
-    """This machine allows no sandbox for a script."""
+    """A machine that allows no sandbox for a script."""
 
 
 class NestedSandboxError(NoSandboxError):
-    """This process is in a sandbox, in which no other one can start."""
+    """A process inside a sandbox, where a second sandbox can't start."""
 
     exit_status = 8
 
 
 class FitError(SbatchgenError):
-    """The job does not fit the cluster."""
+    """A job that does not fit the cluster."""
 
     exit_status = 4
 
 
-LIMIT_STATUS = 6  # exit status of a plan that does not show all
+LIMIT_STATUS = 6  # exit status of a plan that reached its limit and is incomplete
 
 
 class SlurmError(SbatchgenError):
-    """Slurm refused, or cannot be reached."""
+    """A refusal by Slurm, or a Slurm that does not answer."""
 
     exit_status = 5
 
 
 class BudgetError(SbatchgenError):
-    """The job may take more than the budget leaves, or the budget can't be read."""
+    """A job that may take more than the budget leaves, or a budget that can't be read."""
 
     exit_status = 7
 
@@ -106,43 +106,43 @@ _FIXES = {
 
 
 def of_file(error: OSError) -> Problem | None:
-    """Return the problem that an OSError has with a file; None if it names no file."""
+    """Return an OSError as a problem with its file; None if the error names no file."""
     if not isinstance(error.filename, (str, bytes)):
         return None
     import shlex
 
     name = os.fsdecode(error.filename)
     fix = _FIXES.get(error.errno or 0, "")
-    there = name  # the file, or the nearest folder above it that exists
+    there = name  # the file, or the nearest existing folder above the file
     while not os.path.lexists(there) and there not in (os.sep, "."):
-        there = os.path.dirname(there) or "."  # noqa: PTH120 - a name is kept as it was given
+        there = os.path.dirname(there) or "."  # noqa: PTH120 - Path would change the name
     return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
 
 
 def near_file(name: str) -> str:
-    """Return a fix that names the file whose name is most like that of a missing file, or ""."""
+    """Return a fix with the existing file whose name is nearest to a missing file's name, or ""."""
     folder, slash, last = name.rpartition("/")
     try:
-        near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - see above
+        near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - as in `of_file`
     except (OSError, ValueError):
         return ""
     return f"did you mean '{folder}{slash}{near}'?" if near and near != last else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return a fix that names the nearest known word, or lists all of them."""
+    """Return a fix with the nearest known word, or with all known words if no word is near."""
     names = sorted(known)
     near = nearest(word, names, likeness)
     return f"did you mean '{near}'?" if near else f"known: {', '.join(names)}" if names else ""
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the known word that is most like a word, if it is so like it, from 0 to 1; or ""."""
+    """Return the known word nearest to a word, or "" if their likeness (0 to 1) is below `likeness`."""
     return _nearest(word, tuple(known), likeness)
 
 
 @lru_cache(maxsize=256)  # a script may hold the same mistake a thousand times
 def _nearest(word: str, known: tuple[str, ...], likeness: float) -> str:
-    import difflib  # only on the way to an error: keeps `render` fast
+    import difflib  # late, because only errors need the module: `render` stays fast
 
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), "")

@@ -1,7 +1,8 @@
-"""Safe reading and writing, also in folders that others can write and on full disks.
+"""Safe reading and writing, even on full disks and in folders that others can write.
 
-A file of ours is replaced, never changed: a new one is written beside it, flushed to the disk, and renamed.
-So the file is always whole. The new one's name can't be guessed: no link can be planted there.
+A file of sbatchgen is replaced, never changed: a new file is written next to the old file, flushed to the
+disk, and renamed. So the file is always whole. The new file's name can't be guessed, so no other user can
+plant a link there.
 """
 
 import contextlib
@@ -24,47 +25,49 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
 _LEFT = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
-_MOST_LINKS = 40  # as Linux follows: path_resolution(7)
-_OLD_S, _MOST_ENTRIES = 24 * 3600, 10_000  # writing takes seconds; of a folder so many entries are looked at
+_MOST_LINKS = 40  # Linux follows so many links: path_resolution(7)
+_OLD_S = 24 * 3600  # the age of a leftover: writing takes seconds
+_MOST_ENTRIES = 10_000  # entries of a folder among which leftovers are searched
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
 def user_id() -> int:
-    """Return the id of the user; 0 in a browser, where all files belong to 0."""
+    """Return the id of the user; 0 in a browser, where all files belong to user 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
-    """Return a folder of the XDG standard, in which a relative path does not count; "" without a home."""
+    """Return a user's folder by the XDG standard, which ignores relative paths; "" without a home."""
     folder, home = environment.get(variable, ""), environment.get("HOME", "")
     return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return what a regular file holds.
+    """Return the contents of a regular file.
 
-    Raises OSError: the path is a FIFO, a device or a folder; EFBIG: the file has more than `most` bytes.
+    Raises OSError if the path is a FIFO, a device or a folder, with EFBIG if the file has more than `most`
+    bytes.
     """
     with regular(path) as file:
         return _whole(file, path, most)
 
 
 def read_start(path: Path, size: int) -> bytes:
-    """Return the first `size` bytes of a regular file, and no more; raises OSError like `read_file`."""
+    """Return at most the first `size` bytes of a regular file; raises OSError like `read_file`."""
     with regular(path) as file:
         return file.read(size)
 
 
 def _whole(file: BinaryIO, path: Path, most: int) -> bytes:
     data = file.read(most + 1)
-    if len(data) > most:  # a part would pass for the whole
+    if len(data) > most:  # a truncated file would be mistaken for the whole file
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise OSError(errno.EFBIG, f"the file is larger than {size}", str(path))
     return data
 
 
 def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
-    """Return the first or the last `size` bytes of a file in a run folder; a link is refused as well."""
+    """Return the first or last `size` bytes of a file in a run folder; raises OSError for a link too."""
     with regular(path, os.O_NOFOLLOW) as file:
         if from_end:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -72,7 +75,7 @@ def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
 
 
 def read_own(path: Path, most: int) -> bytes:
-    """Return what a file holds that only this user can write; raises OSError like `read_file`."""
+    """Return the contents of a file; raises OSError like `read_file`, and if others can write the file."""
     with regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
@@ -82,9 +85,9 @@ def read_own(path: Path, most: int) -> bytes:
 
 @contextlib.contextmanager
 def regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read_file`.
+    """Open a regular file for reading, with additional flags of os.open; raises OSError like `read_file`.
 
-    With `at`, the descriptor of a folder, the path is a name in it.
+    `at` is the descriptor of the folder to which a relative path refers.
     """
     descriptor = os.open(path, _READ | flags, dir_fd=at)
     try:
@@ -98,10 +101,10 @@ def regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[Bi
 
 @contextlib.contextmanager
 def folder_below(root: Path, name: PurePath) -> Iterator[int]:
-    """Open a folder by its name in another; raises OSError where the name leads through a link.
+    """Open a folder by its name below `root`; raises OSError if the name leads through a link.
 
     Yields:
-        Its descriptor. Who exchanges a folder for a link meanwhile can't lead it elsewhere.
+        The folder's descriptor. The descriptor stays valid if another user replaces a folder by a link.
     """
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -115,24 +118,25 @@ def folder_below(root: Path, name: PurePath) -> Iterator[int]:
 
 
 def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file of ours; raises OSError. A link of this name is replaced, not followed."""
+    """Write a file of sbatchgen; raises OSError. A link of this name is replaced, not followed."""
     try:
         with _beside(path, data, mode) as new:
             new.replace(path)
-    except OSError as error:  # of a full disk it names no file
+    except OSError as error:  # the error of a full disk names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) -> Iterator[int | None]:
-    """Hold a lock file, which is made; `waits` is called if another process holds it.
+    """Make a lock file and hold its lock; call `waits` once if another process holds the lock.
 
     Yields:
-        Its descriptor: a program that inherits it holds the lock until it has ended, even if this process is
-        killed. None on a file system without locks.
+        The descriptor of the file, or None on a file system without locks. A program that inherits the
+        descriptor holds the lock until the program ends, even if this process is killed.
 
     Raises:
-        OSError: The file can't be made, or another process holds the lock for longer (BlockingIOError).
+        OSError: The file can't be made.
+        BlockingIOError: Another process still holds the lock after `wait_s` seconds.
     """
     import fcntl
 
@@ -150,7 +154,7 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
                 if pause == _PAUSE_S:
                     waits()
                 time.sleep(pause)
-                pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
+                pause = min(2 * pause, 0.1)  # the file may be on a busy file server
             except OSError:
                 held = None
                 break
@@ -158,22 +162,22 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
-    """Write a file of the user's. An old one is written in place: its mode, owner and links stay.
+    """Write a file of the user. An existing file is written in place and keeps its mode, owner and links.
 
-    A link of the user's or root's is followed, and a pipe or a device gets the data. If a file does not hold
-    any more what it held `before`, when it was read, nothing is written.
+    Links that the user or root made are followed. A pipe or a device gets the data. `before` is the content
+    that the caller has read: if the file has another content now, nothing is written.
 
-    Raises DocumentError if it can't be written, is read-only, or has changed since it was read.
+    Raises DocumentError if the file can't be written, is read-only, or has changed since it was read.
     """
     try:
         last = _last(path)
-        # From here on no link is followed: another user may put one there after the check.
+        # From here on no link is followed, because another user may put a link there after the check.
         follow = 0 if _is_descriptor(last) else os.O_NOFOLLOW
         if not os.path.lexists(last):
             put(last, data)
         elif not stat.S_ISREG(mode := last.stat(follow_symlinks=not follow).st_mode):
             _write_through(last, data, follow)
-        elif not mode & 0o222:  # root could write it all the same
+        elif not mode & 0o222:  # root could write a read-only file
             raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
         else:
             _overwrite(last, data, before, follow, name=path)
@@ -188,7 +192,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
 
 
 def _last(path: Path) -> Path:
-    """Return where the links lead that a name stands for; raise DocumentError for a link of another user."""
+    """Return the path at the end of a chain of links; raise DocumentError for a link of another user."""
     for _ in range(_MOST_LINKS):
         if not path.is_symlink() or _is_descriptor(path):
             return path
@@ -201,7 +205,7 @@ def _last(path: Path) -> Path:
 
 
 def _link(path: Path) -> tuple[int, str]:
-    """Return the owner and the target of one link, also if another takes its name meanwhile."""
+    """Return the owner and the target of the same link, even if another link takes its name meanwhile."""
     if not hasattr(os, "O_PATH"):  # macOS, and a browser
         return path.lstat().st_uid, str(path.readlink())
     link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -212,18 +216,17 @@ def _link(path: Path) -> tuple[int, str]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Return whether a name is an open file of a process, as /dev/stdout.
+    """Return whether a name such as /dev/stdout stands for an open file of a process.
 
-    Its link leads there without a path.
-
-    The name alone says so: in these folders root alone can exchange a file.
+    Such a link leads to the file without a path. The name is enough evidence, because only root can replace
+    a file in these folders.
     """
     is_of_process = path.parts[:2] == ("/", "proc") and ".." not in path.parts
     return is_of_process or path.parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, name: Path) -> None:
-    """Replace what a file holds; on a full disk it keeps what it has."""
+    """Replace the contents of a file; on a full disk the old contents stay."""
     with os.fdopen(os.open(path, os.O_RDWR | follow | os.O_CLOEXEC), "r+b") as file:
         old = file.read()
         if before is not None and old != before:
@@ -241,7 +244,7 @@ def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, na
 
 @contextlib.contextmanager
 def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Make a file in the same folder, flushed to the disk; it is removed unless it is renamed."""
+    """Make a file in the folder of `path`, flushed to the disk; remove the file unless it was renamed."""
     _remove_leftovers(path.parent)
     new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
     descriptor = os.open(new, _NEW, mode)
@@ -256,20 +259,20 @@ def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the new files that killed processes have left in a folder: files of this user, and a day old."""
+    """Remove new files that killed processes left in a folder, if they are this user's and a day old."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _MOST_ENTRIES):
             if _LEFT.fullmatch(entry.name):
                 about = entry.stat(follow_symlinks=False)
                 is_old = time.time() - about.st_mtime > _OLD_S
                 if is_old and stat.S_ISREG(about.st_mode) and about.st_uid == user_id():
-                    os.unlink(entry.path)  # noqa: PTH108 - its path is a text
+                    os.unlink(entry.path)  # noqa: PTH108 - the path is a text
 
 
 def _write_through(path: Path, data: bytes, follow: int) -> None:
-    # Without a reader, a FIFO is an error.
+    # Opening a FIFO without a reader raises OSError.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | follow | os.O_CLOEXEC), "wb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EAGAIN, "it was replaced meanwhile", str(path))
+            raise OSError(errno.EAGAIN, "the file was replaced meanwhile", str(path))
         os.set_blocking(file.fileno(), True)
         file.write(data)

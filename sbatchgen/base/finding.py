@@ -1,4 +1,4 @@
-"""What a rule finds in a resolved job or a script."""
+"""Findings: the reports of rules about a resolved job or a script."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypedDict
@@ -9,11 +9,11 @@ Severity = Literal["error", "warning", "info"]
 
 
 class Place(NamedTuple):
-    """Where something was written."""
+    """The place of a value: a position in a script, or a line of a document, or a flag."""
 
-    text: str = ""  # as people read it: `job.slurm:4:9`, `job.yaml:4` or a flag
-    line: int = 0  # the line in a script, from 1; 0 where there is no script
-    column: int = 0  # the first character in the line, from 1
+    text: str = ""  # for people: `job.slurm:4:9`, `job.yaml:4` or a flag
+    line: int = 0  # the line in a script, counted from 1; 0 without a script
+    column: int = 0  # the first character in the line, counted from 1
     end: int = 0  # the column after the last character; 0 for the rest of the line
 
 
@@ -21,9 +21,9 @@ NOWHERE = Place()
 
 
 class Edit(NamedTuple):
-    """A change of a script that keeps the rest byte for byte: columns of one line, replaced by a text.
+    """A change of a script: a text that replaces some columns of one line. All other bytes stay.
 
-    The text may hold line breaks. `end` 0 stands for the end of the line.
+    The text may hold line breaks. `end` 0 means the end of the line.
     """
 
     line: int
@@ -43,22 +43,22 @@ class ShortFinding(TypedDict):
 
 
 class Finding(NamedTuple):
-    """What a check says."""
+    """One report of a check: a problem with its severity, its rule and its place."""
 
-    # error: Slurm refuses it, or the job can't do what it says. warning: Slurm takes it without a word. info:
-    # worth knowing
+    # error: Slurm refuses the job, or the job can't do its work. warning: Slurm accepts the mistake silently.
+    # info: a fact that is worth knowing
     severity: Severity
-    problem: Problem  # what, where, and the fix
-    about_fit: bool = False  # whether the job breaks on a limit of the cluster, not on itself
-    rule: str = ""  # the rule's id, as SB204
-    place: Place = NOWHERE  # where in a script
-    edits: tuple[Edit, ...] = ()  # a safe fix of a script, all of it or nothing
-    pedantic: bool = False  # true and mostly harmless: reported only on request
-    # in a few words, why the job can't run in its partition; "" if it is not about the partition
+    problem: Problem
+    about_fit: bool = False  # whether the job exceeds a limit of the cluster
+    rule: str = ""  # the rule's id, such as SB204
+    place: Place = NOWHERE  # the place in a script
+    edits: tuple[Edit, ...] = ()  # a safe fix of a script, which is applied as a whole
+    pedantic: bool = False  # correct and usually harmless: reported only on request
+    # the reason why the job can't run in its partition, in a few words; "" for another problem
     why_not: str = ""
 
     def as_object(self) -> ShortFinding:
-        """Return what the JSON of a review or a check has of it."""
+        """Return the finding as an object for the JSON of a review or a check."""
         what, at, fix = self.problem
         return {"severity": self.severity, "rule": self.rule, "what": what, "at": at, "fix": fix}
 

@@ -1,9 +1,10 @@
-"""What git says of a folder. Nothing else starts git, and git starts nothing that a repository names.
+"""The answers of git about a folder. Only this module starts git.
 
-The configuration of a repository names programs: a monitor of its files, hooks, filters of contents, and
-transports that fetch what is missing (git-config(1), gitattributes(5)). It comes with a copied folder. So git
-gets a repository of ours, in a temporary folder: with the commits, the index and the branches of the user's,
-but with a configuration of ours. git reads no other configuration.
+The configuration of a repository names programs that git would start: a monitor of files, hooks, filters of
+contents, and transports that fetch missing objects (git-config(1), gitattributes(5)). The configuration
+arrives with a copied folder, so it can't be trusted. Therefore git gets a temporary repository with the
+commits, the index and the branches of the user's repository, but with a configuration of sbatchgen. git reads
+no other configuration.
 """
 
 import os
@@ -18,9 +19,10 @@ from sbatchgen.base.machine.ignored import leave_out, refused
 from sbatchgen.base.machine.temporary import temporary_folder
 
 TIMEOUT_S = 20.0
-_LONGEST = 1 << 16  # bytes of HEAD, of a .git that is a file, and of commondir: one line each
+_LONGEST = 1 << 16  # bytes of HEAD, commondir, and a .git that is a file: each has one line
 _HEAD = re.compile(r"ref: refs/[^\s\0]+|[0-9a-f]{40}|[0-9a-f]{64}")
-# How files are compared with a commit, and how commits are named: a value that names no file.
+# The settings that the temporary repository inherits: the comparison of files with a commit, and the names of
+# commits. Their values name no file.
 _FORMAT = re.compile(
     r"core\.(?:filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|trustctime|checkstat)"
     r"|extensions\.objectformat"
@@ -30,17 +32,18 @@ _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ATTR_NOSYSTEM": "1",
     "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks, by ssh or any program
+    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch missing objects by ssh or any program
     "GIT_NO_LAZY_FETCH": "1",
     "LC_ALL": "C",
 }
 
 
 def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
-    """Return what git prints of the repository that a folder is in, without the last line break.
+    """Return git's output about the repository that holds a folder, without the last line break.
 
-    None if it fails, or if others can write the folder of the repository or its .git: that is reported like
-    other files that are left out. With `bare` the folder is a repository itself, without a working tree.
+    The result is None if git fails, or if others can write the folder of the repository or its .git. Such a
+    repository is reported like other ignored files. With `bare` the folder itself is a repository, without a
+    working tree.
     """
     root = folder.resolve() if bare else _root(folder)
     place = root if bare or root is None else root / ".git"
@@ -61,7 +64,7 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
 
 
 def refusal(folder: Path) -> Problem | None:
-    """Return why the repository of a folder is left out: others can write it; None if that is not so."""
+    """Return why a folder's repository is ignored, because others can write it; None if it is used."""
     root = _root(folder)
     if root is None or (held := _held(place := root / ".git")) is None:
         return None
@@ -70,9 +73,9 @@ def refusal(folder: Path) -> Problem | None:
 
 
 def _root(folder: Path) -> Path | None:
-    """Return the nearest folder above with a .git.
+    """Return the nearest folder with a .git, from a folder upwards; None without one.
 
-    git itself would also take a folder that only looks like a repository: a clone may hold such a folder.
+    git itself would also accept a folder that only looks like a repository. A clone may hold such a folder.
     """
     place = folder.resolve()
     above = (each for each in (place, *place.parents) if os.path.lexists(each / ".git"))
@@ -80,9 +83,9 @@ def _root(folder: Path) -> Path | None:
 
 
 def _held(place: Path) -> tuple[Path, Path] | None:
-    """Return where a repository has its index, and where its commits and branches are; None if it has none.
+    """Return the folder of a repository's index, and the folder of its commits and branches, or None.
 
-    They are elsewhere for a submodule and for a second working tree: gitrepository-layout(5).
+    Both are outside .git for a submodule and for a second working tree: gitrepository-layout(5).
     """
     try:
         own = place if place.is_dir() else place.parent / _line(place).removeprefix("gitdir: ")
@@ -93,7 +96,7 @@ def _held(place: Path) -> tuple[Path, Path] | None:
 
 
 def _line(path: Path, form: re.Pattern[str] | None = None) -> str:
-    """Return the line that a file holds; raises OSError if it can't be read, or has not this form."""
+    """Return the line in a file; raises OSError if it can't be read, or does not match `form`."""
     line = os.fsdecode(files.read_file(path, _LONGEST)).rstrip("\n")
     if "\0" in line or (form and not form.fullmatch(line)):
         raise OSError(f"not a file of git: {path}")
@@ -101,13 +104,13 @@ def _line(path: Path, form: re.Pattern[str] | None = None) -> str:
 
 
 def _parts(root: Path, place: Path, held: tuple[Path, Path]) -> list[tuple[str, Path]]:
-    """Return what must be the user's own, with what to call each."""
+    """Return the parts of a repository that only the user may write, each with its name in messages."""
     elsewhere = {str(part): part for part in held if part != place}
     return [("its folder", root), ("it", place), *elsewhere.items()]
 
 
 def _environment(ours: Path, own: Path, common: Path) -> dict[str, str]:
-    """Return the environment in which git reads our repository, and the commits and index of the user."""
+    """Return git's environment: our repository with the user's commits and the user's index."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         **_ENVIRONMENT,
@@ -119,7 +122,7 @@ def _environment(ours: Path, own: Path, common: Path) -> dict[str, str]:
 
 
 def _make(ours: Path, own: Path, common: Path, environment: dict[str, str], *, bare: bool) -> None:
-    """Make our repository in an empty folder; raises OSError if the user's can't be read."""
+    """Make our repository in an empty folder; raises OSError if the user's repository can't be read."""
     for part in (own / "index", common / "config", common / "packed-refs"):
         if part.exists() and not part.is_file():
             raise OSError(f"git would wait for a writer: {part}")

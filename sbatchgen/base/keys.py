@@ -1,4 +1,4 @@
-"""A key of a job or a profile: a field with its help, from which flags, schemas and pages are made."""
+"""Keys of jobs and profiles: fields with their help, from which flags, schemas and pages are made."""
 
 import types
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, make_dataclass
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
-    """Return a field with its help, a line; `make` makes a default that can't be shared.
+    """Return a field with its help, which is one line; `make` makes a default that can't be shared.
 
-    A key that is also a flag has more: its `group` in the help, `common` if the short help shows it, its
-    `metavar`, its `flag` if that has another name, and `values`: the kind of names that a profile has for it,
-    see `completion.names_of`. `key`: YAML has another name than Python. `extended`: a list to which `KEY+`
-    adds.
+    `more` describes the key. A key that is also a flag has a `group` in the help, `common` if the short help
+    shows the flag, a `metavar`, and a `flag` if the flag has another name. `values` is the kind of names that
+    a profile lists for the key (see `completion.names_of`). `key` is the name in YAML if it differs from the
+    name in Python. `extended` marks a list to which `KEY+` adds.
     """
     metadata = {"help": help_text, **more}
     if make:
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
     @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
     def record(kind: _Kind) -> _Kind:
-        """Make a class a dataclass whose values are named, and which has no comparison of its own."""
+        """Make a class a dataclass with keyword arguments and without a comparison by value."""
 
     @dataclass_transform(
         kw_only_default=True, eq_default=False, frozen_default=True, field_specifiers=(field,)
     )
     def frozen_record(kind: _Kind) -> _Kind:
-        """Make a class a record whose values do not change, which only mypy checks."""
+        """Make a class a record whose values do not change; only mypy checks that."""
 
 else:
 
     def record(kind: Any) -> Any:
-        """Make a class a dataclass without compiling functions for it, which took 4 ms of a start."""
+        """Make a class a dataclass without compiling functions: these took 4 ms of each start."""
         made = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
         made.__init__ = _fill
         return made
@@ -53,7 +53,7 @@ else:
 
 
 def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module: str, *bases: Any) -> Any:
-    """Return a record of a module with these keys: name, type and field."""
+    """Return a new record class of a module; each key is its name, type and field."""
     space = {"__doc__": about, "__module__": module}
     return make_dataclass(name, keys, bases=bases, namespace=space, kw_only=True, eq=False, repr=False)
 
@@ -74,9 +74,9 @@ def _fill(self: Any, **values: Any) -> None:
 
 
 def keys_of(record: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a record by their names in YAML, its own fields before the fields of its bases.
+    """Return the fields of a record by their names in YAML, own fields before the fields of its bases.
 
-    Those of a base with KEYS_FIRST count as its own.
+    The fields of a base with KEYS_FIRST count as own fields.
     """
     return _keys_of(record if isinstance(record, type) else type(record))
 
@@ -97,14 +97,14 @@ def _inherited(kind: Any) -> set[str]:
 
 
 def key_of(record: Any, name: str) -> Field[Any] | None:
-    """Return the field of a key; `KEY+` is that of KEY, a list to which it adds."""
+    """Return the field of a key; `KEY+` has the field of KEY, the list to which `KEY+` adds."""
     known = keys_of(record)
     added = known.get(name[:-1]) if name.endswith("+") else None
     return added if added and added.metadata.get("extended") else known.get(name)
 
 
 def without_none(kind: Any) -> Any:
-    """Return the type of an optional value; any other type as it is."""
+    """Return the type of an optional value without None; return any other type unchanged."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
     return next(member for member in get_args(kind) if member is not type(None))

@@ -1,7 +1,7 @@
 """Quoting: a word of bash, a path that bash expands, an #SBATCH line, or text for a terminal.
 
-bash's quoting is wrong in a directive: to sbatch a backslash is an escape even between single quotes (Slurm's
-src/sbatch/opt.c).
+A directive needs another quoting than bash, because sbatch reads a backslash as an escape even between single
+quotes (Slurm's src/sbatch/opt.c).
 """
 
 import functools
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 
 from sbatchgen.base.units import VARIABLE
 
-WIDTH = 110  # of a line of words in a script, where a single one is not longer
+WIDTH = 110  # columns of a line of words in a script; a longer word has a line of its own
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SPECIAL = re.compile(r'[\\"`$]')
-_EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable of a path, or what is special
+_EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable, or a special character
 
 
 def is_plain(text: str) -> bool:
-    """Return whether the text is one word of a shell without quotes."""
+    """Return whether a shell reads the text as one word without quotes."""
     return _PLAIN.fullmatch(text) is not None
 
 
 def word(text: str) -> str:
-    """Return one word of bash that holds exactly this text; control characters are escaped."""
+    """Return the text quoted as one word of bash; control characters are escaped."""
     if is_plain(text):
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
@@ -32,12 +32,12 @@ def word(text: str) -> str:
 
 
 def words(texts: tuple[str, ...]) -> str:
-    """Return several words of bash."""
+    """Return several texts quoted as words of bash, with blanks between them."""
     return " ".join(word(text) for text in texts)
 
 
 def packed(words: Iterable[str]) -> Sequence[str]:
-    """Return words on as few lines as possible, none longer than WIDTH unless it is a single word."""
+    """Return words on as few lines as possible; only a line with a single word is longer than WIDTH."""
     lines: list[str] = []
     for text in words:
         if lines and len(lines[-1]) + len(text) < WIDTH:
@@ -48,27 +48,26 @@ def packed(words: Iterable[str]) -> Sequence[str]:
 
 
 def inside_quotes(text: str) -> str:
-    """Return the text as part of a word in double quotes."""
+    """Return the text escaped for the inside of double quotes."""
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
-    """Return one word of bash in which only ${NAME} is expanded."""
+    """Return a path as one word of bash, which expands only ${NAME} in it."""
     return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
 
 
 def value(text: str) -> str:
-    """Return the value of a variable as a word of bash, in which only ${NAME} is expanded."""
+    """Return the value of a variable as one word of bash, which expands only ${NAME} in it."""
     return path(text) if VARIABLE.search(text) else word(text)
 
 
 def directive(option: str, value: str) -> str:
-    """Return `--option=value` as sbatch reads it back, in every release from 20.11 on.
+    """Return `--option=value` quoted so that sbatch of every release from 20.11 on reads this value.
 
-    `--option` without a value.
-
-    Raises ValueError for a control character: a line break would start a line of its own.
+    An empty value gives `--option`. Raises ValueError for a control character, because a line break would
+    start a new line of the script.
     """
     if not value:
         return f"--{option}"
@@ -88,41 +87,41 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of another user, such as a file's name, as people read it within a line.
+    """Return a text of another user, such as a file's name, for people, as a part of one line.
 
-    Line breaks, tabs and other control characters are escaped, so that no text looks like lines of ours.
+    Line breaks, tabs and other control characters are escaped, so that no text imitates lines of sbatchgen.
     """
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-# What may be below a fix, each in a line of its own: a fact, another way, and code to copy.
+# The prefixes of lines below a fix: a further fact, another fix, and code to copy.
 ALSO, OR, CODE = "\n  also: ", "\n  or: ", "\n  | "
 BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")
 
 
 def fix_lines(fix: str, *, indent: int) -> list[str]:
-    """Return a fix as it is printed, with the lines below it: of line breaks only ours begin a new line."""
+    """Return the printed lines of a fix; a line break starts a new line only before a known prefix."""
     lines = [one_line(line) for line in BELOW.split(f"fix: {fix}")] if fix else []
     return [" " * indent + line for line in lines]
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 GPU, 2 GPUs, 3 processes."""
+    """Return a number with its noun, such as 1 GPU, 2 GPUs, 3 processes."""
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def listed(words: Sequence[str]) -> str:
-    """Return a, b and c."""
+    """Return words as an enumeration such as "a, b and c"."""
     return " and ".join([*filter(None, [", ".join(words[:-1])]), *words[-1:]])
 
 
 def first_names(names: Sequence[str], count: int) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others, such as "a, b and 3 more"."""
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
 def numbers_as_text(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as text, as in 0-9,12."""
+    """Return ascending numbers as ranges, such as 0-9,12."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The kind of a file that a command does not take, and the command that takes it."""
+"""The kind of a file that a command does not accept, and the command that accepts the file."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.files import read_start
 from sbatchgen.base.quoting import word
 
-HEAD = 1 << 16  # bytes that are read
+HEAD = 1 << 16  # bytes that are read of a file
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _OF_PROFILE = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
 _OF_JOB = re.compile(rb"^mode:", re.MULTILINE)
@@ -22,8 +22,8 @@ _NOUNS = {
     "run": "a run folder",
     "special": "a pipe or a device",
 }
-# What a command is for, and what to type instead for what a file is: {verb} is the command, {file} the file,
-# {mode} the mode that was typed with the file.
+# The command to type instead, by the kind of the file. {verb} is the typed command, {file} the file, {mode}
+# the mode that was typed with the file.
 _ANY = {
     "program": "sbatchgen review single --trainer {file}",
     "script": "sbatchgen lint {file}",
@@ -44,13 +44,15 @@ _INSTEAD = {
         "folder": "name a profile's file in it",
     },
 }
-_OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")  # nearly the same
+# adopt shows nearly the same facts as these commands.
+_OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
 
 
 def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
-    """Return what is wrong with a file or folder for a command; None if nothing is, or it does not exist.
+    """Return the problem of a file or folder of the wrong kind; None if the kind is right or not known.
 
-    `wanted` is what the command is for: "job", "script" or "profile"; `mode` was typed beside the file.
+    `wanted` is the kind of file that the command accepts: "job", "script" or "profile". `verb` is the name of
+    the command. `mode` was typed with the file.
     """
     kind = _kind(Path(name))
     if kind in ("", wanted) or (
@@ -79,7 +81,7 @@ def _kind(path: Path) -> str:
 
 
 def kind_of(path: Path, data: bytes) -> str:
-    """Return what a file is, by its name and its content; "" if that is not clear."""
+    """Return the kind of a file, by its name and its content; "" if the kind is not clear."""
     if path.suffix in (".yaml", ".yml"):
         known = "profile" if _OF_PROFILE.search(data) else "job" if _OF_JOB.search(data) else "yaml"
         return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known

@@ -1,1 +1,1 @@
-"""This machine: where its programs are found and started, and temporary folders made."""
+"""This machine: its programs and how they start, temporary folders, mounts, and who can write a file."""

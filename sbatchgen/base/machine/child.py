@@ -1,4 +1,4 @@
-"""Programs and Pythons that the command starts: nothing else in sbatchgen starts any."""
+"""Child processes: all programs and Pythons that the command starts are started here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbatchgen.base.machine.search_path import cleaned, find
 
 Child = subprocess.Popen[bytes]
 Completed = subprocess.CompletedProcess[bytes]
-LateError = subprocess.TimeoutExpired  # a program has not ended in time, and was killed
+LateError = subprocess.TimeoutExpired  # the program did not end in time, and was killed
 PIPE = subprocess.PIPE
 
 
@@ -28,10 +28,12 @@ def run(
     keep_open: Sequence[int] = (),
     for_job: bool = False,
 ) -> Completed:
-    """Run a program to its end in this environment, and return what it printed. It reads `data`, or nothing.
+    """Run a program to its end in this environment, and return its output. The program reads `data`.
 
-    What it starts itself is searched for as it is, unless a job gets the environment: then PATH stays.
-    Raises OSError: it can't be started; LateError: it did not end in time.
+    The program gets a PATH without folders that everybody can write. With `for_job` the environment is for
+    a job and stays unchanged.
+
+    Raises OSError if the program can't be started, and LateError if it did not end in time.
     """
     return subprocess.run(
         words,
@@ -48,7 +50,7 @@ def run(
 
 
 def run_here(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program of the user's on this terminal; return its exit status, below 0 for a signal."""
+    """Run a program of the user on this terminal; return its exit status, which is below 0 for a signal."""
     path = _found(words[0], environment)
     return subprocess.run(words, executable=path, env=environment, check=False).returncode
 
@@ -63,9 +65,9 @@ def begin(
     keep_open: Sequence[int] = (),
     is_job: bool = False,
 ) -> Child:
-    """Start a program, and return at once; without a stream of its own it has this process's.
+    """Start a program, and return at once. The program inherits the streams that are not named.
 
-    A job has a session of its own, no input, one stream for all that it prints, and PATH as it is.
+    A job gets a new session, no input, one stream for its output and its errors, and an unchanged PATH.
     """
     return subprocess.Popen(
         words,
@@ -80,23 +82,24 @@ def begin(
 
 
 def python(*words: str) -> list[str]:
-    """Return the words that start this Python for our own files.
+    """Return the words that start this Python for files of sbatchgen.
 
-    It imports nothing of the current folder, of the user's packages, or by variables of the environment
-    (-I), and nothing that is installed beside it (-S).
+    That Python imports nothing from the current folder, the user's packages or variables of the environment
+    (-I), and no installed package (-S).
     """
     return [sys.executable, "-I", "-S", *words]
 
 
 def python_module(name: str, *words: str) -> list[str]:
-    """Return the words that start the function `main` of a module of sbatchgen, which needs no library."""
+    """Return the words that start `main` of a module of sbatchgen; the module must need no library."""
     place = str(Path(__file__).parents[3])
     lines = f"import sys; sys.path.append({place!r}); from {name} import main; sys.exit(main())"
     return python("-c", lines, *words)
 
 
 def _found(program: str, environment: Mapping[str, str]) -> str:
-    path = find(program, environment) or find(program, environment, os.F_OK)  # Linux says why not
+    # Of a file that is not executable, Linux reports the reason.
+    path = find(program, environment) or find(program, environment, os.F_OK)
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
     return path

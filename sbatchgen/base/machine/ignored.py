@@ -1,4 +1,4 @@
-"""Files and folders that are ignored, because others can write them and the user does not trust them."""
+"""Ignored files and folders: others can write them, and the user does not trust them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from sbatchgen.base.quoting import word
 
 TRUST = "SBATCHGEN_TRUST"
 
-# Of the process, by what others can write: several parts of a command search, and each is reported once.
+# The problems of this process, by the path that others can write. Several parts of a command search for
+# files, and each path is reported once.
 _left_out: dict[Path, Problem] = {}
-_reported: set[Path] = set()  # programs of PATH, which a command may look for again and again
+_reported: set[Path] = set()  # programs of PATH, for which a command may search again and again
 
 
 def left_out() -> list[Problem]:
-    """Return the files and folders ignored since the last call, because others can write them."""
+    """Return the problems of files and folders that were ignored since the last call."""
     problems = [*_left_out.values()]
     _left_out.clear()
     return problems
 
 
 def leave_out(place: Path, problem: Problem) -> None:
-    """Have what others can write reported, with the first problem of the place."""
+    """Note that a place was ignored, with the problem to report; only its first problem counts."""
     _left_out.setdefault(place, problem)
 
 
 def leave_out_program(program: Path, problem: Problem) -> None:
-    """Have a program reported that was ignored, once in this process."""
+    """Note that a program was ignored, with the problem to report once in this process."""
     if program not in _reported:
         _reported.add(program)
         _left_out[program] = problem
@@ -45,10 +46,10 @@ def refused(
     here: Path,
     start: Path | None = None,
 ) -> tuple[Path, Problem] | None:
-    """Return what others can write of a file's parts, and why the file may not be used; None if it may.
+    """Return the part of a file that others can write, and why the file is ignored; None if it may be used.
 
-    The user trusts the folder `trust` or not; relative paths are relative to the folder `here`. With `start`
-    the parts are judged below that folder alone.
+    The file may be used if the user trusts the folder `trust`. Relative paths refer to the folder `here`.
+    With `start` only the parts below that folder are judged.
     """
     from sbatchgen.base.machine.trust import doubt  # most people have no files of their own
 
@@ -67,7 +68,7 @@ def refused(
 
 
 def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
-    """Return whether SBATCHGEN_TRUST names this very folder, not one above it.
+    """Return whether SBATCHGEN_TRUST names this very folder, not a folder above it.
 
     `here` is the current folder.
     """
@@ -77,16 +78,17 @@ def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None =
 
 
 def _is_trusted_by_settings(part: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether the user has trusted a folder, with `sbatchgen trust`, that holds a file or folder."""
+    """Return whether a folder that the user trusts by `sbatchgen trust` holds a file or folder."""
     from sbatchgen.base.machine.trusted import covers, trusted
 
     return covers(trusted(environment), part)
 
 
 def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | None = None) -> str:
-    """Return the fix that trusts a folder, beside those that are trusted.
+    """Return the fix that adds a folder to the trusted folders.
 
-    `place` is what others can write: what everybody can write, `sbatchgen trust` does not cover.
+    `place` is the path that others can write. `sbatchgen trust` does not cover a path that everybody can
+    write, so the fix for such a path is SBATCHGEN_TRUST.
     """
     if place and not place.stat().st_mode & stat.S_IWOTH:
         return f"to trust it: sbatchgen trust {word(str(folder.absolute()))}"

@@ -1,4 +1,4 @@
-"""The mounts of this machine: what lies below a folder, and under which names a folder is seen.
+"""The mounts of this machine: the mounts below a folder, and the names under which a folder is seen.
 
 Source: proc_pid_mountinfo(5).
 """
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 
 class Mount(NamedTuple):
-    """A mount."""
+    """A line of mountinfo."""
 
     number: int
-    parent: int  # the number of the mount that it lies on
-    device: str  # of its file system
-    root: str  # the folder of the file system that it shows
-    place: str  # where
+    parent: int  # the number of the mount below
+    device: str  # the device of the file system
+    root: str  # the folder of the file system that the mount shows
+    place: str  # the mount point
 
 
 def mounts() -> tuple[Mount, ...]:
@@ -37,13 +37,13 @@ def _plain(text: str) -> str:
 
 
 def below(number: int, known: tuple[Mount, ...]) -> list[str]:
-    """Return where mounts lie on the mount of an open folder, below the folder."""
+    """Return the mount points below an open folder, on the folder's own mount."""
     mine, path = _mount_of(number), _path_of(number).rstrip("/")
     return sorted({each.place for each in known if each.parent == mine and each.place.startswith(f"{path}/")})
 
 
 def within(outer: int, inner: int, known: tuple[Mount, ...]) -> str | None:
-    """Return the path of an open folder in another one, whatever their names; None if it is outside."""
+    """Return the path of the open folder `inner` in `outer`, by their file system; None if outside."""
     (device, path), (other, place) = (_in_file_system(number, known) for number in (outer, inner))
     if device != other or not device or not f"{place}/".startswith(f"{path.rstrip('/')}/"):
         return None
@@ -58,7 +58,7 @@ def above(path: str) -> Iterator[str]:
 
 
 def _in_file_system(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
-    """Return the device of an open folder and its path there; "" where no mount is known."""
+    """Return the device of an open folder, and its path in that file system; "" for an unknown mount."""
     mine, path = _mount_of(number), _path_of(number)
     for each in known:
         if each.number == mine:
@@ -67,7 +67,7 @@ def _in_file_system(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
 
 
 def _mount_of(number: int) -> int:
-    """Return the number of the mount on which an open folder lies."""
+    """Return the number of the mount that holds an open folder."""
     lines = Path(f"/proc/self/fdinfo/{number}").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 

@@ -1,4 +1,4 @@
-"""How the Python that runs sbatchgen gets a package."""
+"""The command that installs a package for the Python that runs sbatchgen."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from sbatchgen.base.quoting import word
 
 
 def to_install(package: str) -> str:
-    """Return what installs a package, and who has to type that where all users share one installation."""
+    """Return the command that installs a package; in a shared installation also who must type it."""
     command = f"{word(sys.executable)} -m pip install {word(package)}"
     if os.access(sysconfig.get_path("purelib"), os.W_OK):
         return command

@@ -1,8 +1,8 @@
-"""The programs of PATH that the command may start. Nothing else in sbatchgen looks for any.
+"""The programs of PATH that the command may start. Only this module searches for programs.
 
-The PATH of a user is trusted as their shell trusts it: they, or their site, have named its folders. Left out
-are an entry that is another folder wherever the user is ("." or an empty one), and a folder in which
-everybody can put or replace a program.
+The folders of a user's PATH are trusted, because the user or the site has named them. Two kinds of entries
+are ignored: an entry that depends on the current folder (such as "." or an empty entry), and a folder in
+which everybody can add or replace a program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sbatchgen.base.machine.ignored import how_to_trust, is_trusted, leave_out_p
 from sbatchgen.base.machine.trust import open_to_all
 from sbatchgen.base.quoting import word
 
-# By which Linux loads libraries into every program; see ld.so(8)
+# Linux loads libraries by these variables into every program; see ld.so(8)
 _LIBRARIES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 
 
 def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> str:
-    """Return the path of a program as it is started, or ""; one that is left out is reported.
+    """Return the path by which a program is started, or ""; an ignored program is reported.
 
-    With the mode os.F_OK it need not be executable.
+    With the mode os.F_OK the program need not be executable.
     """
     if "/" in program:
         return program if _is_program(program, mode) else ""
@@ -43,17 +43,17 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
 
 
 def trusted(environment: Mapping[str, str]) -> str:
-    """Return PATH without the folders that are left out, for programs that start others."""
+    """Return PATH without the ignored folders, for programs that start other programs."""
     folders = dict.fromkeys(_entries(environment))
     kept = (folder for folder in folders if _doubt(folder, folder, environment) is None)
     return ":".join(kept) or os.defpath  # an empty PATH would be the current folder
 
 
 def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a program that starts others: with that PATH, and no library of this folder.
+    """Return an environment without ignored folders in PATH and without relative folders of libraries.
 
-    In LD_LIBRARY_PATH too an entry that is empty or does not begin with / is another folder wherever the
-    user is. Linux loads a library from there before the system's. Source: ld.so(8).
+    An entry of LD_LIBRARY_PATH that is empty or does not begin with / depends on the current folder. Linux
+    loads libraries from such an entry before the system's libraries. Source: ld.so(8).
     """
     kept = {**environment}
     if "PATH" in kept:
@@ -67,25 +67,25 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has_one_place(entry: str, name: str) -> bool:
-    """Return whether an entry means the same wherever the user is.
+    """Return whether an entry of a variable means the same in every current folder.
 
-    In LD_PRELOAD a name alone is searched for.
+    In LD_PRELOAD Linux searches the system's folders for a name without a slash.
     """
     is_searched = name != "LD_LIBRARY_PATH" and "/" not in entry
     return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched and bool(entry))
 
 
 def in_shell(program: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program as a shell with this environment finds it, or "".
+    """Return the path of the program that a shell with this environment would start, or "".
 
-    That is a fact about a job, which gets the same PATH: what is found is never started here.
+    The path is a fact about a job that gets this PATH. The program is never started here.
     """
     return shutil.which(program, path=environment.get("PATH", os.defpath)) or ""
 
 
 @contextlib.contextmanager
 def libraries() -> Iterator[None]:
-    """Let libraries start only programs that `find` would find: they search os.environ's PATH themselves."""
+    """Let libraries, which search the PATH of os.environ, start only programs that `find` would find."""
     before = os.environ.get("PATH")
     os.environ["PATH"] = trusted(os.environ)
     try:
@@ -102,13 +102,13 @@ def _entries(environment: Mapping[str, str]) -> list[str]:
 
 
 def _doubt(folder: str, path: str, environment: Mapping[str, str]) -> Problem | None:
-    """Return why a program, or all of them, in a folder of PATH is left out."""
+    """Return why a program in a folder of PATH, or the whole folder, is ignored; None if it may be used."""
     if not folder.startswith("/"):
         entry = f"the entry '{folder}'" if folder else "an empty entry"
         what = f"ignored {path}: PATH has {entry}, which is another folder wherever you are"
         kept = ":".join(each for each in _entries(environment) if each.startswith("/"))
         return Problem(what, str(Path(path).absolute()), f"export PATH={word(kept)}")
-    # Who can write there decides anyway what this command does.
+    # Users who can write that folder can also change this command.
     if folder == f"{sys.prefix}/bin" or is_trusted(Path(folder), environment):
         return None
     reason = open_to_all(Path(path))
@@ -119,4 +119,4 @@ def _doubt(folder: str, path: str, environment: Mapping[str, str]) -> Problem | 
 
 
 def _is_program(path: str, mode: int) -> bool:
-    return isfile(path) and os.access(path, mode)  # noqa: PTH113 - also in a folder that this user can't see
+    return isfile(path) and os.access(path, mode)  # noqa: PTH113 - Path raises in a folder that this user can't read

@@ -1,9 +1,9 @@
-"""Temporary folders: all of them are made here, and what a killed process has left is removed here.
+"""Temporary folders: all are made here, and the leftovers of killed processes are removed here.
 
-A folder has the mode 0700, and a file that the process holds locked. A folder without that lock was left
-by a process that was killed; the next one that makes a folder beside it removes it. Its name has the
-number of this start of the machine, because another machine that shares the disk may not see the lock:
-one with another number must also be a week old, longer than any command runs.
+A folder has the mode 0700, and a file whose lock the process holds. A folder without a held lock is a
+leftover of a killed process. The next process that makes a folder in the same place removes the leftover.
+The name of a folder has the id of this boot of the machine, because another machine that shares the disk may
+not see the lock. A leftover with another boot id must also be a week old, longer than any command runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine.trust import doubt
 
-_MEMORY = "/dev/shm"  # noqa: S108 - a new folder there is this user's alone
+_MEMORY = "/dev/shm"  # noqa: S108 - only this user can enter a new folder there
 _LOCK = ".sbatchgen-lock"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -36,14 +36,15 @@ _held: dict[Path, int] = {}
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool = False) -> Iterator[Path]:
-    """Make a temporary folder that no one else can enter, change or replace; it is removed at the end.
+    """Make a temporary folder that no other user can enter, change or replace; remove it at the end.
 
-    `prefix` is the start of its name, "sbatchgen-..." or ".sbatchgen-...". With `within` it is in that
-    folder; who can write there can't enter the new one, but rename it. It holds the file of its lock.
+    `prefix` is the start of the name, "sbatchgen-..." or ".sbatchgen-...". With `within` the folder is made
+    in that folder: users who can write there can rename the new folder, but not enter it. The new folder
+    holds the file of its lock.
 
     Raises:
-        DocumentError: There is no place for one.
-        OSError: It can't be made in `within`.
+        DocumentError: No place allows a folder.
+        OSError: The folder can't be made in `within`.
     """
     folder, number, lock = _made(prefix, within) if within else _made_somewhere(prefix, in_memory=in_memory)
     _held[folder] = lock
@@ -57,7 +58,7 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
 
 
 def lock_of(folder: Path) -> int:
-    """Return the descriptor of a folder's lock: a program that inherits it keeps the folder while it runs."""
+    """Return the descriptor of a folder's lock; a program that inherits it keeps the folder."""
     return _held[folder]
 
 
@@ -66,7 +67,7 @@ def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
     for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
         try:
             at = Path(place or tempfile.gettempdir())
-            # Judged before: others would rename even an empty folder, which then stays.
+            # The place is judged first: if others rename even an empty folder, the folder stays.
             if (reason := doubt(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
                 problems.append(f"a folder in {at} {reason.why}")
                 continue
@@ -85,9 +86,9 @@ def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
 
 
 def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
-    """Make a folder, and remove what killed processes have left beside it; raises OSError.
+    """Make a folder, and remove leftovers of killed processes in the same place; raises OSError.
 
-    Returns its path, its descriptor, and that of its lock, which is held.
+    Returns the folder's path and descriptor, and the descriptor of its lock, which is held.
     """
     _remove_leftovers(place)
     for _ in range(_TRIES):
@@ -95,7 +96,7 @@ def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
         with (
             contextlib.ExitStack() as opened,
             contextlib.suppress(FileNotFoundError),
-        ):  # it was taken for a leftover
+        ):  # another process removed the new folder as a leftover
             number = os.open(folder, _FOLDER)
             opened.callback(os.close, number)
             lock = os.open(
@@ -109,8 +110,8 @@ def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
 
 
 def _is_locked(lock: int) -> bool | None:
-    """Lock a file; False if another process has it, None on a file system without locks."""
-    import fcntl  # a browser has none
+    """Lock a file; return False if another process holds it, None on a file system without locks."""
+    import fcntl  # late, because a browser lacks the module
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +124,7 @@ def _is_locked(lock: int) -> bool | None:
 
 @functools.cache
 def _boot() -> str:
-    """Return the number of this start of the machine; "0" if it is not known."""
+    """Return the start of the id of this boot; "0" if it is not known."""
     try:
         return _BOOT.read_text(encoding="ascii")[:8]
     except (OSError, ValueError):
@@ -131,7 +132,7 @@ def _boot() -> str:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Remove the folders of processes that were killed."""
+    """Remove the folders that killed processes left in a place."""
     with contextlib.suppress(OSError):
         for name in filter(None, map(_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
             with contextlib.suppress(OSError):
@@ -139,10 +140,10 @@ def _remove_leftovers(place: Path) -> None:
 
 
 def _remove_leftover(folder: Path, *, least_s: float) -> None:
-    """Remove a folder if it is this user's own, is so old, and no process holds its lock.
+    """Remove a folder if it is this user's, is older than `least_s`, and no process holds its lock.
 
-    No one else can put the file of the lock into a folder of the mode 0700, so no other folder of the user's,
-    renamed by a member of a group, is taken for one.
+    No other user can put the file of the lock into a folder with the mode 0700. So another folder of this
+    user, renamed by a member of a group, is not mistaken for a leftover.
     """
     number = os.open(folder, _FOLDER)
     try:
@@ -153,7 +154,7 @@ def _remove_leftover(folder: Path, *, least_s: float) -> None:
         try:
             lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=number)
         except FileNotFoundError:
-            folder.rmdir()  # the process was killed before it could do more; else this fails
+            folder.rmdir()  # the process was killed before it made the lock; a folder with files stays
             return
         try:
             is_ours = stat.S_ISREG(os.fstat(lock).st_mode) and os.fstat(lock).st_uid == files.user_id()
@@ -166,7 +167,7 @@ def _remove_leftover(folder: Path, *, least_s: float) -> None:
 
 
 def _remove(folder: Path, number: int) -> None:
-    """Remove a folder with all that is in it, the lock last; what can't be removed stays."""
+    """Remove a folder and its contents, the lock last; a file that can't be removed stays."""
     with contextlib.suppress(OSError):
         _empty(number)
         if os.listdir(number) == [_LOCK]:
@@ -175,9 +176,9 @@ def _remove(folder: Path, number: int) -> None:
 
 
 def _empty(number: int) -> None:
-    """Remove what is in a folder, without following a link, also where a program has closed folders.
+    """Remove the contents of a folder without following links, even folders with the mode 000.
 
-    What a folder in it holds is moved up first: a program may have made folders in folders without end.
+    The contents of an inner folder are moved up first, because a program may have nested many folders.
     """
     names = {*os.listdir(number)} - {_LOCK}
     while names:
@@ -188,26 +189,26 @@ def _empty(number: int) -> None:
                     os.rmdir(name, dir_fd=number)
                 else:
                     os.unlink(name, dir_fd=number)
-        names = {*os.listdir(number)} - {_LOCK} - names  # those stay that can't be removed
+        names = {*os.listdir(number)} - {_LOCK} - names  # entries that can't be removed stay
 
 
 def _move_up(name: str, number: int) -> None:
-    """Move the folders in a folder into the folder that it is in, and remove its files."""
+    """Remove the files of an inner folder, and move its folders into the open folder `number`."""
     inner = _opened(name, number)
     try:
-        for each in os.listdir(inner):  # noqa: PTH208 - of a descriptor
+        for each in os.listdir(inner):  # noqa: PTH208 - Path takes no descriptor
             with contextlib.suppress(OSError):
                 if not stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
                     os.unlink(each, dir_fd=inner)
                     continue
-                os.close(_opened(each, inner))  # a folder that is closed to all can't be moved
+                os.close(_opened(each, inner))  # makes a folder with the mode 000 movable
                 os.rename(each, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
     finally:
         os.close(inner)
 
 
 def _opened(name: str, number: int) -> int:
-    """Return a descriptor of a folder in an open folder; the user may do everything in it afterwards."""
+    """Open a folder in an open folder, with all permissions for the user; return its descriptor."""
     place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
     try:
         Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)

@@ -1,4 +1,4 @@
-"""Who can write a file, and so decide what runs as this user (like git's safe.directory)."""
+"""Trust in files: a user who can write a file decides what runs as this user (like git's safe.directory)."""
 
 import functools
 import itertools
@@ -11,40 +11,40 @@ from typing import NamedTuple
 from sbatchgen.base.files import OTHERS_WRITE, user_id
 from sbatchgen.base.quoting import word
 
-_MOST_LINKS = 40  # that Linux follows on the way to a file
-_Judge = Callable[..., str]  # of what is at a place, says who else decides about it
+_MOST_LINKS = 40  # links that Linux follows on the way to a file
+_Judge = Callable[..., str]  # returns who else can change or replace a part of a path, or ""
 
 
 class Doubt(NamedTuple):
-    """Who else can change a file or folder."""
+    """The fact that others can change or replace a file or folder."""
 
-    place: Path  # what they can change: the thing itself, a folder above it, or what a link leads to
-    why: str  # who can, as the rest of a sentence about the thing
-    fix: str = ""  # what keeps them out, or ""
+    place: Path  # the path that others can change: the file, a folder above the file, or a link's target
+    why: str  # who can change the path, as the rest of a sentence about the file
+    fix: str = ""  # the command that prevents such changes, or ""
 
 
 def doubt(path: Path, start: Path | None = None) -> Doubt | None:
-    """Say who else can change a thing, or put another in its place; None if only the user and root can.
+    """Return who else can change or replace a file or folder; None if only the user and root can.
 
-    Each part of the path is judged, from / or below the folder `start`, and each link is followed. Only who
-    can write a folder can replace what is in it, so the answer holds until the path is opened, and for what
-    does not exist yet.
+    Each part of the path is judged, from / or from below the folder `start`, and each link is followed.
+    Replacing a file needs the right to write its folder. So the answer holds until the path is opened, and
+    also for a file that does not exist yet.
     """
     return _doubt(path, start, _others)
 
 
 def open_to_all(path: Path) -> Doubt | None:
-    """Say how everybody can change a program of PATH, or put another in its place; None if they can't.
+    """Return how everybody can change or replace a program of PATH; None if not everybody can.
 
-    Owners and groups are believed: a user or their site has named the folder, which may be that of the staff
-    who install software. In a folder like /tmp only what is the user's or root's is believed, because
-    everybody could have made the rest.
+    Owners and groups are trusted, because the user or the site has named the folder, which may belong to the
+    staff who install software. In a folder such as /tmp only programs of the user and of root are trusted,
+    because everybody could have made the other programs.
     """
     return _doubt(path, None, _everybody)
 
 
 def link_of_another(path: Path) -> Path | None:
-    """Return the first link on the way to a thing that another user has made; None without any."""
+    """Return the first link on a path that another user has made; None without such a link."""
     reason = _doubt(path, None, _link_of_another)
     return reason.place if reason and reason.place.is_symlink() else None
 
@@ -53,7 +53,7 @@ def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
     whole = path.absolute()
     todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
     here, links, is_link = Path(os.path.realpath(start or "/")), 0, False
-    in_sticky = 0  # who can write the folder that holds the next part, if it has the sticky bit
+    in_sticky = 0  # the write bits of the folder that holds the next part, if it has the sticky bit
     while todo:
         name = todo.pop()
         folder, here = here, here.parent if name == ".." else here / name
@@ -71,7 +71,7 @@ def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MOST_LINKS:
-                return None  # no one can open it
+                return None  # no user can open the path
             is_link = is_link or is_last
             todo += reversed(here.readlink().parts or (".",))
             here = folder
@@ -81,7 +81,7 @@ def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
 
 
 def make_own(folder: Path) -> bool:
-    """Make a folder for caches, as the XDG standard has it; return whether only this user can change it."""
+    """Make a private folder as the XDG standard asks; return whether only this user can change the folder."""
     try:
         missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
         for each in reversed([*missing]):
@@ -92,9 +92,9 @@ def make_own(folder: Path) -> bool:
 
 
 def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:
-    """Say who else decides what is at a place, as the rest of a sentence: in a sticky folder, its owner."""
+    """Return who else can change or replace a path, as the rest of a sentence, or ""."""
     mine = status.st_uid in (0, user_id())
-    # A container may have no number for root: then what is above has the owner of /.
+    # A container may have no number for root: then the folders above belong to the owner of /.
     is_above = not (is_last or in_sticky)
     if not mine and not (is_above and status.st_uid == Path("/").lstat().st_uid):
         return f"belongs to another user ({user_name(status.st_uid)})"
@@ -109,7 +109,7 @@ def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: in
 
 
 def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
-    """Say how everybody decides what is at a place, as the rest of a sentence."""
+    """Return how everybody can change or replace a path, as the rest of a sentence, or ""."""
     if in_sticky & stat.S_IWOTH and status.st_uid not in (0, user_id()):
         return f"belongs to another user ({user_name(status.st_uid)}), in a folder that everybody can write"
     if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
@@ -118,13 +118,13 @@ def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky:
 
 
 def _link_of_another(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
-    """Say whether a place is a link of another user, as the rest of a sentence."""
+    """Return that a path is a link of another user, as the rest of a sentence, or ""."""
     is_theirs = stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, user_id())
     return "is a link that another user has made" if is_theirs else ""
 
 
 def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> str:
-    """Return what keeps others out, unless it has another owner, or is for all, like /tmp."""
+    """Return the command that prevents others from writing; "" for shared folders such as /tmp."""
     if status.st_mode & stat.S_ISVTX or not status.st_mode & OTHERS_WRITE:
         return ""
     if status.st_uid == user_id():
@@ -134,7 +134,7 @@ def _fix(place: Path, status: os.stat_result, *, is_last: bool, whose: str) -> s
 
 @functools.cache
 def is_private(group: int) -> bool:
-    """Return whether a group has one member, the user or root, as most systems make one for each user."""
+    """Return whether the user or root is the only member of a group. Most systems have such user groups."""
     import grp
     import pwd
 
@@ -148,15 +148,15 @@ def is_private(group: int) -> bool:
 
 
 def _has_acl(path: Path) -> bool:
-    """Return whether there is an access list; the group's bits are then the most that it may allow."""
+    """Return whether a path has an access list (ACL), whose rights the group bits then limit."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):  # not on Linux, or a file system without them
+    except (AttributeError, OSError):  # another system, or a file system without access lists
         return False
 
 
 def user_name(number: int) -> str:
-    """Return the name of a user, or the number where it has no name."""
+    """Return the name of a user, or "uid N" if the number has no name."""
     import pwd
 
     try:

@@ -1,7 +1,7 @@
-"""The folders that the user trusts although others can write them: a file of the user's own settings.
+"""The list of folders that the user trusts although others can write them, in a file of the user's settings.
 
-A project's folder that a group writes is the normal place of work. Its members can put files there, which
-become part of the scripts that the user runs. `sbatchgen trust FOLDER` says once that the user wants that.
+Many people work in a project folder that their group can write. The members of the group can put files there
+that become part of the scripts that the user runs. `sbatchgen trust FOLDER` allows that for a folder.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ MAX_BYTES = 1 << 20
 
 
 def place(environment: Mapping[str, str]) -> Path | None:
-    """Return the file with the folders, in XDG_CONFIG_HOME; None without a home."""
+    """Return the file with the list, in XDG_CONFIG_HOME; None without a home folder."""
     root = files.user_folder(environment, "XDG_CONFIG_HOME", ".config")
     return Path(root, "sbatchgen", NAME) if root else None
 
 
 def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders that the user trusts; none if another user could have written the list."""
+    """Return the folders that the user trusts; no folder if another user could have written the list."""
     file = place(environment)
     if file is None or not os.path.lexists(file) or doubt(file):
         return ()
@@ -40,16 +40,16 @@ def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def covers(folders: tuple[Path, ...], part: Path) -> bool:
-    """Return whether a file or folder is one of these folders, or below one.
+    """Return whether a file or folder is one of these folders, or inside one of them.
 
-    What everybody can write is not.
+    The answer is False if everybody can write the file, or a folder between the file and the trusted folder.
     """
     real = Path(os.path.realpath(part))
     return any(real.is_relative_to(folder) and _not_for_all(folder, real) for folder in folders)
 
 
 def _not_for_all(folder: Path, part: Path) -> bool:
-    """Return whether everybody can write nothing from a file or folder up to the trusted folder."""
+    """Return whether no path from a file or folder up to the trusted folder can be written by everybody."""
     try:
         between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
         return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
@@ -58,10 +58,10 @@ def _not_for_all(folder: Path, part: Path) -> bool:
 
 
 def to_enter(folder: Path) -> Path:
-    """Return a folder as it would be entered: without links.
+    """Return the path of a folder without links, for the list.
 
-    Raises CommandLineError: there is no such folder, another user's link leads there, or everybody can write
-    the folder or replace it.
+    Raises CommandLineError if the folder does not exist, if another user's link leads there, or if everybody
+    can write or replace the folder.
     """
     real = Path(os.path.realpath(folder))
     if link := link_of_another(folder):
@@ -78,14 +78,14 @@ def to_enter(folder: Path) -> Path:
 
 
 def add(folder: Path, environment: Mapping[str, str]) -> None:
-    """Enter a folder that `to_enter` has returned; raise DocumentError if the list can't be kept."""
+    """Add a folder that `to_enter` returned to the list; raise DocumentError if the list can't be written."""
     _keep(sorted({*trusted(environment), folder}), environment)
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
-    """Remove a folder, which may be gone, and return it; raise CommandLineError if it is not in the list.
+    """Remove a folder from the list, and return it; raise CommandLineError if the list lacks the folder.
 
-    Others may have put a link in its place: the name counts too.
+    The folder need not exist. Its name also counts, because others may have put a link in its place.
     """
     known = trusted(environment)
     absolute = Path(os.path.normpath(folder.absolute()))
@@ -113,17 +113,17 @@ def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
 
 
 def writers(folder: Path) -> str:
-    """Return who else can write a folder or replace it, for people: "anna and the group vision"."""
+    """Return who else can write or replace a folder, for people, such as "anna and the group vision"."""
     above = (each for each in folder.parents if not each.stat().st_mode & stat.S_ISVTX)
     return " and ".join(dict.fromkeys(who for each in (folder, *above) for who in _writers(each)))
 
 
 def _writers(folder: Path) -> Iterator[str]:
-    """Yield who else can write a folder: its owner, its group."""
+    """Yield the owner and the group of a folder, if they are others who can write the folder."""
     import grp
 
     status = folder.stat()
-    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # see `doubt` for the owner of /
+    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # as in `_others` of trust
         yield user_name(status.st_uid)
     if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
         try:
