@@ -1,9 +1,9 @@
-"""`python3 -m training`, or `python3 .../training`, which works from any folder: see command.py."""
+"""The start of `python3 -m training`, and of `python3 .../training`, which works from any folder."""
 
 import os
 import sys
 
-# The current folder may hold a json.py: it is looked at only for the user's modules, see data/own_module.py.
+# The current folder may hold a json.py, so Python imports from there only the user's modules (own_module.py).
 if not __package__:  # started as a folder: import the package by name from the folder around it
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     import training  # noqa: F401 - from this folder alone
@@ -23,7 +23,7 @@ from training.errors import FAILED, complain
 from training.processes.jobscript import leave_status
 
 OLDEST = (3, 10)
-if sys.version_info < OLDEST:  # the launch programs take older ones, for trainers of their own
+if sys.version_info < OLDEST:  # the launch programs accept an older Python, for trainers of users
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
         here, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
         what = f"the bundled trainer needs Python {needed} or newer, and this is {here}; at: {sys.executable}"
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk
             stream.flush()
-    # Not sys.exit: at interpreter exit, threads of a process group may abort, or wait for ended processes.
+    # sys.exit would let threads of a process group abort, or wait for processes that have ended.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The command line `python3 -m training`: starts the run, and turns errors into an exit status."""
+"""The command `python3 -m training`: starts the run, and turns errors into an exit status."""
 
 import dataclasses
 import json
@@ -19,13 +19,13 @@ from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
 
-RANK, SIZE = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")  # of torchrun, and of srun
+RANK, SIZE = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")  # torchrun's name, and srun's name
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line `argv`. torch is imported late: a wrong flag is reported at once."""
-    os.umask(os.umask(0o077) | OTHERS_WRITE)  # inherited by what it starts
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # of torch; not needed here
+    """Run the command line `argv`. torch is imported late, so that a wrong flag is reported at once."""
+    os.umask(os.umask(0o077) | OTHERS_WRITE)  # child processes inherit the umask
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's; not needed here
     config: Config | None = None
     try:
         config = parse(argv)
@@ -39,9 +39,9 @@ def main(argv: list[str]) -> int:
                 processes = torch.cuda.device_count()
             return finish(spawn.run(argv, processes or 1, nodes=config.nnodes, node=config.node_rank))
         end_with_launcher(os.environ)
-        stop = Stop()  # before the slow imports: from here on signals do not kill
+        stop = Stop()  # before the slow imports: from here on signals do not kill this process
         place = detect(os.environ, config.launcher)
-        if place.launcher == "srun" and place.size > 1:  # without a launcher of ours
+        if place.launcher == "srun" and place.size > 1:  # no launcher of this package watches the ranks
             hang.watch(os.environ, itself=True)
         try:
             from training.run.engine import run
@@ -67,19 +67,22 @@ def _print_look(config: Config) -> int:
 
 
 def _fail(config: Config | None, error: BaseException) -> int:
-    """Print and record an error, unless another job has the folder; the exit status. Others are bugs."""
+    """Print and record an error, and return the exit status. Errors of other types are bugs.
+
+    The error is not recorded in a run folder that belongs to another job.
+    """
     known = error if isinstance(error, (UserError, NotFiniteError)) else None
     text, size, status = one_line(error), _number(*SIZE), known.status if known else FAILED
     if known and known.shared:
         if _number(*RANK):
-            return status  # rank 0 prints it
+            return status  # rank 0 prints the error
     elif config and size > 1 and f" of {size} on " not in text:
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         text = f"rank {_number(*RANK)} of {size} on {host}: {text}"
     if not known:
         complain(traceback.format_exc().rstrip())
     if (known or size > 1) and (config or not _number("LOCAL_RANK", "SLURM_LOCALID")):
-        complain(f"error: {text}")  # a wrong command line once on each node
+        complain(f"error: {text}")  # each node prints a wrong command line once
     if isinstance(error, FolderError):
         return status
     if config and not (config.evaluate or config.look):
@@ -89,5 +92,5 @@ def _fail(config: Config | None, error: BaseException) -> int:
 
 
 def _number(*names: str) -> int:
-    """Return the first of these variables that is a number, else 0."""
+    """Return the value of the first of these variables that is a number, else 0."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

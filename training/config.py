@@ -1,4 +1,4 @@
-"""The configuration of a run: a frozen dataclass, read from the command line."""
+"""The configuration of a run: a frozen dataclass that is read from the command line."""
 
 import argparse
 import dataclasses
@@ -16,15 +16,16 @@ from training.processes.stop import parse_deadline
 T = TypeVar("T")
 
 DEFAULT_BATCH = 64
-# The defaults that an optimizer decides about. sgd and adamw: usual rates and decays, and no schedule;
-# --schedule step is StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta: as in pytorch/examples/mnist.
+# The settings whose defaults depend on the optimizer. sgd and adamw have usual rates and decays, and no
+# schedule; their --schedule step is StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta has the values
+# of pytorch/examples/mnist.
 DECIDED = ("lr", "weight_decay", "weight_decay_on", "schedule", "step_size", "gamma")
 BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
     "sgd": (0.01, 0.0, "all", "constant", 30, 0.1),
     "adamw": (0.001, 0.01, "matrices", "constant", 30, 0.1),
     "adadelta": (1.0, 0.0, "all", "step", 1, 0.7),
 }
-# How pytorch/vision/references/classification trains these models on 8 GPUs: its README and defaults.
+# The settings of pytorch/vision/references/classification for 8 GPUs, by its README and its defaults.
 OF_ALL: dict[str, Any] = {"dataset": "imagefolder", "batch_size": 8 * 32, "optimizer": "sgd", "momentum": 0.9}
 OF_RESNETS = OF_ALL | {"lr": 0.1, "weight_decay": 1e-4, "step_size": 30, "gamma": 0.1}
 OF_MOBILENETS = OF_ALL | {"lr": 0.045, "weight_decay": 4e-5, "step_size": 1, "gamma": 0.98}
@@ -33,8 +34,8 @@ RECIPES = {
     "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
     "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
 }
-# Settings that have an effect only with these values of another one. A data set of the user's own changes its
-# images itself. Random images take the place of those in files, with the same flags.
+# Settings that have an effect only if another setting has one of these values. A data set of the user changes
+# its images itself. Random images replace the images in files, and have the same flags.
 OF_FILES = ("dataset", ("imagefolder", "shards", "fake"))
 ONLY_WITH = {
     "step_size": ("schedule", ("step",)),
@@ -53,7 +54,7 @@ EXCLUDE = {
     "compile": ("activation_checkpointing", "dataparallel"),
     "task": ("label_smoothing", "mixup", "cutmix"),
 }
-# Values of flags, and a default that depends on other flags.
+# The values and the longer help texts of flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
 LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
 ON, PRECISIONS = "matrices: no biases or norms (default: adamw matrices, else all)", "fp32 bf16 fp16"
@@ -62,9 +63,9 @@ STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """Return a field that is also a flag, with this help, one of these words, and none below `least`."""
-    # The weights depend on a critical one: a checkpoint made with another value is refused. The default of
-    # one in DECIDED is its value in checkpoints that are older than the flag.
+    """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `least`."""
+    # The weights depend on critical settings: a checkpoint with another value is refused. The default of a
+    # setting in DECIDED is the setting's value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -74,7 +75,7 @@ _critical = functools.partial(_option, critical=True)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
+    """The settings of a run. Each field is a flag with its help: `batch_size` is --batch-size."""
 
     recipe: str = _option("", "flags of a published training; yours replace them", choices=" ".join(RECIPES))
     dataset: str = _critical("mnist", "mnist, cifar10, fake, imagefolder, shards, or PACKAGE.MODULE:FUNCTION")
@@ -166,7 +167,7 @@ def _flag(name: str) -> str:
 
 
 def parse(argv: list[str]) -> Config:
-    """Return the configuration of a command line; raises UserError for the first wrong value."""
+    """Return the configuration in a command line; raises UserError for the first wrong value."""
     parser = _Parser(
         prog="python -m training",
         usage="%(prog)s [OPTIONS]",
@@ -192,10 +193,7 @@ def parse(argv: list[str]) -> Config:
 
 
 def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that are not the default of their field.
-
-    Of the command line, --recipe and --optimizer.
-    """
+    """Return the settings of the command line, with defaults that --recipe and --optimizer decide."""
     recipe = RECIPES.get(given.get("recipe", ""), {})
     has_step = bool({"step_size", "gamma"} & {*given, *recipe})
     given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
@@ -206,11 +204,11 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with typed flags that change nothing beside the others, and the fix."""
+    """Yield the problem and the fix of each typed flag that has no effect with the other flags."""
     for name, (other, values) in ONLY_WITH.items():
         value = getattr(config, other)
         if name in given and value not in values:
-            shown = [each for each in values if each != "fake"] or values  # which takes the place of others
+            shown = [each for each in values if each != "fake"] or values  # fake replaces the other data sets
             needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
             yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
     for name in ("nproc_per_node", "nnodes", "node_rank"):
@@ -223,7 +221,7 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a value that makes no sense, and the fix."""
+    """Yield the problem and the fix of each value that is out of range."""
     for field in dataclasses.fields(config):
         value, least = getattr(config, field.name), field.metadata["least"]
         if isinstance(value, (int, float)) and not least <= value < float("inf"):
@@ -234,7 +232,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with values that make no sense together, and the fix."""
+    """Yield the problem and the fix of values that contradict each other."""
     for first, others in EXCLUDE.items():
         for other in others:
             if getattr(config, first) and getattr(config, other):
@@ -254,15 +252,15 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, batch: int) -> int:
-    """Return steps to the end of the last epoch, when `consumed` samples of this one are trained."""
-    later = config.epochs - epoch - 1  # epochs after the present one
+    """Return the steps to the end of the last epoch; `consumed` samples of this epoch are trained."""
+    later = config.epochs - epoch - 1  # epochs after the current epoch
     if later < 0:
         return 0
     return later * math.ceil(samples / batch) + math.ceil(max(samples - consumed, 0) / batch)
 
 
 def global_batch(config: Config, processes: int) -> int:
-    """Return images per step over all processes; raises UserError if these cannot have equal parts."""
+    """Return the images per step of all processes; raises UserError if the processes' parts would differ."""
     parts = config.accumulate
     if config.batch_size_per_gpu:
         if config.batch_size_per_gpu % parts:
@@ -281,13 +279,13 @@ def global_batch(config: Config, processes: int) -> int:
 
 
 def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
-    """Return the settings on which the weights depend: saved with facts of the data, compared on resume."""
+    """Return the settings on which the weights depend. Checkpoints hold them, and a resume compares them."""
     return {name: getattr(config, name) for name in _critical_defaults()} | {"batch_size": batch}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the critical settings that differ and play a part, as (then, now)."""
-    # what an old checkpoint does not have was as the default, its data as now
+    """Return the critical settings that differ and have an effect, as pairs (then, now)."""
+    # a setting that an old checkpoint lacks had its default, and the data were the same
     then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

@@ -1,4 +1,4 @@
-"""The errors that end a run, errors of torch in one line with a fix, and exit statuses."""
+"""The errors that end a run, torch's errors in one line with a fix, and the exit statuses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import traceback
 
 DONE = 0
 FAILED = 1
-INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, which should be the cause's
+INTERRUPTED = 1  # below 128 + the signal, because srun reports the highest status: the cause should win
 NOT_FINITE = 3
 HANGS = 68  # a rank hung, and the job was set to end in that case
-BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is not fit, and the training has not begun
-PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved; it can be started again
+BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is unfit, and the training has not begun
+PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: the run stopped and saved, and can be started again
 LESS_MEMORY = "--accumulate 2, a smaller batch or --activation-checkpointing; in the validation --eval-batch"
 OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() lists the GPUs of the present one"
 UNUSED_WEIGHTS = "--find-unused-parameters, or set requires_grad of these weights to False"
 OTHER_LAYER = "another layer, or no --deterministic"
 OTHER_GPU = "see nvidia-smi on that host, or use another node"
 READ = "read what that rank printed"
-# A part of torch's text, what it means, and the fix. The first that matches counts.
+# Errors of torch: a part of the text, its meaning, and the fix. The first match counts.
 KNOWN = (
     ("out of memory", "the GPU has no more memory", LESS_MEMORY),
     ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {LESS_MEMORY}"),
@@ -34,7 +34,10 @@ KNOWN = (
 
 
 class UserError(Exception):
-    """What is wrong, where, and the fix, in a line. If `shared`, all ranks raise it, and rank 0 prints it."""
+    """An error of the user: the problem, its place and its fix, in one line.
+
+    All ranks raise a `shared` error, and rank 0 prints the error.
+    """
 
     status = FAILED
 
@@ -45,31 +48,31 @@ class UserError(Exception):
 
 
 class FolderError(UserError):
-    """The run folder belongs to another job or cannot be written: nothing is recorded in it."""
+    """A run folder that belongs to another job or cannot be written. Nothing is recorded there."""
 
 
 class NotFiniteError(Exception):
-    """The loss or a weight became infinite or NaN; nothing is saved after this."""
+    """A loss or a weight that became infinite or NaN. Nothing is saved after this error."""
 
-    shared, status = True, NOT_FINITE  # as in a UserError
+    shared, status = True, NOT_FINITE  # with the meanings of UserError
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's text in one line, with the type's name unless the error is one of this module."""
-    text = " ".join(str(error).split())[:2000]  # torch's message of memory that ran out has 700 characters
+    """Return the error's text in one line; errors of other modules have their type before the text."""
+    text = " ".join(str(error).split())[:2000]  # torch's message "out of memory" has 700 characters
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
 def explain(error: Exception, where: str) -> UserError | None:
-    """Return the error of torch in one line, at this rank and host; None if it is of another kind."""
+    """Return an error of torch with its meaning, the rank `where`, and a fix; None for an unknown error."""
     matched = next((known for known in KNOWN if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None
-    text = " ".join(traceback.format_exception_only(error)[-1].split())  # with the module of its class
+    text = " ".join(traceback.format_exception_only(error)[-1].split())  # with the error's module
     return UserError(f"{matched[1]} ({text})", at=where, fix=matched[2])
 
 
 def complain(line: str) -> None:
-    """Print a line on stderr, from any process; a full disk or a closed pipe is ignored."""
+    """Print a line on stderr, from any process; ignore a full disk or a closed pipe."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,7 @@
-"""The run folder, which is its user's alone, and its files: follows no link, waits on no FIFO. No torch."""
+"""The run folder, which only its user can write, and its files. No link is followed, and no FIFO is awaited.
+
+This module needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,24 @@ from typing import IO, Any, cast
 
 from training.errors import FolderError
 
-SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
+SMALL = 1 << 20  # bytes of a status, lock or stop file that are read
 OTHER = "another --run-dir"
-CHECKPOINTS = "checkpoints"  # the folder in the run folder
-LOCK = "lock.json"  # touched all the time, also while the training stands still
+CHECKPOINTS = "checkpoints"  # the name of the checkpoints' folder in the run folder
+LOCK = "lock.json"  # updated all the time, even while the training makes no progress
 BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
 STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
-    """Make the run folder (or only check it), for its user alone; FolderError if others could write there."""
+    """Make the run folder, or only check it; raise FolderError if others could write the folder.
+
+    `inside` names folders in the run folder that are also checked.
+    """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link
     real = Path(os.path.realpath(absolute.parent))
     for above in {*absolute.parents, real, *real.parents}:
-        with contextlib.suppress(OSError):  # it is missing
+        with contextlib.suppress(OSError):  # the folder is missing
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER)
     if absolute.is_symlink():
@@ -47,9 +53,10 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
 
 
 def _own_opened(folder: int, path: Path, *, change: bool) -> None:
-    """Check an open folder and its files; the folder's name may be another one's a moment later."""
+    """Check an open folder and its files; meanwhile the path may come to name another folder."""
     if change:
-        with contextlib.suppress(OSError, AttributeError):  # not on Linux; it would overrule the umask
+        # A default access list would overrule the umask. Only Linux has the function.
+        with contextlib.suppress(OSError, AttributeError):
             os.removexattr(folder, "system.posix_acl_default")
     _own(folder, ".", at=path, change=change)
     for name in os.listdir(folder):
@@ -57,8 +64,8 @@ def _own_opened(folder: int, path: Path, *, change: bool) -> None:
 
 
 def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
-    """Check that a file or folder belongs to us or these users, and let only its owner write it."""
-    with contextlib.suppress(FileNotFoundError):  # of a job that runs there
+    """Raise FolderError unless this user, or a user in `others`, owns a file; let only its owner write it."""
+    with contextlib.suppress(FileNotFoundError):  # a running job removed the file
         status, me = os.stat(name, dir_fd=folder, follow_symlinks=False), os.geteuid()
         if status.st_uid not in {me, *others}:
             what = f"the run folder, or what is in it, belongs to another user ({status.st_uid})"
@@ -69,7 +76,7 @@ def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
 
 
 def _close_to_others(folder: int, name: str) -> None:
-    with contextlib.suppress(OSError):  # not to be opened, or exchanged meanwhile
+    with contextlib.suppress(OSError):  # the file can't be opened, or was replaced meanwhile
         entry = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
         try:
             status = os.fstat(entry)
@@ -80,7 +87,10 @@ def _close_to_others(folder: int, name: str) -> None:
 
 
 def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[bytes]:
-    """Open a regular file, for "ab" without a buffer; OSError for others, and links without `follow`."""
+    """Open a regular file, with mode "ab" without a buffer; raise OSError for another kind of file.
+
+    A link also raises OSError unless `follow` is set.
+    """
     how = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     buffering = 0 if mode == "ab" else -1
     file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | how, 0o644))  # noqa: SIM115
@@ -91,13 +101,13 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[by
 
 
 def read_small(path: Path, *, size: int = SMALL) -> bytes:
-    """Return the first `size` bytes of a regular file; raises OSError as `open_regular` does."""
+    """Return the first `size` bytes of a regular file; raises OSError like `open_regular`."""
     with open_regular(path) as file:
         return file.read(size)
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """Return the JSON object in a text; empty if there is no object."""
+    """Return the JSON object in a text; an empty dictionary if the text is not an object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -106,17 +116,20 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return an unguessable name beside a file, to be renamed to it."""
+    """Return an unguessable name next to a file, for a new file that will replace it."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def replace(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = False) -> None:
-    """Replace a file as a whole by what `fill` writes; after any error of that the old one is unchanged."""
+    """Replace a file as a whole by a new file that `fill` writes; after an error the old file stays.
+
+    A `durable` file is on the disk when this function returns, so it survives a crash.
+    """
     new = temporary_name(path)
     try:
         with new.open("xb") as file:
             fill(file)
-            if durable:  # also after a crash: the bytes are on disk before the file gets its name
+            if durable:  # the bytes are on the disk before the file gets its name
                 file.flush()
                 os.fsync(file.fileno())
         new.replace(path)
@@ -129,7 +142,7 @@ def replace(path: Path, fill: Callable[[IO[bytes]], object], *, durable: bool = 
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,51 +156,52 @@ def name_of(step: int) -> str:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the name of a checkpoint; None if it has another name."""
+    """Return the step in the name of a checkpoint; None for another name."""
     match = STEP_NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints by step, newest first. No other record says which there are."""
+    """Return the checkpoints by step, the newest first. Only the files' names record the checkpoints."""
     paths = [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
     return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)
 
 
 @dataclass
 class _Held:
-    """A folder that was opened while its path led to it."""
+    """A run folder that is held open, because its path may stop leading to the folder."""
 
     path: Path
     opened: int
-    is_own: bool = False  # the process's own folder
+    is_own: bool = False  # whether it is the current folder of this process
 
 
 _held: list[_Held] = []
 
 
 def hold(run_dir: Path) -> None:
-    """Keep the run folder open, whose path may end before the run: then `enter` it, and go `near` its files.
+    """Keep the run folder open, because its path may stop working before the run ends.
 
-    In a container, a path leads nowhere once the image's file system has ended, if the image, too, has the
-    first folder of the path, as it has /home and /tmp. A path from the process's own folder asks no image.
+    In a container, a path stops working when the image's file system ends, if the image has the first folder
+    of the path, such as /home or /tmp. A path relative to the current folder needs no image: `enter` changes
+    to the held folder, and `near` returns such paths.
     """
     _held.append(_Held(run_dir, os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
 
 
 def enter() -> None:
-    """Make a run folder that is held this process's own: what ends the run may end the image, too."""
+    """Change to the held run folder; the event that ends the run may also end the image."""
     for held in _held:
         os.fchdir(held.opened)
         held.is_own = True
 
 
 def let_go() -> None:
-    """Close a run folder that is held: nothing more is written there."""
+    """Close the held run folder, after the last write."""
     while _held:
         os.close(_held.pop().opened)
 
 
 def near(path: Path) -> Path:
-    """Return the path of the run folder, or of a file in it, as it can be reached now."""
+    """Return a path that works now for the run folder, or for a file in the run folder."""
     return next((path.relative_to(held.path) for held in _held if held.is_own), path)

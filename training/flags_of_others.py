@@ -1,4 +1,4 @@
-"""Flags of other trainers, and the flags of this one that mean the same.
+"""Flags of other trainers, and the flags of this trainer with the same meaning.
 
 The names are those of pytorch/examples (mnist, imagenet), torchvision's references/classification/train.py,
 timm's train.py, Lightning's Trainer and Hugging Face's TrainingArguments, as their documentation lists them.
@@ -111,7 +111,10 @@ OURS = {
 
 
 def ours(word: str, known: Iterable[str]) -> str:
-    """Return the flag for a word such as `--print-freq` or `--epoch=3`, of those known; "" without one."""
+    """Return the flag of this trainer for a word such as `--print-freq` or `--epoch=3`; "" without one.
+
+    `known` are the flags of this trainer.
+    """
     name = word.lstrip("-").partition("=")[0].replace("_", "-")
     if name in OURS:
         return OURS[name]

@@ -1,9 +1,10 @@
-"""The most memory that the steps of a run need on a GPU, without one: `python3 .../training/memory.py ARGS`.
+"""The peak memory of a run's steps on a GPU, computed without a GPU: `python3 .../training/memory.py ARGS`.
 
-ARGS are those of a training, WORLD_SIZE is the number of its processes. It prints a line of JSON.
+ARGS are the arguments of a training, and WORLD_SIZE is the number of its processes. The program prints a line
+of JSON.
 
-Two steps are done with tensors that have a shape and no contents (torch's FakeTensorMode), and each tensor
-counts while it exists. Not counted: CUDA's context, workspaces of cuDNN, buffers of NCCL, and memory that the
+Two steps run with tensors that have a shape and no contents (torch's FakeTensorMode), and each tensor counts
+while it exists. The peak excludes CUDA's context, workspaces of cuDNN, buffers of NCCL, and memory that the
 allocator holds and cannot use. Sources: torch/utils/_python_dispatch.py; DistributedDataParallel,
 gradient_as_bucket_view; c10/cuda/CUDACachingAllocator.cpp (it gives blocks of 512 bytes).
 """
@@ -51,7 +52,7 @@ CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensor
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
-    """Counts the bytes of all tensors that are made within this context, each until it is freed."""
+    """A context that counts the bytes of all tensors that are made in it, each until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
@@ -66,7 +67,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
         return made
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        address = storage._cdata  # noqa: SLF001 - that of the storage itself: fake ones have no other
+        address = storage._cdata  # noqa: SLF001 - fake storages have no other address
         if address not in self._known:  # else a view
             size = -(-storage.nbytes() // BLOCK) * BLOCK
             self._known.add(address)
@@ -80,7 +81,10 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
 
 
 class InBuckets(nn.Module):
-    """As DistributedDataParallel, whose gradients end in buckets. It reads values, fake tensors have none."""
+    """A stand-in for DistributedDataParallel, which moves gradients to buckets.
+
+    DistributedDataParallel itself reads values, and fake tensors have no values.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -95,7 +99,7 @@ class InBuckets(nn.Module):
             weight.grad = bucket.copy_(weight.grad)
 
     def no_sync(self) -> contextlib.AbstractContextManager[object]:
-        """Leave the gradients where they are within this context."""
+        """Keep the gradients out of the buckets within this context."""
         return patch.object(self, "_alone", new=True)
 
     def forward(self, x_BCHW: torch.Tensor) -> Any:
@@ -104,9 +108,9 @@ class InBuckets(nn.Module):
 
 
 def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]:
-    """Return the most bytes of a process's tensors in its steps, and for which batch.
+    """Return the peak bytes of a process's tensors in its steps, and the batch of that peak.
 
-    UserError if it cannot run.
+    Raises UserError if the configuration cannot run.
     """
     data = load_data(config, CPU)
     model = build_model(config, data)
@@ -115,7 +119,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         config = dataclasses.replace(config, channels_last=True)
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
-    # torch 2.2 takes tensors without contents for tensors of torch.compile.
+    # torch 2.2 mistakes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
     with mode, Counter() as counter, alike, patch.multiple(nn.functional, **as_on_gpus(config)):
         session = session_of(config, processes, data, model)
@@ -135,13 +139,13 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
-        # cuDNN tries kernels that need much memory: in the first steps, for convolutions of fp32.
+        # In the first steps cuDNN tries kernels that need much memory, for convolutions of fp32.
         "tries_kernels": convolves and config.precision == "fp32" and not config.deterministic,
     }
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
-    """Return what a training step works with, with new weights."""
+    """Return the session of a training step, with new weights."""
     make_anew(model)
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
@@ -155,7 +159,7 @@ def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> 
 
 
 def make_anew(model: nn.Module) -> None:
-    """Replace weights and buffers by new tensors, which are fake ones in that mode and are counted."""
+    """Replace weights and buffers by new tensors, which FakeTensorMode makes without contents."""
     made: dict[int, Any] = {}  # a tensor may have several names
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
@@ -166,38 +170,35 @@ def make_anew(model: nn.Module) -> None:
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
-    """Return what GPUs do for torch.nn.functional.dropout.
-
-    Keep a byte for each value, where CPUs keep a number.
-    """
+    """Return torch.nn.functional.dropout as GPUs compute it: with a byte for each value, not a number."""
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
 
 
 def attend(query: torch.Tensor, *others: Any, **how: Any) -> torch.Tensor:
-    """Return the attention: (B, L, heads, D) in memory for float32, else laid out as the query is."""
-    # so torch's MultiheadAttention copies it. Source: _scaled_dot_product_efficient_attention and its
-    # neighbours in torch/_meta_registrations.py
+    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else the query's."""
+    # torch's MultiheadAttention copies the float32 result. Source: _scaled_dot_product_efficient_attention
+    # and its neighbours in torch/_meta_registrations.py
     attended = ATTEND(query, *others, **how)
     copied = attended.dtype == torch.float32
     return attended.transpose(1, 2).contiguous().transpose(1, 2) if copied else attended
 
 
 def in_float32(function: Any) -> Any:
-    """Return the function as autocast of GPUs calls it; that of CPUs leaves these inputs as they are."""
+    """Return the function with float32 inputs, as autocast calls it on GPUs but not on CPUs."""
     return lambda *given, **how: function(*tree_map_only(torch.Tensor, torch.Tensor.float, given), **how)
 
 
 def as_on_gpus(config: Config) -> dict[str, Any]:
-    """Return the functions of torch.nn.functional that keep other tensors on GPUs, as they do there."""
-    # aten/src/ATen/autocast_mode.h has the lists
+    """Return substitutes for functions of torch.nn.functional whose kept tensors differ on GPUs and CPUs."""
+    # Source of the lists: aten/src/ATen/autocast_mode.h
     upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()
     others = {name: in_float32(getattr(nn.functional, name)) for name in upcast}
     return {"dropout": dropout, "scaled_dot_product_attention": attend, **others}
 
 
 def main(argv: list[str]) -> int:
-    """Print the answer for a command line of the trainer."""
+    """Print the peak memory for a command line of the trainer; return the exit status."""
     try:
         config = dataclasses.replace(parse(argv), workers=0, compile=False, init_from="")
         print(json.dumps(peak(config, int(os.environ.get("WORLD_SIZE", "1")))))

@@ -1,9 +1,10 @@
-"""What a node can do, before a training starts on it: `python3 .../training/node.py --gpus N FOLDER`.
+"""The check of a node before a training: `python3 .../training/node.py --gpus N FOLDER`.
 
-training/preflight.py starts it on each node, in the training's own runtime, and reads its stdout: lines of
-JSON after MARK, first where other nodes reach this one, at the end what is wrong. A line on stdin has the
-places of all nodes; stdin is closed once all have ended. What may hang is a process of its own with a limit:
-each GPU, each folder, nvidia-smi. Only torch and the standard library are used.
+training/preflight.py starts this program on each node, in the training's own runtime, and reads its stdout.
+The program prints lines of JSON after MARK: first the address at which other nodes reach this node, and at
+the end the faults. A line on stdin has the addresses of all nodes. stdin is closed after the last check.
+Each check that may hang (of a GPU, of a folder, by nvidia-smi) is a process of its own with a time limit. The
+program uses only torch and the standard library.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from xml.etree import ElementTree as ET
 
 MARK = "preflight: "  # before a line of JSON: containers print their own lines
 IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
-MEET_BYTES = 1 << 18  # more than a frame: jumbo frames that a switch drops are noticed
-LEAST = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes, in folders that a training uses
-LEAST_FOLDER, LEAST_FILES = 100 << 20, 100
-USED = 0.1  # of a GPU's memory may be in use before a training: contexts of the driver and of this check
+MEET_BYTES = 1 << 18  # several frames, so that a switch which drops jumbo frames is noticed
+LEAST = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
+LEAST_FOLDER, LEAST_FILES = 100 << 20, 100  # free bytes and free files in another folder
+USED = 0.1  # share of a GPU's memory that contexts of the driver and of this check may use
 MEMLOCK = 64 << 20  # bytes: RDMA registers more
-BUSY, WATCH_S = 0.1, 0.5  # of a CPU: a left-over process that takes less does no harm; for so long at least
-SIZE, PERIOD = 4096, 16  # of matrices, and of their pattern
+BUSY, WATCH_S = 0.1, 0.5  # share of a CPU from which a left-over process does harm; shortest measurement
+SIZE, PERIOD = 4096, 16  # rows of a matrix, and of its repeated tile
 SLOWED = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
-# Not remapped_row_pending: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
+# Without remapped_row_pending: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
 BROKEN = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
@@ -50,14 +51,14 @@ BROKEN = {
 
 
 class Fault(NamedTuple):
-    """What is wrong on a node: the part, as "GPU 2" or "/tmp", and what of it."""
+    """A fault of a node: the part, such as "GPU 2" or "/tmp", and its fault as the rest of a sentence."""
 
     part: str
     what: str
 
 
 class Findings:
-    """What a node finds: faults, and what it could not check and why."""
+    """The findings of a node: its faults, and the checks that could not run, with the reasons."""
 
     def __init__(self) -> None:
         self.bad: list[Fault] = []
@@ -65,12 +66,12 @@ class Findings:
 
 
 def main(argv: list[str]) -> int:
-    """Check this node, or as a child one GPU or folder of it."""
+    """Check this node, or, as a child process, one GPU or one folder; return the exit status."""
     parser = argparse.ArgumentParser(prog="node.py")
-    parser.add_argument("--gpus", type=int, default=0, help="how many each task has")
-    parser.add_argument("--shared", action="store_true", help="others may use the GPUs too")
-    parser.add_argument("--gpu", type=int, help="check this one alone")
-    parser.add_argument("--folder", action="store_true", help="check FOLDER alone")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs of a task")
+    parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
+    parser.add_argument("--gpu", type=int, help="check only this GPU")
+    parser.add_argument("--folder", action="store_true", help="check only FOLDER")
     parser.add_argument("path", metavar="FOLDER", nargs="?", default="")
     asked = parser.parse_args(argv)
     if asked.gpu is not None:
@@ -83,7 +84,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_node(asked: argparse.Namespace) -> None:
-    """Check the node, and print what was found."""
+    """Check the node, print the findings, and end this process."""
     node, findings = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     before, since = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
@@ -102,17 +103,20 @@ def check_node(asked: argparse.Namespace) -> None:
     time.sleep(max(0.0, since + WATCH_S - time.monotonic()))
     left = [*left_over(before, BUSY * (time.monotonic() - since))]
     say({"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked})
-    select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # others may still connect
-    os._exit(0)  # a child that the kernel does not let go must not hold this process
+    select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # other nodes may still connect
+    os._exit(0)  # a child that hangs in the kernel must not hold this process
 
 
 def say(facts: Mapping[str, Any]) -> None:
-    """Print a line for the one who has started this."""
+    """Print a line of JSON for preflight.py."""
     print(f"{MARK}{json.dumps(facts)}", flush=True)
 
 
 def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
-    """Run a program, or a part of this one: its status, None if it did not end in time; what it printed."""
+    """Run a program, or this program with such options; return its exit status and its output.
+
+    The exit status is None if the program did not end in time.
+    """
     command = [sys.executable, __file__, *args] if args[0].startswith("--") else args
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
     try:
@@ -120,7 +124,7 @@ def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
     except subprocess.TimeoutExpired as late:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)  # and no longer: one that is in the kernel does not end
+            process.wait(1)  # a process that hangs in the kernel does not end
         for stream in (process.stdout, process.stderr):
             stream.close()  # type: ignore[union-attr]
         return None, (late.output or b"").decode(errors="replace")
@@ -131,7 +135,7 @@ def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
 
 
 def check_gpus(count: int, findings: Findings, *, shared: bool) -> None:
-    """Check each GPU in a process of its own, all at once."""
+    """Check all GPUs at the same time, each in a process of its own."""
     if not count:
         findings.unchecked.append(Fault("GPUs", "the job has none"))
         return
@@ -151,7 +155,7 @@ def check_gpus(count: int, findings: Findings, *, shared: bool) -> None:
 def gpu_faults(
     part: str, status: int | None, text: str, facts: Mapping[str, Any], *, shared: bool
 ) -> Iterator[Fault]:
-    """Yield what the process of a GPU says of it; `facts` are empty if it did not come to its end."""
+    """Yield the faults that the check of a GPU shows; `facts` are empty if the check did not finish."""
     last = (text.strip().splitlines() or [""])[-1][:300]
     if not text.startswith("imported") and status is None:
         yield Fault("torch", f"was not imported within {IMPORT_S + GPU_S} s")
@@ -168,7 +172,7 @@ def gpu_faults(
 
 
 def check_gpu(gpu: int) -> None:
-    """Compute on one GPU, and print what was seen; the kernel ends this process if that takes too long."""
+    """Compute on one GPU, and print the facts; an alarm ends this process after GPU_S seconds."""
     import torch
 
     print("imported", flush=True)
@@ -192,10 +196,11 @@ def check_gpu(gpu: int) -> None:
 
 
 def wrong_products(torch: Any, device: str) -> str:
-    """Multiply matrices whose product is known, in three precisions; say what is wrong, or "".
+    """Multiply matrices with a known product in three precisions; return the fault of the GPU, or "".
 
-    Both repeat a tile of small whole numbers, so their product repeats the product of the tiles, times the
-    number of tiles: no number of it needs more bits than float16 has, and every order of additions is exact.
+    Both matrices repeat a tile of small whole numbers. Their product repeats the product of the tiles, times
+    the number of tiles. No number of the product needs more bits than float16 has, and every order of
+    additions is exact.
     """
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     span, times = range(PERIOD), SIZE // PERIOD
@@ -215,10 +220,11 @@ def wrong_products(torch: Any, device: str) -> str:
 
 
 def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> str:
-    """Say how many bad pages of an AMD GPU's memory its driver can't leave out, or "".
+    """Return how many bad pages of an AMD GPU's memory its driver could not exclude, as a fault, or "".
 
-    The file has a line for each bad page, as `0x00000001 : 0x00001000 : R`, which ends with F for such a page
-    (the kernel's documentation, AMDGPU RAS sysfs gpu_vram_bad_pages Interface).
+    The file has a line for each bad page, such as `0x00000001 : 0x00001000 : R`. The line ends with F if the
+    driver could not exclude the page (the kernel's documentation, AMDGPU RAS sysfs gpu_vram_bad_pages
+    Interface).
     """
     place = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
     path = devices / "{:04x}:{:02x}:{:02x}.0".format(*place) / "ras/gpu_vram_bad_pages"
@@ -227,20 +233,20 @@ def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> 
 
 
 def read_smi(findings: Findings) -> list[ET.Element]:
-    """Return what nvidia-smi says of each GPU; nothing where it is not there."""
+    """Return nvidia-smi's element of each GPU; an empty list without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         why = "no nvidia-smi: ECC errors, slowdowns and processes of others are not known"
         findings.unchecked.append(Fault("GPUs", why))
         return []
     status, text = limited(["nvidia-smi", "-q", "-x"], SMI_S)
     with contextlib.suppress(ET.ParseError):
-        return ET.fromstring(text).findall("gpu") if status == 0 else []  # noqa: S314 - of the driver
+        return ET.fromstring(text).findall("gpu") if status == 0 else []  # noqa: S314 - the driver is trusted
     findings.unchecked.append(Fault("GPUs", "nvidia-smi prints no XML"))
     return []
 
 
 def smi_faults(gpu: ET.Element, *, shared: bool) -> Iterator[str]:
-    """Yield what the driver says is wrong with a GPU: what needs a reset or a repair, not what has passed."""
+    """Yield the faults that the driver reports for a GPU, if they need a reset or a repair."""
     for path, what in BROKEN.items():
         if (gpu.findtext(path) or "") == "Yes":
             yield what
@@ -261,7 +267,7 @@ def smi_faults(gpu: ET.Element, *, shared: bool) -> Iterator[str]:
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
-    """Write and read a file; return free bytes and files there, or what failed."""
+    """Write and read a file in a folder; return the free bytes and files there, or the failure."""
     file, data = path / f".preflight-{os.getpid()}-{os.uname().nodename}", os.urandom(1 << 16)
     try:
         with file.open("xb") as written:
@@ -275,13 +281,13 @@ def folder_facts(path: Path) -> dict[str, Any]:
     finally:
         with contextlib.suppress(OSError):
             file.unlink()
-    files = room.f_favail if room.f_files else None  # file systems without a limit say 0
+    files = room.f_favail if room.f_files else None  # file systems without a limit report 0
     wrong = "" if same else "holds other data than was written"
     return {"wrong": wrong, "free": room.f_bavail * room.f_frsize, "files": files}
 
 
 def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
-    """Yield what is wrong with a folder, of what its process has printed."""
+    """Yield the faults of a folder, by the status and the output of its check."""
     facts, least = parsed(text), LEAST.get(path, LEAST_FOLDER)
     if status is None:
         yield Fault(path, f"does not answer within {FOLDER_S} s")
@@ -294,7 +300,7 @@ def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
 
 
 def own_files(path: str) -> str:
-    """Say how much of a full /dev/shm is this user's, left by earlier jobs."""
+    """Return how much of a full /dev/shm earlier jobs of this user have left, as a clause, or ""."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(path) if path == "/dev/shm" else ():  # noqa: S108
@@ -304,7 +310,7 @@ def own_files(path: str) -> str:
 
 
 def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
-    """Check the interfaces that the job names for NCCL and Gloo, and RDMA's."""
+    """Check the interfaces that the job names for NCCL and Gloo, and the conditions of RDMA."""
     known = [name for _, name in socket.if_nameindex()]
     for name in sorted(named_interfaces(environ)):
         fitting = [name] if name in known else [each for each in known if each.startswith(name)]
@@ -325,7 +331,7 @@ def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
 
 
 def named_interfaces(environ: Mapping[str, str]) -> set[str]:
-    """Return the interfaces that the job names; of NCCL's, a name may be the start of one."""
+    """Return the interfaces that the job names; NCCL also accepts the start of an interface's name."""
     texts = [environ.get(name, "") for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")]
     return {name for text in texts if text[:1] != "^" for name in text.lstrip("=").split(",") if name}
 
@@ -338,27 +344,27 @@ def address() -> str:
 
 def is_up(name: str) -> bool:
     """Return whether an interface is up and has a link (netdevice(7))."""
-    answer = asked_of_kernel(name, 0x8913)  # SIOCGIFFLAGS; /sys may be that of another network namespace
+    answer = asked_of_kernel(name, 0x8913)  # SIOCGIFFLAGS; /sys may show another network namespace
     flags = struct.unpack("H", answer[16:18])[0] if answer else 0
     return bool(flags & 0x1 and flags & 0x40)  # IFF_UP, IFF_RUNNING
 
 
 def asked_of_kernel(interface: str, request: int) -> bytes:
-    """Return the answer to a request about an interface; empty without that interface."""
+    """Return the kernel's answer to a request (ioctl) about an interface; empty without that interface."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe, request, struct.pack("256s", interface[:15].encode()))
     return b""
 
 
 def read_word(path: Path) -> str:
-    """Return what a file of /sys says."""
+    """Return the text of a file in /sys or /proc; "?" if the file can't be read."""
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return "?"
 
 
 def listen(findings: Findings) -> socket.socket:
-    """Listen on the job's port on its first node, on any port on the others, and send to all who connect."""
+    """Listen and serve in a thread: on the job's port on its first node, on any port on the other nodes."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     first = os.environ.get("SLURM_NODEID", "0") == "0"
@@ -374,18 +380,18 @@ def listen(findings: Findings) -> socket.socket:
 
 
 def serve(listener: socket.socket) -> None:
-    """Send MEET_BYTES to each that connects, one after the other."""
+    """Send MEET_BYTES to each client, one client after the other."""
     while True:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(MEET_S)
                 connection.sendall(bytes(MEET_BYTES))
-                connection.recv(1)  # the other end closes first: the port stays free
+                connection.recv(1)  # waits until the client closes, so that the port stays free
 
 
 def meet(node: str, findings: Findings) -> list[str]:
-    """Connect to the next two nodes of the ring; return those that do not answer."""
+    """Connect to the next two nodes of the ring; return the nodes that do not answer."""
     line = ""
     if select.select([sys.stdin], [], [], IMPORT_S + GPU_S)[0]:
         line = sys.stdin.readline()
@@ -405,7 +411,7 @@ def targets(node: str, nodes: list[str]) -> list[str]:
 
 
 def reaches(host: str, port: int) -> bool:
-    """Return whether another node answers, at the second try at the latest."""
+    """Return whether another node answers at the first or the second try."""
     for _ in range(2):
         with contextlib.suppress(OSError), socket.create_connection((host, port), MEET_S) as connection:
             parts = iter(lambda: connection.recv(1 << 16), b"")
@@ -415,7 +421,10 @@ def reaches(host: str, port: int) -> bool:
 
 
 def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, str, str]]:
-    """Yield pid, job and name of processes of the user's other jobs that took more CPU than the least."""
+    """Yield the pid, job and name of each process of the user's other jobs that used much CPU time.
+
+    `before` has the CPU times at the beginning. A process that used more than `least` seconds counts.
+    """
     job = os.environ.get("SLURM_JOB_ID", "").encode()
     for pid, used in before.items():
         with contextlib.suppress(OSError, ValueError):
@@ -427,7 +436,7 @@ def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, 
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far; 0 if it has gone."""
+    """Return the CPU time of a process so far, in seconds; 0 if the process has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -435,7 +444,7 @@ def cpu_s(pid: int) -> float:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Return the JSON object of the last line; empty without one."""
+    """Return the JSON object in the last line of a text; an empty dictionary without an object."""
     with contextlib.suppress(ValueError, IndexError):
         value = json.loads(text.strip().splitlines()[-1])
         return value if isinstance(value, dict) else {}

@@ -1,11 +1,12 @@
-"""Check the nodes before a training: `python3 .../training/preflight.py FOLDER [OPTIONS] -- COMMAND`.
+"""The check of all nodes before a training: `python3 .../training/preflight.py FOLDER [OPTIONS] -- COMMAND`.
 
-COMMAND starts Python as it starts the training: srun, and a container if there is one. It runs node.py once
-on each node, with the run folder as FOLDER. This program gathers what the nodes say, prints it, and writes
-preflight.json there. It exits with 0 if the training may begin; with BAD_NODE if a node is named; with 1 if
-what is wrong is wrong on all nodes, or the check itself did not run.
+COMMAND starts Python like the training's command: by srun, and in the job's container. COMMAND runs node.py
+once on each node. FOLDER is the run folder. This program gathers the answers of the nodes, prints them, and
+writes preflight.json into FOLDER. The exit status is 0 if the training may begin, BAD_NODE if some nodes are
+unfit, and 1 if all nodes have the same fault or the check itself did not run.
 
-Without COMMAND, `--exclude JOB` requeues the job that hung, without a node whose rank was the odd one twice.
+Without COMMAND, `--exclude JOB` requeues a job that hung. The job then excludes a node if the other ranks
+waited twice for a rank on that node.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from training.node import MARK, Fault, targets
 from training.processes.hang import ODD
 
 RECORD = "preflight.json"  # in the run folder
-SILENT_S, LONGEST_S = 240, 900  # for the other nodes once one has answered; for the first
-TELL_S = 60  # so often the log says who has not answered
-END_S = 10  # for the tasks to end once all have answered
+SILENT_S, LONGEST_S = 240, 900  # limits for the other nodes after the first answer; for the first answer
+TELL_S = 60  # between two lines about the nodes that have not answered
+END_S = 10  # limit for the tasks to end after all nodes have answered
 MANY = "all nodes"
-CLOCK_S = 60  # how far a node's clock may be from the others'
-MOST_STARTS = 2  # that leave nodes out
-# Parts that are of one node, unless all of several nodes say the same of them, word for word; a fault of
-# other parts that all nodes have is not their own.
+CLOCK_S = 60  # how much a node's clock may differ from the other clocks
+MOST_STARTS = 2  # starts of a job that may exclude nodes
+# Parts that belong to one node, unless all of several nodes report the same fault word for word. Other parts
+# are shared: a fault that all nodes report is a fault of no single node.
 OF_ONE = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
-# What srun says of a task or a node that has failed.
+# srun's messages about a task or a node that failed.
 _FAILED = re.compile(
     r"srun: error: (?:(\S+): tasks? \S+: (.+)|.*(?:ailure|failed) on (?:node )?([\w.-]+)(.*))"
 )
@@ -57,14 +58,14 @@ _FAILED = re.compile(
 
 @dataclass
 class Answers:
-    """What came from the nodes, and from srun."""
+    """The answers of the nodes and the messages of srun."""
 
-    places: dict[str, Any] = field(default_factory=dict)  # by node: where others reach it
+    places: dict[str, Any] = field(default_factory=dict)  # by node: its address for other nodes
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: its last line
     ahead: dict[str, float] = field(default_factory=dict)  # by node: how far its clock is ahead, in seconds
-    failed: dict[str, str] = field(default_factory=dict)  # by node: what srun says of it
+    failed: dict[str, str] = field(default_factory=dict)  # by node: srun's message about the failure
     messages: list[str] = field(default_factory=list)
-    late: bool = False  # whether the time was over
+    late: bool = False  # whether the time limit was reached
 
     def take(self, line: str, now: float) -> None:
         """Add a line of a task or of srun."""
@@ -83,12 +84,12 @@ class Answers:
 
 
 def main(argv: list[str]) -> int:
-    """Check the nodes; return the exit status."""
+    """Check the nodes, or requeue a job that hung; return the exit status."""
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="preflight.py", usage="%(prog)s FOLDER [OPTIONS] -- COMMAND")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpus", default="0", help="GPUs of a task")
-    parser.add_argument("--shared", action="store_true", help="others may use them too")
+    parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
     parser.add_argument("--exclude", metavar="JOB", default="", help="requeue the job without bad nodes")
     asked = parser.parse_args(argv[:split])
     job, began = os.environ.get("SLURM_JOB_ID", ""), time.time()
@@ -118,7 +119,7 @@ def main(argv: list[str]) -> int:
 
 
 def output_of(*command: str) -> str:
-    """Return what a command of Slurm prints; "" if it fails or is not there."""
+    """Return the output of a Slurm command; "" if the command fails or is missing."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout
@@ -129,13 +130,13 @@ def output_of(*command: str) -> str:
 
 
 def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str]) -> Answers:
-    """Run node.py on each node, and return what all of them say."""
+    """Run node.py on each node, and return the answers of all nodes."""
     first, *rest = command
-    alone = ["--kill-on-bad-exit=0", "--wait=0"]  # the other tasks live on where one fails
+    alone = ["--kill-on-bad-exit=0", "--wait=0"]  # the other tasks continue after one task fails
     tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1", *alone] if first == "srun" else []
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     if tasks and cpus:
-        tasks.append(f"--cpus-per-task={cpus}")  # 22.05 and 23.02 do not inherit it, and memory may go by it
+        tasks.append(f"--cpus-per-task={cpus}")  # 22.05 and 23.02 do not inherit the option
     words = [first, *tasks, *rest, str(PACKAGE / "node.py"), *options]
     pipe = subprocess.PIPE
     process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace")
@@ -173,7 +174,7 @@ def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Let the tasks end, which wait for the end of their stdin; end those that do not."""
+    """Close the tasks' stdin, which ends them; send signals to tasks that do not end."""
     with contextlib.suppress(OSError):
         process.stdin.close()  # type: ignore[union-attr]
     for stop in (signal.SIGTERM, signal.SIGKILL):
@@ -187,7 +188,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None) -> dict[str, list[Fault]]:
-    """Return what is wrong, by node, "" for all; `running`: the user's jobs, None if they are not known."""
+    """Return the faults by node; the key "" has the faults that all nodes share.
+
+    `running` lists the user's running jobs; None if Slurm did not answer.
+    """
     faults = {node: [*_of_node(node, answers, running)] for node in nodes}
     common: list[Fault] = []
     silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
@@ -209,7 +213,7 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
 
 
 def _of_node(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
-    """Yield what is wrong with a node by itself."""
+    """Yield the faults of a node that concern no other node."""
     end = answers.ends.get(node)
     if end is None and node in answers.failed:
         yield Fault("start", f"the check failed: {answers.failed[node]}")
@@ -227,7 +231,10 @@ def _of_node(node: str, answers: Answers, running: Sequence[str] | None) -> Iter
 
 
 def unreached(answers: Answers) -> Iterator[tuple[str, str]]:
-    """Yield nodes that others don't reach, or that reach no others; "" where two may be at fault."""
+    """Yield each node that others don't reach, or that reaches no others, with the fault.
+
+    The node is "" if either of two nodes may have the fault.
+    """
     ring = sorted(answers.places)
     tried = {(node, other) for node in ring if node in answers.ends for other in targets(node, ring)}
     lost = {(node, other) for node, other in tried if other in answers.ends[node]["lost"]}
@@ -247,7 +254,7 @@ def unreached(answers: Answers) -> Iterator[tuple[str, str]]:
 
 
 def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, took: str) -> None:
-    """Print what was found, and for whom it is."""
+    """Print the verdict, the checks that could not run, and the faults with their fixes."""
     bad = [node for node in faults if node]
     many = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
     verdict = f"{', '.join(bad)}: not fit" if bad else "not ready" if faults else "ready"
@@ -269,7 +276,7 @@ def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: A
 
 
 def left_out_before(folder: Path, job: str) -> list[list[str]]:
-    """Return the nodes that earlier starts of this job have left out, a list for each."""
+    """Return the nodes that earlier starts of this job excluded, a list for each start."""
     with contextlib.suppress(OSError):
         record = parse(read_small(folder / RECORD))
         return record.get("excluded", []) if record.get("job") == job else []
@@ -277,7 +284,7 @@ def left_out_before(folder: Path, job: str) -> list[list[str]]:
 
 
 def hung_twice(folder: Path, job: str) -> list[str]:
-    """Return the nodes whose ranks others of this job waited for at two ends of it, MOST_STARTS at most."""
+    """Return at most MOST_STARTS nodes on which this job's other ranks waited for a rank in two hangs."""
     with contextlib.suppress(OSError):
         ends = [line.split() for line in read_small(folder / ODD).decode(errors="replace").splitlines()]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
@@ -286,17 +293,17 @@ def hung_twice(folder: Path, job: str) -> list[str]:
 
 
 def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
-    """Return requeue the job without these nodes.
+    """Requeue the job without these nodes; return whether Slurm accepted that.
 
-    `task`: its name for scontrol, which differs in an array.
+    `task` is the job's name for scontrol, which differs in an array.
     """
     known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
     names = ",".join([*([known[1]] if known else []), *bad])
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which Slurm ends this start; the script ignores it too
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends this start by SIGTERM; the script ignores it
     update = [["update", f"jobid={task}", f"excnodelist={names}"]] if bad else []
     for command in (["requeue", task], *update):
         done = subprocess.run(["scontrol", *command], capture_output=True, text=True, check=False)
-        if done.returncode:  # an update works only once the job is back in the queue
+        if done.returncode:  # an update works only after the job is back in the queue
             complain(f"can't {f'leave {names} out' if bad else 'requeue'}: {done.stderr.strip()}")
             return False
     if bad:

@@ -1,8 +1,8 @@
-"""Start Ray on the node of each task, and a command on the first: `ray_node.py OPTIONS -- COMMAND`.
+"""Ray on the node of each task, and a command on the first node: `ray_node.py OPTIONS -- COMMAND`.
 
-Job scripts run it as the tasks of a step, one on each node, with the Python that has Ray. It exits with the
-status of the command, or with 1 if Ray does not start or ends before the command. Sources: docs.ray.io,
-"Deploying on Slurm" and "Token authentication", and `ray start --help` of 2.60.
+Job scripts run this program as the tasks of a Slurm step, one task on each node, with the Python that has
+Ray. The exit status is the command's status, or 1 if Ray does not start or ends before the command. Sources:
+docs.ray.io, "Deploying on Slurm" and "Token authentication", and `ray start --help` of 2.60.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-JOIN_S, LEAVE_S, END_S = 600, 20, 15  # for all nodes to join; for the workers to leave; for a node to end
-READ_S = 5  # for the last lines of a Ray that has ended, whose children may hold its output
-OPEN_FILES = 65536  # each actor has many
-STARTED = "Ray runtime started"  # as ray says once a node has joined
-LATE = "The current node timed out during startup"  # as ray says on a busy node: its limit is 30 s, for good
-FIRST_WITH_TOKEN = (2, 52)  # of Ray's versions
-SILENT_S = 120  # after which a Ray that answers counts as started, whatever it says
-RETRIES = "120"  # seconds in which a busy first node may answer; Ray has 20
-# Run by a Python of its own, so that this one needs no Ray.
+JOIN_S, LEAVE_S, END_S = 600, 20, 15  # limits: all nodes join; the workers leave; Ray ends on a node
+READ_S = 5  # limit for the last lines of a Ray that has ended, because its children may hold its output
+OPEN_FILES = 65536  # each actor opens many files
+STARTED = "Ray runtime started"  # ray prints this line after a node has joined
+LATE = "The current node timed out during startup"  # ray prints this line on a busy node, after 30 s
+FIRST_WITH_TOKEN = (2, 52)  # Ray's first version with tokens
+SILENT_S = 120  # seconds after which a Ray that answers counts as started without its line
+RETRIES = "120"  # seconds in which a busy first node may answer; Ray's default is 20
+# A Python of its own runs these lines, so that this program needs no Ray.
 COUNT = f"""
 import ray, sys, time
 ray.init(log_to_driver=False)
@@ -50,12 +50,12 @@ class Node:
             int(os.environ.get("SLURM_PROCID", "0")),
             int(os.environ.get("SLURM_NTASKS", "1")),
         )
-        self.over = asked.folder / f"{asked.name}.over"  # made at the end of the command
-        self.ready = asked.folder / f"{asked.name}.ready"  # made once Ray runs on the first node
+        self.over = asked.folder / f"{asked.name}.over"  # exists after the end of the command
+        self.ready = asked.folder / f"{asked.name}.ready"  # exists when Ray runs on the first node
         self.token = asked.folder / f"{asked.name}.token"
         self.logs = asked.folder / f"{asked.name}-logs" / socket.gethostname().partition(".")[0]
         job = os.environ.get("SLURM_JOB_ID", str(os.getppid()))
-        self.session = Path(f"/tmp/ray-{job}-{asked.name}")  # noqa: S108 - short: names of sockets have 107 bytes
+        self.session = Path(f"/tmp/ray-{job}-{asked.name}")  # noqa: S108 - short, because names of sockets have 107 bytes
         hosts = asked.hosts.split(",")
         self.address, self.port = address_of(hosts, own=self.rank == 0), int(asked.port)
         self.process: Any = None
@@ -63,7 +63,7 @@ class Node:
         self.joined = self.late = False
 
     def start(self, *options: str) -> None:
-        """Start Ray here, with the CPUs of the task; Ray would take all of the node."""
+        """Start Ray on this node with the CPUs of the task; by default Ray takes all CPUs of the node."""
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
         words = ["ray", "start", "--block", *options, *([f"--num-cpus={cpus}"] if cpus else [])]
         pipe = subprocess.PIPE
@@ -81,19 +81,19 @@ class Node:
             print(line, end="", file=out, flush=True)
 
     def gave_up(self) -> bool:
-        """Return whether Ray has ended since this node was too busy for its limit; Ray has ended."""
+        """Return whether Ray ended because this node was too busy for Ray's limit; Ray must have ended."""
         for reader in self.readers:
             reader.join(READ_S)
         return self.late
 
     def answers(self) -> bool:
-        """Return whether the first node of Ray does."""
+        """Return whether Ray answers on its first node."""
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 5):
             return True
         return False
 
     def end(self) -> None:
-        """End Ray here, and keep its logs."""
+        """End Ray on this node, and keep its logs."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,17 +109,17 @@ class Node:
 
 
 def main(argv: list[str]) -> int:
-    """Run Ray here until the command on the first node has ended; return the exit status."""
+    """Run Ray on this node until the command on the first node has ended; return the exit status."""
     split = argv.index("--")
     parser = argparse.ArgumentParser(prog="ray_node.py", usage="%(prog)s OPTIONS -- COMMAND")
-    parser.add_argument("--folder", type=Path, required=True, help="for the token and the logs")
-    parser.add_argument("--name", required=True, help="of the program")
-    parser.add_argument("--hosts", required=True, help="of its nodes, with commas")
-    parser.add_argument("--port", required=True, help="of Ray's first node")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the token and the logs")
+    parser.add_argument("--name", required=True, help="name of the program")
+    parser.add_argument("--hosts", required=True, help="names of its nodes, with commas")
+    parser.add_argument("--port", required=True, help="port of Ray's first node")
     node = Node(parser.parse_args(argv[:split]))
     raise_open_files()
     signal.signal(signal.SIGTERM, _stop)
-    with contextlib.suppress(OSError):  # its owner alone may enter
+    with contextlib.suppress(OSError):  # only its owner may enter
         node.session.mkdir(mode=0o700)
     try:
         return lead(node, argv[split + 1 :]) if node.rank == 0 else follow(node)
@@ -135,7 +135,7 @@ def _stop(number: int, _: object) -> NoReturn:
 
 
 def lead(node: Node, command: list[str]) -> int:
-    """Be the first node of Ray: run the command once all have joined, and end after the others."""
+    """Run Ray's first node: start the command after all nodes have joined, and end after the other nodes."""
     for mark in (*node.over.parent.glob(f"{node.over.name}*"), *node.ready.parent.glob(node.ready.name)):
         mark.unlink()
     use_token(node)
@@ -157,7 +157,7 @@ def lead(node: Node, command: list[str]) -> int:
             print("error: ray has ended before the command", file=sys.stderr)
             return 1
     _mark(node.over)
-    deadline = time.monotonic() + LEAVE_S  # a worker without its head asks for half a minute
+    deadline = time.monotonic() + LEAVE_S  # a worker without its first node retries for half a minute
     while (
         time.monotonic() < deadline and len([*node.over.parent.glob(f"{node.over.name}.*")]) < node.size - 1
     ):
@@ -167,7 +167,7 @@ def lead(node: Node, command: list[str]) -> int:
 
 
 def _started_first(node: Node, *options: str) -> bool:
-    """Start Ray on the first node, and again if the node was too busy; return whether Ray runs."""
+    """Start Ray on the first node, and retry if the node was too busy; return whether Ray runs."""
     last = time.monotonic() + JOIN_S
     node.start(*options)
     silent = time.monotonic() + SILENT_S
@@ -183,9 +183,9 @@ def _started_first(node: Node, *options: str) -> bool:
 
 
 def follow(node: Node) -> int:
-    """Be another node of Ray until the command has ended; return 1 if Ray ends before.
+    """Run another node of Ray until the command has ended; return 1 if Ray ends before the command.
 
-    It waits for the mark of the first node, whose Ray may have to start again: that would end the others.
+    The node waits for the first node's mark, because a restart of the first Ray would end the other nodes.
     """
     while not (node.answers() and node.ready.exists()):
         time.sleep(1)
@@ -199,19 +199,19 @@ def follow(node: Node) -> int:
             continue
         if node.joined or time.monotonic() > deadline:
             return 1
-        if node.answers():  # the first node was there, but not yet all of it
+        if node.answers():  # the first node had started only in part
             node.start(f"--address={node.address}:{node.port}")
     return 0
 
 
 def _set_patience() -> None:
-    """Let a busy first node answer late, and nodes end at once: the order of their ends is decided here."""
+    """Let a busy first node answer late, and let nodes end at once: this program orders their ends."""
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", RETRIES)
     os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
 
 
 def use_token(node: Node) -> None:
-    """Keep others out of Ray, who could run anything through its port. The first node makes the token."""
+    """Keep other users out of Ray, whose port runs any code. The first node makes the token."""
     if "RAY_AUTH_MODE" in os.environ or version() < FIRST_WITH_TOKEN:
         return
     if node.rank == 0:
@@ -223,7 +223,7 @@ def use_token(node: Node) -> None:
 
 
 def version() -> tuple[int, ...]:
-    """Return Ray's version, as (2, 60); (0,) if it is not known."""
+    """Return Ray's version, such as (2, 60); (0,) if the version is not known."""
     with contextlib.suppress(OSError):
         words = ["ray", "--version"]
         said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
@@ -233,15 +233,15 @@ def version() -> tuple[int, ...]:
 
 
 def address_of(hosts: list[str], *, own: bool) -> str:
-    """Return the number of the first host: Ray's own resolver may know no names of nodes.
+    """Return the IP address of the first host, because Ray's own resolver may not know names of nodes.
 
-    `own`: on that host itself, where its name may be that of the loopback.
+    `own` is true on the first host itself, where its name may be a name of the loopback interface.
     """
     address = _number(hosts[0])
     if not address and own and len(hosts) > 1 and (other := _number(hosts[1])):
         with socket.socket(
             socket.AF_INET, socket.SOCK_DGRAM
-        ) as way:  # connects nothing: it chooses the interface
+        ) as way:  # a datagram socket connects nothing: the kernel chooses the interface
             way.connect((other, 9))
             address = way.getsockname()[0]
     return address or ("127.0.0.1" if own else hosts[0])
@@ -256,7 +256,7 @@ def _number(host: str) -> str:
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to what Ray needs, or to the hard limit."""
+    """Raise the limit of open files to OPEN_FILES, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,10 +1,12 @@
-"""Whether a start made no progress: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
+"""The check for starts without progress: `python3 .../training/repeats.py RESTARTS SECONDS [CHECKPOINT...]`.
 
-A job script asks before it starts a trainer of the user's own again at the time limit, with the number of
-restarts so far, the seconds since this one, and the files that fit the job's pattern of checkpoints.
-Stdout is the job's log, to which each start appends. It exits with 0 and an error in the log if the last two
-starts have printed the same epochs and steps from the first one on, or if there is a pattern and this start,
-a restart, has left no newer checkpoint; with 1 if not, or if that can't be seen.
+At the time limit, a job script runs this program before it starts the user's own trainer again. RESTARTS is
+the number of restarts so far, SECONDS the time since the last start, and each CHECKPOINT a file that matches
+the job's pattern of checkpoints. Stdout is the job's log, to which each start appends.
+
+The exit status is 0, with an error in the log, in two cases: the last two starts have printed the same epochs
+and steps from their beginning on, or this start is a restart and left no newer checkpoint. The status is 1 if
+the start made progress, or if the program can't see that.
 """
 
 from __future__ import annotations
@@ -18,16 +20,17 @@ import time
 from collections.abc import Iterable
 
 MOST = 64 << 20  # bytes at the end of the log that are read
-CLOCKS_S = 300  # how far the clock of a file server may differ
-FEW = 3  # steps that both have printed
-LONGER = 1.25  # a start that trained for longer may have saved what the one before did not reach
-START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")  # of the job script, as the next one
+CLOCKS_S = 300  # seconds by which the clock of a file server may differ
+FEW = 3  # steps that both starts must have printed
+LONGER = 1.25  # a start with so many times the steps may have saved more than the start before
+# Two lines of the job script.
+START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
 PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
 def repeated(log: Iterable[bytes]) -> str:
-    """Return with what the last start in a log began, if it has repeated the one before; else ""."""
+    """Return the first steps of the last start in a log, if they repeat the start before; else ""."""
     starts: list[list[bytes]] = [[]]
     for line in log:
         if START.match(line):
@@ -43,7 +46,7 @@ def repeated(log: Iterable[bytes]) -> str:
 
 
 def _places(lines: Iterable[bytes]) -> list[str]:
-    """Return the epochs and steps that a start has printed, each once; empty if the first one came again."""
+    """Return the epochs and steps that a start printed, each once; empty if the first step came again."""
     places: dict[str, None] = {}
     for part in b"\r".join(lines).split(b"\r"):
         place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
@@ -55,7 +58,7 @@ def _places(lines: Iterable[bytes]) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Print an error and return 0 if the job should not be started again, else return 1."""
+    """Print an error and return 0 if the start made no progress, else return 1."""
     restarts, seconds, *checkpoints = argv
     began = ""
     with contextlib.suppress(OSError), open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123

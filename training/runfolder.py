@@ -1,4 +1,4 @@
-"""What a start would do with a run folder, for `--look`. Reads only, and needs no torch."""
+"""The forecast of a start in a run folder, for `--look`. This module only reads, and needs no torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,23 +12,23 @@ from training.saving.lock import current_holder
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a start would do, or why it would be refused."""
+    """The forecast of a start: its work, or the reason for a refusal."""
 
-    # new, afresh (beside old checkpoints), resume, done (no epoch is left), evaluate; refused: changed
-    # (other settings than the checkpoint's), missing (no such checkpoint), used (another job has the folder)
+    # new, afresh (next to old checkpoints), resume, done (no epoch is left), evaluate. A refusal is changed
+    # (the checkpoint has other settings), missing (no such checkpoint) or used (another job has the folder).
     state: str
-    checkpoint: str = ""  # the one to resume from
-    step: int | None = None  # steps done; here and below None if unknown
-    steps: int | None = None  # steps in all
+    checkpoint: str = ""  # the checkpoint to resume from
+    step: int | None = None  # finished steps; here and below None if unknown
+    steps: int | None = None  # all steps of the training
     epoch: int | None = None
     epochs: int | None = None
     job: str = ""  # the Slurm job that saved the checkpoint
-    holder: str = ""  # who has the folder
-    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values
+    holder: str = ""  # the process and the job that use the folder
+    changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values by setting
 
 
 def look(config: Config, processes: int) -> Start:
-    """Return what a start with this configuration would do. A checkpoint is not opened, so not checked."""
+    """Return the forecast of a start with this configuration. Checkpoints are neither opened nor checked."""
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
@@ -49,10 +49,7 @@ def look(config: Config, processes: int) -> Start:
 
 
 def _resume(config: Config, batch: int, path: Path) -> Start:
-    """Return what a start from this checkpoint would do.
-
-    What the events of its save do not say is unknown.
-    """
+    """Return the forecast of a start from this checkpoint, by the events of its save."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
     old = read_saved(run_dir, path.name) if is_inside else {}
@@ -80,10 +77,7 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
 
 
 def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
-    """Return what the events say about a checkpoint in the run folder.
-
-    Its last save, and the start before it.
-    """
+    """Return the facts about a checkpoint, by the events of its last save and of the start before it."""
     known: dict[str, Any] = {}
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
@@ -97,5 +91,5 @@ def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int | None:
-    """Return a number of things in an event; None if it is of another type or absurd."""
+    """Return a count in an event; None if the value has another type or is out of range."""
     return value if isinstance(value, int) and 0 <= value < 1 << 53 else None

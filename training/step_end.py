@@ -1,10 +1,10 @@
-"""The end of steps in which a task has failed: `python3 .../training/step_end.py`, beside a job script.
+"""The end of Slurm steps in which a task failed: `python3 .../training/step_end.py`, next to a job script.
 
-srun --kill-on-bad-exit ends the other tasks: by SIGTERM, and KillWait later by SIGKILL. A node where the
-task is not there yet loses both, as while it is loaded or makes a container, and the task begins alone. A
-node that is dead never answers, and srun waits for it. So srun's own lines in the log, which is stderr, are
-read: when all that got the signals is gone, a step that is left is killed once more, and then its srun has
-to give up. It ends with the script. It runs on the batch host, with an old Python too.
+srun --kill-on-bad-exit ends the other tasks by SIGTERM, and after KillWait by SIGKILL. Two cases remain. A
+task that is not started yet, because its container is being made, gets neither signal and then runs alone. A
+dead node never answers, and srun waits for the node. So this program reads srun's lines in the log, which is
+stderr. When the tasks that got the signals have ended, the program kills a remaining step once more, and
+later ends its srun. The program ends with the script. It runs on the batch host, even with an old Python.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import IO
 POLL_S = 5.0
 LATER_S = 10.0
 # 22.05: "srun: launch/slurm: _step_signal: Terminating StepId=5.0"; 26.05: "srun: Terminating StepId=5.0".
-# It may come after a progress bar, which ends no line.
+# The message may follow a progress bar, which ends no line.
 ENDS = re.compile(rb"srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)$", re.MULTILINE)
-MOST = 1 << 24  # bytes that are read at once
+MOST = 1 << 24  # bytes of one read
 
 
 def main() -> int:
-    """Kill each step of this job that srun ends and that outlives that, until the script has ended."""
+    """Kill each step of this job that remains after srun has ended it; return when the script ends."""
     script, job, log = os.getppid(), os.environ.get("SLURM_JOB_ID", ""), Path("/proc/self/fd/2")
     if not job or not log.is_file():
         return 0
     done, wait_s = log.stat().st_size, None
-    since: dict[str, float] = {}  # the step, and since when srun ends it
-    acts = {kill: LATER_S, give_up: 2 * LATER_S}  # and how long after KillWait
+    since: dict[str, float] = {}  # by step: the time of srun's line
+    acts = {kill: LATER_S, give_up: 2 * LATER_S}  # by action: the seconds after KillWait
     done_to: set[tuple[str, object]] = set()
     with log.open("rb") as lines:
         while os.getppid() == script:
@@ -43,7 +43,7 @@ def main() -> int:
             done, steps = ended_steps(lines, done, job)
             for step in steps:
                 since.setdefault(step, time.monotonic())
-            if since and wait_s is None:  # by which Slurm has killed what got its signals; a save may need it
+            if since and wait_s is None:  # the time that Slurm gives the tasks, which may need it for a save
                 wait_s = kill_wait_s()
             for step, (act, later_s) in itertools.product(since, acts.items()):
                 is_due = wait_s is not None and time.monotonic() > since[step] + wait_s + later_s
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def ended_steps(lines: IO[bytes], done: int, job: str) -> tuple[int, list[str]]:
-    """Return how far a log is read, which was `done`, and the steps of the job that srun ends in between."""
+    """Read a log from byte `done` on; return the new position, and the job's steps that srun ended."""
     lines.seek(done)
     text = lines.read(MOST)
     whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == MOST else 0)
@@ -63,13 +63,13 @@ def ended_steps(lines: IO[bytes], done: int, job: str) -> tuple[int, list[str]]:
 
 
 def kill_wait_s() -> float | None:
-    """Return the seconds between SIGTERM and SIGKILL that slurm.conf has; None if Slurm does not answer."""
+    """Return KillWait of slurm.conf, the seconds before SIGKILL; None if Slurm does not answer."""
     line = re.search(rb"^KillWait\s*=\s*(\d+)", shown("config"), re.MULTILINE)
     return float(line.group(1)) if line else None
 
 
 def shown(*what: str) -> bytes:
-    """Return what `scontrol show` says of something; nothing if it fails."""
+    """Return the output of `scontrol show`; empty if the command fails."""
     try:
         return subprocess.check_output(["scontrol", "show", *what], stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
@@ -77,13 +77,13 @@ def shown(*what: str) -> bytes:
 
 
 def kill(step: str) -> None:
-    """Kill the tasks of a step, if it is still there."""
+    """Kill the tasks of a step, if the step still exists."""
     nothing = subprocess.DEVNULL
     subprocess.call(["scancel", "--signal=KILL", step], stdout=nothing, stderr=nothing)
 
 
 def give_up(step: str) -> None:
-    """End the srun of a step that is still there: it kills what it reaches, and waits for no dead node."""
+    """End the srun of a step that still exists: srun then kills the tasks, and waits for no dead node."""
     srun = re.search(rb"SrunHost:Pid=([^\s:]+):(\d+)", shown("step", step))
     if srun and srun.group(1).split(b".")[0] == os.uname().nodename.split(".")[0].encode():
         pid = int(srun.group(2))

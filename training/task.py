@@ -1,7 +1,8 @@
-"""A task of srun with a trainer of your own: `python3 .../training/task.py OPTIONS -- TRAINER ARGS`.
+"""A task of srun with the user's own trainer: `python3 .../training/task.py OPTIONS -- TRAINER ARGS`.
 
-TRAINER is a Python file, or `-m MODULE`. It gets all signals. Its exit status is written for the job script:
-srun reports the highest one of all tasks, often that of a task killed because another one failed.
+TRAINER is a Python file, or `-m MODULE`. The trainer gets all signals. This program writes the trainer's exit
+status for the job script. srun would report the highest status of all tasks, which often belongs to a task
+that was killed after another task failed.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def main(argv: list[str]) -> int:
-    """Run the trainer; returns its exit status, 128 + N if signal N ended it.
+    """Run the trainer; return its exit status, or 128 + N if signal N ended the trainer.
 
-    With several tasks, that of one which Slurm ends by SIGTERM is INTERRUPTED: another task may have failed.
+    If Slurm ends one of several tasks by SIGTERM, the status is INTERRUPTED: another task may have failed.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until the trainer gets it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until the trainer gets the signals
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
     text = "srun, mpi: one rank per task; spawn: the trainer starts its own processes; none: one process"
     parser.add_argument("--launcher", choices=("srun", "mpi", "spawn", "none"), default="srun", help=text)
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         return refuse(error)
     command = [sys.executable, *asked.trainer]
-    if asked.launcher == "none":  # it gets each signal once, and its status is its own
+    if asked.launcher == "none":  # the trainer replaces this process
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
     status = spawn.start([(command, environment)], ours=False)
     if status == 128 + signal.SIGTERM:
@@ -54,8 +55,8 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """Return the trainer's environment, for srun and mpirun their numbers as RANK, LOCAL_RANK, WORLD_SIZE."""
-    # without the ranks that pyxis or an image has set
+    """Return the trainer's environment; RANK, LOCAL_RANK and WORLD_SIZE are the launcher's numbers."""
+    # the variables of ranks that pyxis or an image has set are removed
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}
     if launcher in ("srun", "mpi"):

@@ -1,9 +1,10 @@
 """The torchrun of a job script, on each node: `python3 .../training/torchrun.py OPTIONS -- TRAINER ARGS`.
 
-The options are torchrun's own. What it adds: the nodes use a static rendezvous at MASTER_ADDR:MASTER_PORT,
-where the first one holds the store, and ranks follow their order (c10d compares host names and addresses,
-which fails on nodes with several). The first node leaves last: else the others lose their connection at the
-end, and each prints a page about it. It exits with the status of the process that failed first, not with 1.
+The options are torchrun's own. This program differs from torchrun in three ways. The nodes use a static
+rendezvous at MASTER_ADDR:MASTER_PORT: the first node holds the store, and the ranks follow the order of the
+nodes. (c10d compares host names and addresses, which fails on nodes with several addresses.) The first node
+leaves last, because otherwise the other nodes lose their connection at the end and print a page about that.
+The exit status is the status of the process that failed first, not 1.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from training.processes.jobscript import PARENT, leave_status, refuse
 from training.processes.ranks import MEETING, require, usable_cpus
 from training.processes.stop import ignore_signals
 
-# Signals that torchrun passes on before it ends; SIGUSR1 and 2 would kill it and leave its processes running.
-# Versions of torch before pytorch/pytorch#160690 ignore this.
+# Signals that torchrun passes on before it ends. By default SIGUSR1 and SIGUSR2 kill torchrun, and its
+# processes continue. Versions of torch before pytorch/pytorch#160690 ignore this variable.
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-LEAVE_S = 60.0  # the first node waits so long for the others to leave
+LEAVE_S = 60.0  # limit of the first node's wait for the other nodes to leave
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun on this node; returns the exit status."""
+    """Run torchrun on this node; return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles it
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
     os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     from torch.distributed.run import parse_args
 
     _stop_once(api)
-    # The failure is printed below, once, with its rank.
+    # The failure is printed below once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
@@ -68,21 +69,22 @@ def main(argv: list[str]) -> int:
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
         ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
         complain(f"Rank {rank} of the training ended {ended}")
-        # our trainer wrote its own, unless it was killed
+        # the bundled trainer wrote its status itself, unless it was killed
         if failure.exitcode < 0 or Path(options.training_script).resolve() != PACKAGE:
             leave_status(status)
         return status
     except SignalException as error:
         complain(f"torchrun was stopped by {error.sigval.name}")
         sys.stdout.flush()
-        os._exit(INTERRUPTED)  # torch aborts an ordinary exit if the signal came while it made its store
+        os._exit(INTERRUPTED)  # torch aborts an ordinary exit if the signal came while torch made its store
     return 0
 
 
 def _stop_once(api: Any) -> None:
-    """Let torchrun stop at its first signal and ignore later ones: they would end its wait for the last save.
+    """Let torchrun stop at its first signal and ignore later signals, which would end the wait for a save.
 
-    Slurm may send several: to each process of a container, whose runtime passes its own on, or two scancel.
+    Several signals may arrive: Slurm signals each process of a container, whose runtime passes its signal on,
+    and users call scancel twice.
     """
     stop = getattr(api, "_terminate_process_handler", None)  # there is no public access
     if stop is None:
@@ -97,14 +99,14 @@ def _stop_once(api: Any) -> None:
 
 
 def _spelled(argv: list[str]) -> list[str]:
-    """Return torchrun's options with _ in their names: torch before 2.0 takes no dashes, the later both."""
+    """Return torchrun's options with _ in their names; torch before 2.0 accepts no dashes."""
     end = argv.index("--") if "--" in argv else len(argv)
     names = re.compile("(?<=^--)[^=]+")
     return [names.sub(lambda name: name[0].replace("-", "_"), word) for word in argv[:end]] + argv[end:]
 
 
 def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the rendezvous options for `nodes` nodes; options of the command line override them."""
+    """Return the rendezvous options for `nodes` nodes; options of the command line override these."""
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
     require(environ, MEETING, fix="export them in the job script")
@@ -113,7 +115,7 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end; the first node, whose store counts the nodes that have left, leaves last."""
+    """Run torchrun to its end; the first node, whose store counts the nodes that left, leaves last."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 

@@ -1,8 +1,8 @@
-"""MNIST's and CIFAR-10's files, which are read into memory.
+"""The files of MNIST and CIFAR-10, which are read into memory.
 
-MNIST's are in IDX format: a magic number, the sizes as big-endian 32-bit numbers, then uint8 values
-(http://yann.lecun.com/exdb/mnist/, section "file formats"). CIFAR-10's binary version is read here, its
-Python version by torchvision (https://www.cs.toronto.edu/~kriz/cifar.html, section "Dataset layout").
+MNIST's files have the IDX format: a magic number, the sizes as big-endian 32-bit numbers, then uint8 values
+(http://yann.lecun.com/exdb/mnist/, section "file formats"). This module reads CIFAR-10's binary version, and
+torchvision its Python version (https://www.cs.toronto.edu/~kriz/cifar.html, section "Dataset layout").
 Shape suffixes: N images, C channels, H height, W width.
 """
 
@@ -23,17 +23,17 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 CLASSES = 10
-MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
-MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
+MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # torchvision makes MNIST/raw
+MOST = 1 << 32  # values in a file, because a small .gz file may unpack to many more
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 VALUES = 3 * 32 * 32
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (N, 1, H, W) uint8 and labels (N,) int64 of train or test.
+    """Return MNIST's images (N, 1, H, W) uint8 and labels (N,) int64 of the part "train" or "test".
 
-    UserError if a file is wrong.
+    Raises UserError if a file is missing or wrong.
     """
     images_path, labels_path = (_find(folder, name) for name in FILES[part])
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
@@ -47,7 +47,7 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
-    """Return the uint8 array in an IDX file; raises UserError if it cannot be read or has another format."""
+    """Return the uint8 array in an IDX file; raises UserError for an unreadable file or another format."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_array(cast("IO[bytes]", file), dimensions)
@@ -57,7 +57,10 @@ def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
 
 
 def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
-    """Return the array; read no more than the header says; ValueError if format or size is wrong."""
+    """Return the array, and read only as much as the header says.
+
+    Raises ValueError if the format or the size is wrong.
+    """
     header = file.read(4 + 4 * dimensions)
     if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
         raise ValueError(f"not an IDX file of {dimensions} dimensions")
@@ -86,9 +89,10 @@ def _fix(folder: Path) -> str:
 
 
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same of CIFAR-10.
+    """Return CIFAR-10's images (N, 3, 32, 32) uint8 and labels (N,) int64 of the part "train" or "test".
 
-    Images (N, 3, 32, 32). The folder has the files, or their folder as unpacked.
+    The folder holds the files, or the unpacked folder of the files. Raises UserError if a file is missing or
+    wrong.
     """
     root = folder.parent if folder.name == PYTHON else folder
     if (root / PYTHON).is_dir():
@@ -100,7 +104,7 @@ def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (N, 3072) and labels (N,), both uint8."""
+    """Return images (N, 3072) and labels (N,), both uint8; raises UserError if the file is wrong."""
     try:
         data = bytearray(path.read_bytes())
     except OSError as error:
@@ -115,7 +119,7 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same of the Python version, which is of pickles: torchvision loads only known ones."""
+    """Return images and labels of CIFAR-10's Python version. torchvision loads only pickles it knows."""
     datasets = import_torchvision("CIFAR-10's Python version").datasets
     try:
         read = datasets.CIFAR10(str(root), train=part == "train")

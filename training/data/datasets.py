@@ -1,4 +1,4 @@
-"""Data sets: what `--dataset` names. Shape suffixes: N samples, C channels, H height, W width."""
+"""The data sets of `--dataset`. Shape suffixes: N samples, C channels, H height, W width."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ from training.data.own_module import import_function
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
-# How they are read, their norm, and by how many pixels training images are shifted.
+# By data set: the function that reads its files, its norm, and the pixels by which images are shifted.
 IN_FILES = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
@@ -27,27 +27,28 @@ FAKE_VALIDATION = 256
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A data set; labels are 0..classes-1. With --task there are no classes, and targets of any kind."""
+    """A data set with labels 0..classes-1. With --task it has no classes, and targets of any kind."""
 
     train: Split
     validation: Split
     classes: int
     shape_CHW: tuple[int, ...]
-    target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of a sample: 0
-    checksum: str = ""  # of the training labels, and of the names of classes and files
-    norm: Norm = field(default_factory=Norm)  # of images in bytes
-    names: tuple[str, ...] = ()  # of the classes; () if the data set gives none
-    evaluated_CHW: tuple[int, ...] = ()  # of a validation image
-    problems: list[UserError] = field(default_factory=list)  # of reading, raised at the next synchronisation
+    target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of zeros
+    checksum: str = ""  # checksum of the training labels, and of the names of classes and files
+    norm: Norm = field(default_factory=Norm)  # norm of images in bytes
+    names: tuple[str, ...] = ()  # names of the classes; () if the data set names no classes
+    evaluated_CHW: tuple[int, ...] = ()  # shape of a validation image
+    problems: list[UserError] = field(default_factory=list)  # read errors to raise when processes synchronise
 
 
 def load_data(config: Config, device: torch.device) -> Data:
-    """Return the data set that the configuration names; raises UserError if it is missing or broken.
+    """Return the data set of the configuration; raises UserError if the data are missing or broken.
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and returns (training, validation), each either a
-    pair of tensors (images_NCHW, labels_N), held in memory, or a map-style data set of (x_CHW, label), read
-    by loaders; the training one then has a list `classes`. For a sample that cannot be read it may raise an
-    OSError, or a UserError with a fix; any other exception is shown as a bug.
+    PACKAGE.MODULE:FUNCTION is called with the configuration and returns (training, validation). Both are
+    either pairs of tensors (images_NCHW, labels_N), which stay in memory, or map-style data sets of
+    (x_CHW, label), which loaders read. A map-style training set has a list `classes`. A map-style data set
+    may raise an OSError, or a UserError with a fix, for a sample that cannot be read. Any other exception is
+    shown as a bug.
     """
     norm, shift = Norm(), 0
     if config.augment not in {"auto", "none"} and config.dataset not in OF_FILES[1]:
@@ -77,7 +78,7 @@ def load_data(config: Config, device: torch.device) -> Data:
 def _in_memory(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, config: Config, *, shift: int
 ) -> Data:
-    """Return both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
+    """Return both parts on the device. Training images are shifted by up to `shift` pixels, and flipped."""
     splits: list[InMemory] = []
     shapes = [tensor.shape[1:] for tensor in train]
     for (images, targets), part, pixels in ((train, "training", shift), (validation, "validation", 0)):
@@ -117,7 +118,7 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     validated = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
     samples = getattr(train, "samples", ())
     pair = samples[0] if isinstance(samples, list) and samples else None
-    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # as torchvision's
+    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # like torchvision's
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]
     checksum = _checksum(names, files)
@@ -130,7 +131,7 @@ def _checksum(*parts: list[Any]) -> str:
 
 
 def _fake(config: Config) -> tuple[Batch, Batch]:
-    """Return random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
+    """Return random images to measure speed: of MNIST's shape for convnet, else of ImageNet's shape."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
     generator = torch.Generator().manual_seed(mix("fake", config.seed))
     parts = []

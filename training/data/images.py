@@ -1,7 +1,7 @@
-"""Images in files, and what is done to them: `--dataset imagefolder`, a folder for each class, and shards.
+"""Images in files, and their transforms: `--dataset imagefolder`, with a folder for each class, and `shards`.
 
-Shards are tar files as WebDataset lays them out (https://github.com/webdataset/webdataset, "The WebDataset
-Format"): KEY.jpg and KEY.cls, the label as a number. They are read by index, not as a stream.
+Shards are tar files in WebDataset's layout (https://github.com/webdataset/webdataset, "The WebDataset
+Format"): KEY.jpg is an image, and KEY.cls its label as a number. Shards are read by index, not as a stream.
 """
 
 import functools
@@ -18,13 +18,16 @@ import torch
 from training.config import Config
 from training.errors import UserError, one_line
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's values
 ENDINGS = ("jpg", "jpeg", "png", "webp")
 SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str, module: str = "torchvision") -> Any:
-    """Return the module torchvision, or one in it; UserError if it is missing, or built for another torch."""
+    """Return torchvision, or a module of torchvision, for a flag.
+
+    Raises UserError if torchvision is missing, or was built for another torch.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -39,7 +42,10 @@ def import_torchvision(flag: str, module: str = "torchvision") -> Any:
 
 
 def images_in_files(config: Config) -> tuple[Any, Any]:
-    """Return training and validation images, cropped to squares, as uint8."""
+    """Return the training and validation sets, whose images are uint8 squares.
+
+    Raises UserError if a folder is wrong, or if the two sets have different classes.
+    """
     read: Any = Shards if config.dataset == "shards" else _images
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
@@ -58,7 +64,7 @@ def _images(folder: Path, transform: Any, flag: str) -> Any:
     datasets = import_torchvision("--dataset imagefolder").datasets
     try:
         return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
-    except OSError as error:  # no folder, none in it, or one without images
+    except OSError as error:  # the folder is missing, or has no folders, or has a folder without images
         reason = str(error).partition(" Supported")[0].strip().rstrip(".")
         fix = f"{flag} DIR with one folder of images per class"
         raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
@@ -70,7 +76,7 @@ class Shards:
     def __init__(self, folder: Path, transform: Any, flag: str) -> None:
         self._transform = transform
         self._places: list[tuple[Path, int, int]] = []  # file, first byte, bytes
-        self.samples: list[tuple[str, int]] = []  # key and label, as torchvision's folders have them
+        self.samples: list[tuple[str, int]] = []  # key and label, like torchvision's ImageFolder
         paths = sorted(folder.glob("*.tar"))
         if not paths:
             raise UserError("no .tar files", at=str(folder), fix=f"{flag} {SHARDS}")
@@ -83,7 +89,7 @@ class Shards:
         self.classes = list(range(1 + max((label for _, label in self.samples), default=-1)))
 
     def _read_index(self, path: Path) -> None:
-        """Note where the images of a tar file are; ValueError for one without a label."""
+        """Note the places of a tar file's images; raise ValueError for an image without a label."""
         images: dict[str, tuple[int, int]] = {}
         labels: dict[str, int] = {}
         with tarfile.open(path, "r:") as archive:
@@ -103,7 +109,7 @@ class Shards:
         return len(self._places)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return an image as the transform gives it, and its label."""
+        """Return the transformed image, and its label."""
         path, first, size = self._places[index]
         key, label = self.samples[index]
         data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
@@ -112,12 +118,12 @@ class Shards:
 
 @functools.lru_cache(maxsize=64)
 def _open(path: Path) -> Any:
-    """Return a tar file, opened once in each loader."""
+    """Return an open tar file; each loader opens the file once."""
     return path.open("rb")
 
 
 def training_transform(config: Config) -> Any:
-    """Return what --augment does to a training image: from Pillow's to uint8 (3, side, side)."""
+    """Return the transform of --augment for training images, from Pillow's image to uint8 (3, side, side)."""
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     if config.augment == "none":
         return evaluation_transform(config, config.train_crop)
@@ -132,7 +138,10 @@ def training_transform(config: Config) -> Any:
 
 
 def evaluation_transform(config: Config, side: int = 0) -> Any:
-    """Return the middle square of an image, of `side` pixels; 0 for the side of validation images."""
+    """Return the transform that cuts the middle square out of an image.
+
+    `side` is the side of the square in pixels; 0 means the side of validation images.
+    """
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     side = side or config.eval_crop or config.train_crop
     return v2.Compose(
@@ -141,12 +150,15 @@ def evaluation_transform(config: Config, side: int = 0) -> Any:
 
 
 def shorter_side(config: Config, side: int) -> int:
-    """Return to how many pixels the shorter side is scaled before the middle of `side` pixels is cut out."""
+    """Return the pixels of an image's shorter side before the middle square of `side` pixels is cut out."""
     return config.eval_resize or side * 8 // 7
 
 
 def _decode(file: Any, key: str = "", *, at: str, fix: str = "replace the file, or remove it") -> Any:
-    """Return an image from a path or an open file, as torchvision's own reader decodes it (Pillow)."""
+    """Return the image in a path or an open file, decoded by Pillow like torchvision's own reader.
+
+    Raises UserError if the image cannot be read.
+    """
     from PIL import Image
 
     try:

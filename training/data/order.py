@@ -1,4 +1,4 @@
-"""The order of the N samples: a function of (seed, epoch, position), so that nothing needs to be saved."""
+"""The order of the N samples, a function of seed, epoch and position: checkpoints need not hold the order."""
 
 import hashlib
 
@@ -6,28 +6,34 @@ import torch
 
 
 def mix(*parts: int | str) -> int:
-    """Return a seed in 0..2^31-1 from numbers and words; similar ones give unrelated seeds."""
+    """Return a seed in 0..2^31-1 from numbers and words; similar parts give unrelated seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """Return the permutation of an epoch, for all processes together, order_N: int64, on the CPU."""
+    """Return the permutation order_N of an epoch for all processes together (int64, on the CPU)."""
     return torch.randperm(samples, generator=torch.Generator().manual_seed(mix("order", seed, epoch)))
 
 
 def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]]:
-    """Return (first, count) of each step's samples, from `consumed` on; the last may be short."""
+    """Return (first, count) of each step's samples, from `consumed` on; the last step may be short."""
     return [(first, min(batch, samples - first)) for first in range(consumed, samples, batch)]
 
 
 def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int) -> torch.Tensor:
-    """Return the samples of process `rank` of `size` in a step of `count` from `first`, or a stand-in."""
+    """Return the samples of process `rank` of `size` in a step of `count` samples from `first` on.
+
+    A process without a sample gets the first sample of the step as a stand-in.
+    """
     return order_N[first + rank : first + count : size] if rank < count else order_N[first : first + 1]
 
 
 def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[torch.Tensor]:
-    """Index lists of a process: every `size`-th sample, `chunk` at once; as many for each, perhaps empty."""
-    mine = torch.arange(samples)[rank::size]  # empty where there are fewer samples than processes
-    largest = -(-samples // size)  # of any process
+    """Return the index lists of a process: every `size`-th sample, at most `chunk` samples in a list.
+
+    All processes get the same number of lists, so the last list of a process may be empty.
+    """
+    mine = torch.arange(samples)[rank::size]  # empty if the processes are more than the samples
+    largest = -(-samples // size)  # samples of the process with the most samples
     return [mine[first : first + chunk] for first in range(0, largest, chunk)]

@@ -1,4 +1,4 @@
-"""Functions of the user, that flags name: `--dataset own:data` is `data` in the module `own`."""
+"""Functions of the user that flags name: `--dataset own:data` is the function `data` in the module `own`."""
 
 import contextlib
 import importlib
@@ -13,7 +13,7 @@ from training.errors import UserError
 
 
 def import_function(name: str, flag: str) -> Callable[..., Any]:
-    """Return the function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
+    """Return the function PACKAGE.MODULE:FUNCTION of a flag; raises UserError if the import fails."""
     module, colon, function = name.partition(":")
     if not colon:
         fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
@@ -29,9 +29,9 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
 
 
 def find_in_current_folder() -> None:
-    """Let Python import from the current folder too: after its own library, before all other packages.
+    """Let Python import from the current folder, after the standard library and before all other packages.
 
-    A file such as json.py or queue.py there does not take the place of a module of the standard library.
+    So a file such as json.py or queue.py does not replace a module of the standard library.
     """
     with contextlib.suppress(OSError):
         here = os.getcwd()  # noqa: PTH109 - sys.path holds texts

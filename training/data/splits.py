@@ -1,6 +1,7 @@
-"""Splits: they turn index lists into batches on the device. All randomness is that of (seed, epoch, sample).
+"""Splits, which turn index lists into batches on the device.
 
-Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
+All random numbers depend on the seed, the epoch and the sample alone. Shape suffixes: N samples of the split,
+B samples of a batch, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ AHEAD = 4  # batches that each loader process prefetches, in shared memory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Norm:
-    """Mean and standard deviation of each channel, of values in 0..1."""
+    """The mean and the standard deviation of each channel, for values in 0..1."""
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -36,7 +37,7 @@ class Norm:
     def on(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return a function that normalises uint8 images to float32 on the device.
 
-        Others stay as they are.
+        The function returns images of another type unchanged.
         """
         mean_C11, std_C11 = torch.tensor((self.mean, self.std), device=device).view(2, -1, 1, 1)
 
@@ -49,7 +50,7 @@ class Norm:
 
 
 class InMemory:
-    """Images (uint8, or float32 as the model gets them) and int64 labels or other targets, on the device."""
+    """A split in the device's memory: images (uint8, or float32 for the model), and labels or targets."""
 
     def __init__(
         self, images_NCHW: torch.Tensor, labels_N: torch.Tensor, norm: Norm, shift: int = 0, seed: int = 0
@@ -57,10 +58,10 @@ class InMemory:
         self.images_NCHW, self.labels_N = images_NCHW, labels_N
         self.samples, self.index_device = len(labels_N), labels_N.device
         self._normalise, self._seed = norm.on(labels_N.device), seed
-        self._shift = shift  # images are shifted by at most so many pixels, and flipped; 0: neither
+        self._shift = shift  # pixels by which images are shifted at most, and flipped; 0 disables both
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """Yield x_BCHW (float32) and y_B (int64) of each index list."""
+        """Yield x_BCHW (float32) and y_B (int64) for each index list."""
         key = mix("shift", self._seed, epoch)
         for index_B in index_lists:
             x_BCHW = self.images_NCHW.index_select(0, index_B)
@@ -78,9 +79,9 @@ def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return images shifted by up to `shift` pixels, with black edges, half of them mirrored.
+    """Return images shifted by up to `shift` pixels, with black edges; half of the images are mirrored.
 
-    `random_B` decides.
+    The random number of an image decides about its shift and its mirroring.
     """
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * shift + 1
@@ -96,12 +97,15 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> 
 
 
 class FromLoaders:
-    """Samples of a map-style data set, read by `workers` processes, which live on, or with 0 by this one."""
+    """A split that `workers` loader processes read from a map-style data set; with 0 this process reads.
+
+    The loader processes live until the end of the run.
+    """
 
     def __init__(self, keyed: Keyed, *, norm: Norm, device: torch.device, workers: int) -> None:
         self.samples = len(keyed)
         self.index_device = torch.device("cpu")
-        self.started = not workers  # False: loader processes will be forked
+        self.started = not workers  # whether no loader process has to be forked later
         self._normalise, self._device = norm.on(device), device
         self._lists: list[list[int]] = []
         self._loader: DataLoader[Any] = DataLoader(
@@ -118,9 +122,9 @@ class FromLoaders:
         atexit.register(_end, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """Yield x_BCHW (float32) and y_B (int64) of each index list, on the device.
+        """Yield x_BCHW (float32) and y_B (int64) for each index list, on the device.
 
-        Both empty for an empty one.
+        Both tensors are empty for an empty list.
         """
         # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
@@ -134,12 +138,12 @@ class FromLoaders:
         for index_B in index_lists:
             batch = next(loaded) if len(index_B) else (torch.empty(0), torch.empty(0, dtype=torch.int64))
             if isinstance(batch, UserError):
-                raise batch  # it cannot be read
+                raise batch  # a sample cannot be read
             yield batch[0], batch[1]
 
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
-    """End the processes of a loader: Python's exit would send them a SIGTERM, which they ignore, and wait."""
+    """End the processes of a loader. At exit, Python would send a SIGTERM, which they ignore, and wait."""
     live = loader()
     if live is not None:
         live._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
@@ -149,9 +153,9 @@ Split = InMemory | FromLoaders
 
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield the same batches on the device. Each is copied to a GPU while it computes on the previous one."""
-    # The copies use a second stream, from pinned memory. A batch is given out after the computing stream
-    # waits for its copy, but before it would wait for the next one's. record_stream keeps its memory.
+    """Yield the same batches on the device. A GPU computes on a batch while the next batch is copied."""
+    # The copies from pinned memory use a second stream. The computing stream waits for the copy of a batch,
+    # and only then the next copy starts, so the stream does not wait for it. record_stream keeps the memory.
     if device.type != "cuda":
         yield from batches
         return
@@ -173,13 +177,16 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 
 @dataclass(frozen=True, kw_only=True)
 class Keyed(Dataset[Any]):
-    """Samples by keys (epoch * samples + index), which seed them; a broken one is a UserError, not raised."""
+    """Samples by key (epoch * samples + index). The key seeds the random augmentation of its sample.
 
-    dataset: Any  # of (x_CHW uint8 or float32, label)
-    seed: int  # of random augmentation
-    classes: int  # 0: targets of any kind
-    shape_CHW: tuple[int, ...]  # of all images
-    target_shape: tuple[int, ...] = ()  # of all targets; () of labels
+    A sample that cannot be read is returned as a UserError.
+    """
+
+    dataset: Any  # items are (x_CHW uint8 or float32, label)
+    seed: int  # seed of random augmentation
+    classes: int  # 0 for targets of any kind
+    shape_CHW: tuple[int, ...]  # shape of all images
+    target_shape: tuple[int, ...] = ()  # shape of all targets; () for labels
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -200,7 +207,7 @@ class Keyed(Dataset[Any]):
             return UserError(f"cannot read sample {index} ({one_line(error)})", fix="repair the data set")
 
     def _target(self, index: int, x_CHW: torch.Tensor, label: Any) -> int | torch.Tensor:
-        """Return the label or target; raises a UserError if it or the image is not as the others."""
+        """Return the label or target; raises UserError if its shape or the image's shape is wrong."""
         if tuple(x_CHW.shape) != self.shape_CHW:
             what = f"sample {index} has the shape {tuple(x_CHW.shape)}, the first one {self.shape_CHW}"
             raise UserError(what, fix="make all images of one shape")
@@ -217,13 +224,13 @@ class Keyed(Dataset[Any]):
 
 
 def as_target(value: Any) -> torch.Tensor:
-    """Return what a data set gives with an image, as a tensor; numbers are float32 or int64."""
+    """Return the target of an image as a tensor; numbers become float32 or int64."""
     target = torch.as_tensor(value)
     return target.float() if target.dtype == torch.float64 else target
 
 
 def _collate(samples: list[Any]) -> Any:
-    """Return a batch, or the first error among its samples."""
+    """Return the batch of samples, or the first error among the samples."""
     errors = (sample for sample in samples if isinstance(sample, UserError))
     return next(errors, None) or default_collate(samples)
 

@@ -1,1 +1,1 @@
-"""What a trainer imports at its start, without knowing it: by PYTHONPATH."""
+"""The modules that PYTHONPATH lets each trainer import at its start."""

@@ -1,8 +1,8 @@
-"""First on PYTHONPATH of a trainer: its stack can be written, also while a collective blocks it.
+"""The first module on a trainer's PYTHONPATH: two signals write the trainer's stack, even in a collective.
 
-Two signals ask for it. Both write the stack of the thread that gets them, the main one: frames of another
-could move meanwhile. Both write into memory that has no name and that this user's processes read in /proc.
-See processes/stacks.py, which decides who may be asked, and wandb_run.py, which is imported here too.
+Both signals write the stack of the main thread, which gets the signals. The frames of another thread could
+move meanwhile. Both write into nameless memory that processes of this user read in /proc.
+processes/stacks.py decides which processes get the signals. wandb_run.py is also imported here.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from types import FrameType
 
 MEMORY = "sbatchgen-stacks"
 # Counted from SIGRTMAX: no other program's signals.
-ASLEEP = 3  # for a main thread that waits in C++, where Python's own handlers never run: faulthandler's is C
-AWAKE = 4  # for one that runs: Python answers between two of its instructions, where nothing can break
+ASLEEP = 3  # for a main thread that waits in C++: faulthandler is C and answers, Python's handlers do not run
+AWAKE = 4  # for a main thread that runs: Python answers safely between two of its instructions
 
 
 def register() -> None:
-    """Have the two signals write the stack of the main thread."""
+    """Let the two signals write the stack of the main thread."""
     memory = os.memfd_create(MEMORY)
     faulthandler.register(signal.SIGRTMAX - ASLEEP, file=memory, all_threads=False)
 
-    def answer(_: int, frame: "FrameType | None") -> None:  # it calls no function of Python
+    def answer(_: int, frame: "FrameType | None") -> None:  # calls no function of Python
         try:
             lines = ["Stack (most recent call first):\n"]
             while frame is not None:
@@ -35,20 +35,20 @@ def register() -> None:
         except Exception:  # noqa: BLE001, S110 - contextlib.suppress is a function of Python
             pass
 
-    # torch.compile, which else would compile it too, leaves functions of this file alone
+    # torch.compile does not compile functions of importlib's file
     answer.__code__ = answer.__code__.replace(co_filename=importlib.__file__)
     signal.signal(signal.SIGRTMAX - AWAKE, answer)
     signal.siginterrupt(signal.SIGRTMAX - AWAKE, False)
 
 
 if __name__ == "sitecustomize":
-    with contextlib.suppress(Exception):  # another system: a trainer without stacks
+    with contextlib.suppress(Exception):  # on another system the trainer has no stacks
         register()
-    with contextlib.suppress(Exception):  # nor without a run folder that can be written
+    with contextlib.suppress(Exception):  # without a writable run folder W&B's run has no fixed name
         importlib.import_module("wandb_run").keep()
     sys.modules.pop("wandb_run", None)
     sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]  # noqa: PTH120
     this = sys.modules.pop(__name__)
-    with contextlib.suppress(ImportError):  # the one that this one hides
+    with contextlib.suppress(ImportError):  # imports the sitecustomize that this module hides
         importlib.import_module(__name__)
     sys.modules.setdefault(__name__, this)

@@ -1,29 +1,29 @@
-"""One run of Weights & Biases for one run folder: a job that is requeued, resumed or of a chain continues it.
+"""One run of Weights & Biases for each run folder, which requeued, resumed and chained jobs continue.
 
-Without a name for it, each start would begin a run of its own. Only the first process of rank 0, or of a
-trainer that is alone, knows the name: where each rank begins a run, or a program that it starts, these are
-their own.
+Without a fixed name, each start would begin a new run. Only the first process of rank 0, or of a trainer with
+one process, gets the name. Runs that other ranks or child programs begin stay separate.
 """
 
 import importlib.util
 import os
 
-FILE = "wandb-run-id"  # in the run folder: a new folder is a new run
-NAMES = ("WANDB_RUN_ID", "WANDB_RESUME")  # who sets one of them decides both
-UNSENT = ("offline", "dryrun", "disabled")  # of WANDB_MODE: what is sent later has no run to continue
-TOLD, NEXT = "SBATCHGEN_WANDB", "next"  # the process that knows it, or the next one that starts: it is alone
+FILE = "wandb-run-id"  # the file in the run folder, so that a new folder begins a new run
+NAMES = ("WANDB_RUN_ID", "WANDB_RESUME")  # a user who sets one of them decides about both
+UNSENT = ("offline", "dryrun", "disabled")  # values of WANDB_MODE without a run on the server to continue
+# The variable with the process that knows the name; `next` is the next process to start.
+TOLD, NEXT = "SBATCHGEN_WANDB", "next"
 STOPPABLE = (
     "SBATCHGEN_AGAIN_FILE",
     "SBATCHGEN_STOP_FILE",
     "SBATCHGEN_EXIT_FILE",
-)  # of a job that is to be resumed
+)  # variables of a job that can be resumed
 
 
 def keep() -> None:
-    """Name the run in the environment of a trainer that has wandb, if no one has named one."""
+    """Set the run's name in the environment of a trainer that has wandb, unless a name is set."""
     by = os.environ.get(TOLD, "")
     if by not in ("", NEXT, str(os.getpid())):
-        for name in ("WANDB_RUN_ID", "WANDB_RESUME", TOLD):  # of the process that has started this one
+        for name in ("WANDB_RUN_ID", "WANDB_RESUME", TOLD):  # inherited from the parent process
             os.environ.pop(name, None)
         return
     if by == NEXT:

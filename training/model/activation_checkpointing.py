@@ -1,4 +1,4 @@
-"""Activation checkpointing: backward computes a stage again, for less memory and the same bits."""
+"""Activation checkpointing: the backward pass computes stages again, with less memory and the same bits."""
 
 import contextlib
 import functools
@@ -18,9 +18,9 @@ OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and 
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """Return the model, by its own method (OWN) or of each outermost nn.Sequential.
+    """Return the model with checkpointing, by its own method (OWN) or in each outermost nn.Sequential.
 
-    UserError if it has neither.
+    Raises UserError if the model has no such method and no nn.Sequential.
     """
     method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
     if method is not None:
@@ -45,12 +45,12 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module: the least memory."""
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module, for the least memory."""
 
     # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
 
     def forward(self, x: Any) -> Any:
-        """Call the modules in turn."""
+        """Call the modules one after the other."""
         if not torch.is_grad_enabled():
             return super().forward(x)  # type: ignore[no-untyped-call,unused-ignore]
         modules = list(self)
@@ -63,7 +63,7 @@ class Stages(nn.Sequential):
 
 
 def _contexts(piece: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of the forward pass, and of its recomputation, which keeps norms' statistics."""
+    """Return the contexts of the forward pass and of its recomputation, which changes no statistics."""
     return contextlib.nullcontext(), keep_buffers(piece)
 
 
@@ -76,4 +76,4 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for buffer, value in zip(buffers, before, strict=True):
-            buffer.data.copy_(value)  # .data: autograd does not need the old value
+            buffer.data.copy_(value)  # .data, because autograd does not need the old value

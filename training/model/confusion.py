@@ -1,7 +1,7 @@
-"""Which classes a model takes for which. Shape suffixes: B samples, R rows, C columns.
+"""The confusion matrix of a model. Shape suffixes: B samples, R rows, C columns.
 
-The first classes are counted. A row is the right class, a column the class that the model gives; the last
-column is all other classes.
+Only the first classes are counted. A row is the right class, and a column the class that the model gives. The
+last column is for all other classes.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ FIRST = 10  # classes
 
 
 def count_confused(logits_BK: Any, y_B: torch.Tensor, *, classes: int) -> torch.Tensor:
-    """Return the counts of a batch, float64, the rows one after the other. A GPU need not be waited for."""
+    """Return the counts of a batch (float64) row by row. The CPU need not wait for a GPU."""
     known = torch.arange(classes, device=y_B.device)
     right_BR = y_B.unsqueeze(1) == known
     given_BR = logits_BK.argmax(dim=1, keepdim=True) == known
@@ -21,13 +21,16 @@ def count_confused(logits_BK: Any, y_B: torch.Tensor, *, classes: int) -> torch.
 
 
 def as_rows(counts: list[float]) -> list[list[int]]:
-    """Return counts as rows: R of them, of R + 1 columns; none without counts."""
+    """Return counts as R rows of R + 1 columns; an empty list without counts."""
     rows = int(len(counts) ** 0.5)
     return [[round(each) for each in counts[row * (rows + 1) :][: rows + 1]] for row in range(rows)]
 
 
 def as_lines(rows: list[list[int]], names: tuple[str, ...]) -> list[str]:
-    """Return rows as a table for people, without the last column if it has no sample; [] without rows."""
+    """Return the lines of a table for people; an empty list without rows.
+
+    A last column without samples is omitted.
+    """
     shown = [" ".join(name.split())[:20] for name in names[: len(rows)]] or [*map(str, range(len(rows)))]
     columns = 1 + len(rows) + any(row[-1] for row in rows)
     table = [

@@ -1,4 +1,4 @@
-"""Models: what `--model` names, its weights, which are trained. The head is the last module with some."""
+"""The models of `--model`, and their weights. The head is the last module with weights."""
 
 import fnmatch
 from collections import OrderedDict
@@ -14,13 +14,14 @@ from training.data.own_module import import_function
 from training.errors import UserError
 from training.model.activation_checkpointing import checkpoint_activations
 
-CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the rest
+CONVNET_SIDE = 6  # pixels at least: each convolution removes two, then pooling halves the rest
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
-    """Return a new model on the CPU with weights from the seed.
+    """Return a new model on the CPU, with random weights by the seed.
 
-    It maps x_BCHW (float32) to logits (B, classes).
+    The model maps x_BCHW (float32) to logits (B, classes). Raises UserError if the model is unknown or does
+    not fit the images.
     """
     torch.manual_seed(mix("weights", config.seed))
     if config.model == "convnet":
@@ -33,7 +34,7 @@ def build_model(config: Config, data: Data) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
-    """Load weights, also of a model in DataParallel; UserError if they don't fit."""
+    """Load weights, also those of a model in DataParallel; raise UserError if the weights do not fit."""
     try:
         model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
     except RuntimeError as error:
@@ -43,7 +44,10 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
 
 
 def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
-    """Return two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
+    """Return a model of two convolutions and two dense layers, with 1.2 million weights for MNIST.
+
+    Raises UserError if the images are too small.
+    """
     channels, height, width = shape_CHW
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
@@ -80,10 +84,14 @@ def _from_torchvision(name: str, data: Data) -> nn.Module:
 def load_all_but_head(
     model: nn.Module, weights: dict[str, torch.Tensor], origin: str, *, classes: int
 ) -> list[str]:
-    """Load weights, also of another number of classes; the names of those left. UserError for a misfit."""
+    """Load weights, also those for another number of classes; return the names of weights not loaded.
+
+    Raises UserError if the weights do not fit.
+    """
     present = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
-    left = [name for name in head_of(model) if name not in given]  # and what differs in the classes only
+    left = [name for name in head_of(model) if name not in given]
+    # A weight of the head may differ only in the number of classes.
     for name in present.keys() & given.keys():
         new, old = present[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
@@ -100,7 +108,10 @@ def head_of(model: nn.Module) -> list[str]:
 
 
 def freeze(model: nn.Module, config: Config) -> None:
-    """Keep the weights that --freeze names; UserError if a pattern names none, or all are frozen."""
+    """Freeze the weights that --freeze names.
+
+    Raises UserError if a pattern names no weight, or if no weight is left to train.
+    """
     weights = dict(model.named_parameters())
     for pattern in filter(None, config.freeze.split(",")):
         frozen = fnmatch.filter(weights, pattern)
@@ -118,7 +129,7 @@ def freeze(model: nn.Module, config: Config) -> None:
 
 
 def train_mode(model: nn.Module) -> None:
-    """Set the modules to training, but frozen ones to evaluation: a frozen norm keeps its statistics."""
+    """Set the modules to training, but frozen modules to evaluation: a frozen norm keeps its statistics."""
     model.train()
     for module in model.modules():
         weights = list(module.parameters(recurse=False))

@@ -1,4 +1,4 @@
-"""Optimizers, learning rates (functions of the position) and the running mean of the weights (EMA)."""
+"""Optimizers, learning rates as functions of the position, and the running mean of the weights (EMA)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.config import Config
 from training.model.models import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
-# What each optimizer keeps for a weight.
+# The names in each optimizer's state of a weight.
 KEPT: dict[type[Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -32,7 +32,7 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     for of_head in (False, True)[: 1 + bool(head)]:
         weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
         matrices, others = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
-        if alike:  # one kernel for all: the second group is empty
+        if alike:  # one kernel for all weights: the second group is empty
             matrices, others = matrices + others, []
         scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
         for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * alike)):
@@ -45,22 +45,22 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
 
 
 def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: Any) -> Optimizer:
-    """Return a fused optimizer, if this torch has one for the device.
+    """Return a fused optimizer, or an ordinary optimizer if torch has no fused kernels for the device.
 
-    SGD since torch 2.3, on CPUs since 2.4.
+    SGD has fused kernels since torch 2.3, and on CPUs since torch 2.4.
     """
     try:
-        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
+        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal would change the groups
     except (TypeError, RuntimeError):
         return kind(groups, **how)
 
 
 def _with_momentum(sgd: Optimizer) -> Optimizer:
-    """Return the same with a momentum of zeros where it has none.
+    """Add zero momentum where SGD has no momentum yet; return the optimizer.
 
-    Its first step would make one without contents.
+    A fused optimizer would allocate the momentum uninitialised in its first step.
     """
-    # if that step overflows under a loss scale, torch's fused kernel leaves it so (docs/design/training.md)
+    # If that step overflows under a loss scale, the momentum stays uninitialised: see docs/design/training.md
     for group in sgd.param_groups:
         for weight in group["params"] if group.get("momentum") else ():
             sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
@@ -68,9 +68,9 @@ def _with_momentum(sgd: Optimizer) -> Optimizer:
 
 
 def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
-    """Load a state_dict; if it is not for these weights, raise an error of any type, and change nothing."""
+    """Load a state_dict. If it is for other weights, raise an error of any type, and change nothing."""
     lr = float(stored["param_groups"][0]["lr"])
-    groups = optimizer.state_dict()["param_groups"]  # the other settings are the present ones, as fused
+    groups = optimizer.state_dict()["param_groups"]  # other settings, such as fused, stay
     numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
@@ -93,14 +93,14 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Updater:
-    """What changes the weights after a step: the optimizer, the loss scale of fp16 and the mean of --ema."""
+    """The objects that update the weights: the optimizer, the loss scale of fp16, and the mean of --ema."""
 
     optimizer: Optimizer
     scaler: Any = None
     ema: Ema | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what is saved of them."""
+        """Return the state for a checkpoint."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
@@ -108,7 +108,10 @@ class Updater:
         }
 
     def load(self, state: dict[str, Any], *, optimizer: bool) -> None:
-        """Load what `state` gave, with `optimizer` also its part; an error of any type if it does not fit."""
+        """Load a state that `state` returned; raise an error of any type if the state does not fit.
+
+        The optimizer's part is loaded only with `optimizer`.
+        """
         if self.ema:
             self.ema.load(state.get("ema") or {})
         if self.scaler and state.get("scaler"):
@@ -117,12 +120,12 @@ class Updater:
             load_state(self.optimizer, state["optimizer"])
 
     def evaluated(self) -> contextlib.AbstractContextManager[None]:
-        """Give the model the weights to evaluate and export within this context: the means, if any."""
+        """Give the model, within this context, the weights to evaluate and export: the means, if any."""
         return self.ema.in_place() if self.ema else contextlib.nullcontext()
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
-    """Return about the bytes of a checkpoint: the weights, their running mean, the optimizer's state."""
+    """Return the approximate bytes of a checkpoint: the weights, their mean and the optimizer's state."""
     of_each = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     others = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -130,7 +133,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
-    """Return the learning rate after `epoch` epochs and `steps` steps of the present batch size."""
+    """Return the learning rate after `epoch` epochs and `steps` steps of the current batch size."""
     warmup = config.warmup_epochs * steps_per_epoch
     step = epoch * steps_per_epoch + steps
     if step < warmup:
@@ -144,13 +147,13 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of all weights; the rate of the head in proportion."""
+    """Set the learning rate of all weights, and the head's learning rate in proportion."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1)
 
 
 class Ema:
-    """A running mean of a model's weights, and of the running statistics that belong to them."""
+    """A running mean of a model's weights and of its norms' statistics."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -166,7 +169,10 @@ class Ema:
         torch._foreach_lerp_([*self.means.values()], self._weights, 1 - decay)
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore the means, a weight without one from its present value; ValueError if one does not fit."""
+        """Restore the means; a weight without a saved mean begins with its current value.
+
+        Raises ValueError if a mean has another shape than its weight.
+        """
         for (name, mean), weight in zip(self.means.items(), self._weights, strict=True):
             new = state.get(name, weight)
             if new.shape != weight.shape:

@@ -1,4 +1,4 @@
-"""--precision and --deterministic: autocast, the loss scale of fp16, and which kernels torch may use."""
+"""--precision and --deterministic: autocast, the loss scale of fp16, and the kernels that torch may use."""
 
 import contextlib
 import os
@@ -13,19 +13,20 @@ from training.config import Config
 from training.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
-# Without one of these torch's kernels convert each bfloat16 to float32 and back; the last is Arm's name.
+# Features of CPUs that compute in bfloat16. Without them torch converts each bfloat16 to float32 and back.
+# The last name is Arm's.
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which the model computes."""
+    """Return the context of --precision for the model's forward pass."""
     if config.precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, {"bf16": torch.bfloat16, "fp16": torch.float16}[config.precision])
 
 
 class Autocast(nn.Module):
-    """A model that computes in autocast: nn.DataParallel's threads would take fp16 for bf16."""
+    """A model with autocast in its forward pass: threads of nn.DataParallel would use fp16 for bf16."""
 
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         super().__init__()
@@ -38,29 +39,29 @@ class Autocast(nn.Module):
 
 
 def choose_kernels(config: Config, device: torch.device) -> None:
-    """Let torch use the fastest kernels for the GPU, or with --deterministic kernels that repeat each bit."""
+    """Let torch choose the fastest kernels, or with --deterministic only kernels that repeat each bit."""
     if config.deterministic:
         torch.use_deterministic_algorithms(True)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined,unused-ignore]
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32: rounds factors to 10 bits, each time the same
+        torch.set_float32_matmul_precision("high")  # TF32 rounds factors to 10 bits, always in the same way
         torch.backends.cudnn.benchmark = not config.deterministic
 
 
 def wants_channels_last(config: Config, device: str, model: nn.Module) -> bool:
-    """Return whether a model gets this memory format; a user's model may need the other one."""
+    """Return whether the model gets the memory format channels_last; users' models need the flag."""
     if config.channels_last or config.no_channels_last or ":" in config.model:
         return config.channels_last
-    # doubles the rate of bf16 convolutions on an H200; on CPUs steps of convnet and ResNets are faster
+    # channels_last doubles the rate of bf16 convolutions on an H200, and is faster on CPUs (convnet, ResNets)
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return device == "cpu" or (config.precision != "fp32" and convolves)
 
 
 def build_scaler(config: Config, device: torch.device) -> Any:
-    """Return the loss scale of --precision fp16, else None.
+    """Return the loss scale for --precision fp16, or None for another precision.
 
-    UserError if this torch has none for the device.
+    Raises UserError if this torch has no loss scale for the device.
     """
     if config.precision != "fp16":
         return None
@@ -73,9 +74,9 @@ def build_scaler(config: Config, device: torch.device) -> Any:
 
 
 def warn_of_bf16() -> str | None:
-    """Return a warning if this CPU, as Linux describes it, cannot compute in bf16.
+    """Return a warning if the CPU's features in /proc/cpuinfo lack bf16.
 
-    None if it can, or is unknown.
+    The result is None if the CPU has bf16, or if its features are not known.
     """
     with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,7 @@
-"""What a training is for: loss and metrics. Shape suffixes: B samples of a batch, K classes, T likeliest."""
+"""Tasks: the loss and the metrics of a training.
+
+Shape suffixes: B samples of a batch, K classes, T likeliest classes.
+"""
 
 import dataclasses
 import functools
@@ -16,7 +19,7 @@ from training.data.own_module import import_function
 from training.errors import UserError, one_line
 from training.model import confusion
 
-TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
+TOP = 5  # top-5 accuracy is reported if the classes are more than twice as many
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
@@ -24,22 +27,22 @@ Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Functions of a batch of outputs and targets; each gives a value for each sample, losses_B and so on."""
+    """Functions of a batch's outputs and targets, which return a value for each sample, such as losses_B."""
 
-    loss: Loss  # of the validation
-    trained: Loss  # of the training steps
-    metrics: Metrics  # of the validation. The first one decides on the best weights: the higher the better
-    score: Loss  # the first metric, of the training steps
-    # what --mixup and --cutmix make of images and targets
+    loss: Loss  # the loss of the validation
+    trained: Loss  # the loss of the training steps
+    metrics: Metrics  # the metrics of the validation; the best weights have the highest first metric
+    score: Loss  # the first metric, for the training steps
+    # the transform of images and targets by --mixup and --cutmix
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
-    names: tuple[str, ...] = ("accuracy",)  # of the metrics
-    # which classes are taken for which in a batch, as in `confusion`; how many numbers these are
+    names: tuple[str, ...] = ("accuracy",)  # names of the metrics
+    # the confusion matrix of a batch, and the size of the matrix
     counts: Loss = lambda _, y_B: torch.zeros(0, dtype=torch.float64, device=y_B.device)
     counted: int = 0
 
 
 def build_task(config: Config, data: Data) -> Task:
-    """Return the task of --task, or classification; raises UserError if there is no such function."""
+    """Return the task of --task, or classification; raises UserError if the function can't be imported."""
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
@@ -52,7 +55,7 @@ def build_task(config: Config, data: Data) -> Task:
 
 
 def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torch.Tensor) -> tuple[str, ...]:
-    """Return the names of the metrics; raises a UserError unless they and the loss fit the model's output."""
+    """Return the names of the metrics; raises UserError unless the loss and the metrics fit the output."""
     images, what = len(y_B), f"--model {config.model} gives "
     if not config.task:
         shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
@@ -78,7 +81,7 @@ def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torc
 
 
 def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: float = 0.0) -> torch.Tensor:
-    """Return the losses of labels (B,), or of the shares of classes that --mixup makes (B, classes)."""
+    """Return the losses for labels (B,), or for the shares of classes that --mixup makes (B, classes)."""
     if target.ndim == 2:
         target = functional.pad(target, (0, logits_BK.shape[1] - target.shape[1]))
     return functional.cross_entropy(logits_BK, target, reduction="none", label_smoothing=label_smoothing)
@@ -89,7 +92,7 @@ def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
 
 
 def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
-    """Return accuracy, and whether the right class is among the TOP likeliest if `top`."""
+    """Return the accuracy of each sample, and with `top` also its top-5 accuracy."""
     metrics = {"accuracy": _correct(logits_BK, y_B)}
     if top:
         likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
@@ -98,7 +101,7 @@ def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.T
 
 
 def _build_mix(config: Config, data: Data) -> Any:
-    """Return what mixes the images of a batch: torchvision's MixUp or CutMix, or one of both each time."""
+    """Return torchvision's MixUp or CutMix for the images of a batch, or a random choice of both, or None."""
     if not (config.mixup or config.cutmix):
         return None
     v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")

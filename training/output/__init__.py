@@ -1,1 +1,1 @@
-"""What a run tells people and programs."""
+"""The output of a run, for people and programs."""

@@ -1,4 +1,4 @@
-"""The output of rank 0: lines, events.jsonl for programs, status.json for the job script, and curves."""
+"""The output of rank 0: log lines, events.jsonl for programs, status.json for the job script, and curves."""
 
 import contextlib
 import errno
@@ -18,31 +18,31 @@ from training.files import near, open_regular, own_folder, parse, read_small, re
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
-MOST, LONGEST = 1 << 28, 1 << 16  # bytes of all events and of one that are read
-CURVES = "tensorboard"  # the folder
-FLUSH_S = 10  # a killed run loses the points of so long a time
+MOST, LONGEST = 1 << 28, 1 << 16  # bytes that are read of all events, and of one event
+CURVES = "tensorboard"  # the folder of the curves
+FLUSH_S = 10  # seconds whose points a killed run loses
 PARTS = {
     "train": "train",
     "epoch": "validation",
     "evaluation": "validation",
-}  # events that have curves; the ending of a tag
+}  # events with curves, and the endings of their tags
 NO_CURVES = {"event", "time", "epoch", "step", "samples", "train_loss", "slow", "confusion", "weights"}
-# of training alone, so without an ending
+# facts of training steps only, whose tags have no ending
 ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 
 
 @dataclass(kw_only=True, slots=True)
 class Log:
-    """The output of rank 0; on the other ranks every call does nothing."""
+    """The output of rank 0. On the other ranks each call does nothing."""
 
     run_dir: Path
-    speaks: bool
-    records: bool = True  # False: only lines, nothing is written in the run folder
+    speaks: bool  # whether this is rank 0
+    records: bool = True  # whether files in the run folder are written
     began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer
-    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # of --log-to
-    order: Any = field(default_factory=threading.RLock)  # the thread that saves has events, too
+    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # by name
+    order: Any = field(default_factory=threading.RLock)  # orders the events of the training and of the writer
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
@@ -69,7 +69,7 @@ class Log:
         self.event("checkpoint", text=line)
 
     def start_curves(self, *, step: int) -> None:
-        """Start TensorBoard's curves at `step`: what earlier starts have of later steps is hidden."""
+        """Start TensorBoard's curves at `step`, and hide the later steps of earlier starts."""
         with self._drawing(), warnings.catch_warnings():
             if not self.speaks or importlib.util.find_spec("tensorboard") is None:
                 return
@@ -81,7 +81,7 @@ class Log:
             self.curves = SummaryWriter(folder, purge_step=step + 1, flush_secs=FLUSH_S)  # type: ignore[no-untyped-call,unused-ignore]
 
     def end(self) -> None:
-        """Write what is left of the curves."""
+        """Close the curves and the trackers."""
         if self.curves:
             with self._drawing():
                 self.curves.close()
@@ -92,7 +92,7 @@ class Log:
 
     @contextlib.contextmanager
     def _tracking(self, name: str) -> Iterator[None]:
-        """Let no tracker end the run: one that fails gets no more events."""
+        """Let no tracker end the run: a tracker that fails gets no more events."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
@@ -111,7 +111,10 @@ class Log:
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
-        """Replace status.json: one line, keys in this order. It stays failed if another process failed."""
+        """Replace status.json by one line with the keys in this order.
+
+        The state stays "failed" if another process has failed since this process started.
+        """
         known = read_status(near(self.run_dir)) if self.speaks and state == "running" else {}
         if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
             return
@@ -123,7 +126,7 @@ class Log:
         self._record(name, lambda path: write_json(path, value, indent=indent))
 
     def _record(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file; a failure does not end the run, and is printed once."""
+        """Write a file; print a failure once, and continue the run."""
         if not (self.speaks and self.records):
             return
         try:
@@ -136,7 +139,7 @@ class Log:
 
 
 def as_points(event: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by tag, such as loss/validation; none of an event without curves."""
+    """Return the numbers of an event by tag, such as loss/validation; empty for an event without curves."""
     kind = event["event"]
     if kind not in PARTS:
         return {}
@@ -145,7 +148,7 @@ def as_points(event: dict[str, Any]) -> dict[str, float]:
 
 
 def _draw(curves: Any, event: dict[str, Any]) -> None:
-    """Add the points of an event as one record: TensorBoard's thread wakes for each."""
+    """Add the points of an event as one record, because TensorBoard's thread wakes for each record."""
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     points = [Summary.Value(tag=tag, simple_value=value) for tag, value in as_points(event).items()]
@@ -159,7 +162,10 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add a whole line, or nothing: half a line would make the next one unreadable."""
+    """Add a whole line to a file or nothing, because half a line would make the next line unreadable.
+
+    Raises OSError if the line can't be written.
+    """
     with open_regular(path, "ab") as file:
         before = file.seek(0, os.SEEK_END)
         if file.write(data) != len(data):
@@ -168,7 +174,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed, once, and keep the progress; with the exit status, which torchrun hides."""
+    """Set the state to failed once, keep the progress, and add the exit status, which torchrun hides."""
     known = read_status(run_dir)
     if known.get("state") == "failed":
         return
@@ -185,20 +191,20 @@ def _now() -> dict[str, float]:
 
 
 def progress_of(status: dict[str, Any]) -> dict[str, Any]:
-    """Step, epoch and newest checkpoint of a status; 0, 0 and None if they are unknown."""
+    """Return step, epoch and newest checkpoint of a status; 0, 0 and None if these are unknown."""
     step, epoch = status.get("step") or 0, status.get("epoch") or 0
     return {"step": step, "epoch": epoch, "checkpoint": status.get("checkpoint")}
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
-    """Return the contents of status.json; empty if it is missing or unreadable."""
+    """Return the contents of status.json; empty if the file is missing or unreadable."""
     with contextlib.suppress(OSError):
         return parse(read_small(run_dir / STATUS))
     return {}
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events so far, without broken lines; of a file larger than MOST, those at its end."""
+    """Yield the events in the last MOST bytes of events.jsonl; skip broken lines."""
     with contextlib.suppress(OSError), open_regular(run_dir / EVENTS) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST))
         while line := file.readline(LONGEST):

@@ -1,6 +1,6 @@
-"""The connections of this machine, and how much those of TCP have carried, as the kernel's sock_diag(7) says.
+"""The connections of this machine, and the bytes that TCP connections carried, by the kernel's sock_diag(7).
 
-/proc/PID/io does not count what recv(2) and send(2) move, and /proc/PID/net counts the whole machine.
+/proc/PID/io does not count the bytes of recv(2) and send(2), and /proc/PID/net counts the whole machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 # From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, linux/unix_diag.h and linux/tcp.h.
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
 ESTABLISHED, SYN_SENT = 1, 2
-ANY, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # states; the attribute with the other end of a Unix socket
+ANY, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # all states; a flag; the attribute with a Unix socket's other end
 INFO = 2  # the attribute with struct tcp_info
 SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
     44,
@@ -26,21 +26,21 @@ SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
 )  # last_data_sent, last_data_recv, bytes_acked, ..received
 HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
 UNIX_MESSAGE = struct.Struct("=4xI8x")
-ENOUGH = 1 << 20  # bytes of an answer that are read at once
+ENOUGH = 1 << 20  # bytes of one read of an answer
 LONGEST_S = 2.0
 
 
 class Connection(NamedTuple):
-    """A connection from one end."""
+    """A TCP connection, seen from one end."""
 
     local: str
-    remote: str  # as 10.1.2.3:8000
+    remote: str  # such as 10.1.2.3:8000
     moved: int  # bytes so far, in both directions
-    waits: bool  # this end has spoken last, or may have: it waits for an answer
+    waits: bool  # whether this end waits for an answer, because it sent last, or may have
 
 
 def connections() -> dict[int, Connection]:
-    """Return all connections by the inode of their sockets; none if the kernel does not say."""
+    """Return all TCP connections by the inode of their sockets; empty if the kernel does not answer."""
     known: dict[int, Connection] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -54,7 +54,7 @@ def connections() -> dict[int, Connection]:
 
 
 def other_end(inode: int) -> int:
-    """Return the inode of the other end of a Unix socket; 0 if it has none, or the kernel does not say."""
+    """Return the inode of a Unix socket's other end; 0 without one, or if the kernel does not answer."""
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ANY, 0, SHOW_PEER, 0, 0)):
             if UNIX_MESSAGE.unpack_from(message)[0] == inode:
@@ -64,7 +64,7 @@ def other_end(inode: int) -> int:
 
 
 def _dump(ask: bytes) -> Iterator[bytes]:
-    """Yield the messages about the sockets that are asked for."""
+    """Yield the kernel's messages about the sockets that a request asks for; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(LONGEST_S)
         link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
@@ -79,7 +79,7 @@ def _dump(ask: bytes) -> Iterator[bytes]:
 
 
 def _read(message: bytes) -> tuple[int, Connection]:
-    """Return the inode of a connection's socket, and the connection."""
+    """Return the inode of a socket, and its connection, in a message of the kernel."""
     family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
     info = dict(_attributes(message[MESSAGE.size :])).get(INFO, b"")
     ends = _address(family, local, port), _address(family, remote, remote_port)
@@ -87,8 +87,8 @@ def _read(message: bytes) -> tuple[int, Connection]:
         return inode, Connection(*ends, 0, state == SYN_SENT)
     acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
     (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (SENT_AT, RECEIVED_AT))
-    has_asked = acked > 1  # the first byte is that of the connection itself
-    # at once what came last is not known: an answer that is read, or one that this end has given
+    has_asked = acked > 1  # the first acknowledged byte belongs to opening the connection
+    # With equal times the last message is not known: this end may have received an answer, or sent one.
     waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))
     return inode, Connection(*ends, acked + received, waits)
 

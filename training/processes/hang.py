@@ -1,10 +1,11 @@
-"""Which rank hangs, and where: a watcher beside the ranks of a node, in their launcher.
+"""The watcher of the ranks of a node, in their launcher: it reports which rank hangs, and where.
 
-Each watcher notes what /proc says of the ranks of its node. Rank 0's leads. If nothing appears in the run
-folder and the log for long enough, it asks the others what their ranks do, three times at most: by /proc;
-with the stacks of those that stand still; with those of the ones that compute. If the ranks wait for one that
-does not come, a line names it. No process gets a signal before that time is over, and one that runs gets only
-what Python answers between two instructions: see stacks.py.
+Each watcher reads /proc about the ranks of its node. The watcher of rank 0 leads. If nothing new appears in
+the run folder and the log for long enough, that watcher asks all watchers up to three times what their ranks
+do. The first question is answered by /proc, the second also by the stacks of idle ranks, the third also by
+the stacks of computing ranks. If the ranks wait for a rank that does not come, a line names that rank. No
+process gets a signal before the time is over. A running process only gets the signal that Python answers
+between two instructions (stacks.py).
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from training.processes.rank import Rank
 from training.processes.signs import FOLDER, REPORT, Signs
 from training.processes.stop import end_with_parent, ignore_signals
 
-AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable: seconds, or off
-SET_PTRACER = 0x59616D61  # of prctl(2): Yama lets a process ask its parent nothing, without it
+AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable (seconds, or off), and the seconds without a variable
+SET_PTRACER = 0x59616D61  # an option of prctl(2) without which Yama lets no process trace its parent
 ACT = "HANG"  # the variable: report, stop or requeue
-LOOKS = 8  # in that time
-FIRST = 2  # times as long before the first step: a trainer compiles, and prepares its data
-LATE = 8  # times as long: then a rank may compute, wait for something outside of the run, or give no answer
-LONGER = 3  # times the longest pause so far
-CONTINUES = 3  # signs of life after a report: then it continues
-AGAIN = 3  # looks right before the end: a watcher of another node looks twice in that time
-ANSWER_S = 10.0  # that the watchers of other nodes have at least, on busy machines
-ASK = "ask"  # the file in FOLDER: what is asked for, and how long a rank has to stand still for it
-BY_PROC, ASLEEP, AWAKE = range(3)  # what is asked for: each includes those before
-ODD = f"{FOLDER}/odd"  # a line for each end: the job, and the node of the rank that the others waited for
+LOOKS = 8  # looks in the time of HANG_AFTER
+FIRST = 2  # factor of the time before the first step: a trainer compiles, and prepares its data
+LATE = 8  # factor of the time after which a rank counts that computes, waits outside, or gives no answer
+LONGER = 3  # factor of the longest pause so far
+CONTINUES = 3  # signs of life after a report that show that the run continues
+AGAIN = 3  # looks right before the end, in whose time a watcher of another node looks twice
+ANSWER_S = 10.0  # seconds that other watchers have at least for an answer, on busy machines
+ASK = "ask"  # the file in FOLDER with the question, and the time for which a rank must have been idle
+BY_PROC, ASLEEP, AWAKE = range(3)  # kinds of questions; each kind includes the kinds before
+ODD = f"{FOLDER}/odd"  # the file with a line for each end: the job, and the node of the rank that hung
 
 
 class Watcher:
-    """Watches the ranks at and below this process; `spawns`: the trainer starts them."""
+    """The watcher of the ranks at and below this process; with `spawns` the trainer starts its ranks."""
 
     def __init__(self, run_dir: Path, after_s: float, *, spawns: bool) -> None:
         self.run_dir, self._spawns, self._root = run_dir, spawns, os.getpid()
@@ -57,27 +58,27 @@ class Watcher:
         self.after_s = after_s or AFTER_S
         self._learns = not after_s
         self._signs = Signs(run_dir, os.environ)
-        self._ranks: dict[int, Rank] = {}  # also those that have ended
-        self._now_s = 0.0  # of a clock that stands still while the whole job is suspended
+        self._ranks: dict[int, Rank] = {}  # ended ranks stay
+        self._now_s = 0.0  # time of a clock that stops while the whole job is suspended
         self._looked = time.monotonic()
-        self._alive_s = 0.0  # the last sign of life
-        self._next_s = 0.0  # when to ask again
+        self._alive_s = 0.0  # time of the last sign of life
+        self._next_s = 0.0  # time of the next question
         self._answered = self._asked()["number"]
-        self._still_s = 0.0  # how long all ranks of this node have stood still, at the last look
-        self._outside_s = 0.0  # how long a rank has waited for something outside of the run, in this pause
-        self._longest_s = self._longest_outside_s = 0.0  # of such pauses that are over
+        self._still_s = 0.0  # seconds for which all ranks of this node had been idle at the last look
+        self._outside_s = 0.0  # seconds for which a rank has waited outside of the run, in this pause
+        self._longest_s = self._longest_outside_s = 0.0  # the longest of such pauses that are over
         self._reported_s: float | None = None
         self._news = 0  # signs of life since the report
 
     def run(self) -> None:
-        """Watch until the process ends. Nothing that goes wrong here may end the training."""
+        """Watch until the process ends. No error of the watcher may end the training."""
         while True:
             time.sleep(self.after_s / LOOKS)
             with contextlib.suppress(Exception):
                 self.look()
 
     def look(self) -> None:
-        """Look once: what the ranks do, whether anything moves, and whether another node's watcher asks."""
+        """Look once at the ranks and at signs of life, and answer a question of rank 0's watcher."""
         self._note_ranks()
         if 0 in self._ranks:
             self._lead()
@@ -90,8 +91,8 @@ class Watcher:
         self._now_s += min(now - self._looked, self.after_s)
         self._looked = now
         there = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
-        if not self._spawns or len(there) >= len(self._ranks):  # else one has ended
-            if self._spawns:  # the trainer itself was seen as a rank before it started some
+        if not self._spawns or len(there) >= len(self._ranks):  # otherwise a rank has ended
+            if self._spawns:  # the trainer itself was seen as a rank before it started its ranks
                 self._ranks = {number: rank for number, rank in self._ranks.items() if number in there}
             for number, pid in there.items():
                 known = self._ranks.get(number)
@@ -102,12 +103,12 @@ class Watcher:
             rank.look(known_connections, self._now_s, pids)
 
     def _lead(self) -> None:
-        """Note signs of life; if nothing comes for long enough, find out who waits for whom."""
+        """Note signs of life; without a sign for long enough, ask which rank waits for which rank."""
         had_begun = self._signs.has_begun
         if self._signs.look():
             self._note_life(self._now_s, learns=self._learns and had_begun)
         self._still_s = min((rank.still_s(self._now_s) for rank in self._ranks.values()), default=0.0)
-        has_news = self._signs.of_programs()  # a server that works on a request
+        has_news = self._signs.of_programs()  # such as a server that works on a request
         early_s, late_s = self._limits()
         quiet_s = self._now_s - self._alive_s
         if has_news and self._outside_s:
@@ -116,26 +117,22 @@ class Watcher:
             self._judge(early_s, late_s)
 
     def _may_report(self) -> bool:
-        """Return whether there is anything to say.
-
-        Not twice the same, but a second look decides what is done.
-        """
+        """Return whether a judgement could have an effect: the first report, or the action after a report."""
         if self._reported_s is None:
             return True
         return os.environ.get(ACT, "") in ("stop", "requeue")
 
     def _limits(self) -> tuple[float, float]:
-        """Return how long nothing may move if all stand still, and if a rank computes or waits for others."""
+        """Return the limits of a pause: if all ranks are idle, and if a rank computes or waits outside."""
         base_s = self.after_s * (1 if self._signs.has_begun else FIRST)
         early_s = max(base_s, LONGER * self._longest_s)
         return early_s, max(LATE * base_s, early_s, LONGER * self._longest_outside_s)
 
     def _note_life(self, at_s: float, *, learns: bool = False, is_news: bool = True) -> None:
-        """Note that something has moved at this time.
+        """Note a sign of life at a time, which ends a pause.
 
-        A pause is over, and what `learns` may take so long again.
-
-        Without `is_news` that is a doubt: no rank is ended for now, and no line says that it continues.
+        With `learns` the length of the pause raises the limits of later pauses. Without `is_news` the sign is
+        doubtful: no rank is ended now, but the sign does not show that the run continues.
         """
         if at_s <= self._alive_s:
             return
@@ -172,30 +169,28 @@ class Watcher:
             self._report(made, late=late, early_s=early_s)
 
     def _report(self, made: verdict.Verdict, *, late: bool, early_s: float) -> None:
-        """Say it; if it was said a full period ago and no rank does anything, do what the job asks for."""
+        """Report a hang; a full period after the report, if no rank does anything, act as the job asks."""
         if self._reported_s is None:
             self._reported_s, self._news = self._now_s, 0
             _put(self.run_dir / REPORT, json.dumps({"says": made.says, "time": time.time()}))
             complain(f"hang: {made.says}; stacks: {self.run_dir / FOLDER}")
-        elif self._alive_s > self._reported_s:  # it has moved since: this is another pause
+        elif self._alive_s > self._reported_s:  # a rank has moved since the report: this is another pause
             self._reported_s = self._now_s
         elif made.is_sure and self._is_the_same(made, late=late, early_s=early_s):
             self._act(os.environ.get(ACT, ""), made.says)
 
     def _is_the_same(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
-        """Return whether nothing has moved since this was found.
-
-        A look at all signs, right before the end.
-        """
+        """Return whether nothing has moved since the verdict, by a last look at all signs of life."""
         found_s = self._now_s
         before = self._ask(ASLEEP, early_s, may_cut=late)
         again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
-        # The first look sees what our signals did, on each node. Nothing of ours is between it and the next.
+        # The first look sees the effects of this watcher's signals on each node. No signal is sent before the
+        # next look.
         for _ in range(AGAIN):
             time.sleep(self.after_s / LOOKS)
             self._note_ranks()
         after, since_s = self._ask(BY_PROC, early_s), self._now_s - found_s
-        busy = {rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES}  # in vain, with NCCL
+        busy = {rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES}  # spinning in NCCL
         known = {rank["rank"]: rank["state"] for rank in before if rank["state"] in verdict.HELD}
         has_moved = any(
             rank["life_s"] < since_s
@@ -211,7 +206,7 @@ class Watcher:
         return True
 
     def _act(self, act: str, says: str) -> None:
-        """End the training, if the job is to: the launchers end the ranks of other nodes."""
+        """End the training if the job asks for that; the launchers then end the ranks of other nodes."""
         if act not in ("stop", "requeue"):
             return
         if act == "requeue" and os.environ.get(AGAIN_FILE):
@@ -223,7 +218,7 @@ class Watcher:
         above = () if self._spawns else stacks.tops(self._root)
         for pid in [*above, *(rank.pid for rank in self._ranks.values())]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # it is in a collective, and sees no other signal
+                os.kill(pid, signal.SIGKILL)  # a rank in a collective handles no other signal
 
     def _note_node(self, says: str) -> None:
         nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
@@ -232,16 +227,16 @@ class Watcher:
                 file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
     def _asked(self) -> dict[str, Any]:
-        """Return what is asked for; a question of an earlier start does not count."""
+        """Return the last question of rank 0's watcher, or a question with the number 0."""
         with contextlib.suppress(OSError, ValueError):
             asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / ASK))
             return asked
         return {"number": 0, "what": BY_PROC, "still_s": 0.0, "may_cut": False}
 
     def _ask(self, what: int, still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
-        """Return what all ranks do, as their watchers write it; those of other nodes see the question later.
+        """Ask every node's watcher what its ranks do, and return the answers; remote watchers answer later.
 
-        `may_cut`: also those whose call a signal ends early, right before they are named.
+        With `may_cut` ranks are also asked if a signal ends their system call early.
         """
         folder = self.run_dir / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -254,18 +249,18 @@ class Watcher:
         while True:
             answers = [json.loads(read_small(path).partition(b"\n")[0]) for path in folder.glob("rank-*.txt")]
             known = [answer for answer in answers if answer.get("to") == number]
-            have_ended = verdict.absent(known) <= self._ranks.keys()  # those of this node have answered above
+            have_ended = verdict.absent(known) <= self._ranks.keys()  # this node's ranks have answered above
             if time.monotonic() > until or (known and have_ended):
                 return verdict.facts(known, self._ends(), still_s)
             time.sleep(self.after_s / 40)
 
     def _ends(self) -> list[tuple[str, str]]:
-        """Return the connections of this launcher: in one of them is the store of the ranks."""
+        """Return the ends of this launcher's connections, one of which leads to the store of the ranks."""
         known, (_, inodes) = connections(), proc.files_and_sockets(self._root)
         return [known[inode][:2] for inode in inodes & known.keys()]
 
     def _answer(self) -> None:
-        """Write what the ranks of this node do, as it is asked for."""
+        """Write the answers of this node's ranks to the last question."""
         asked = self._asked()
         for number, rank in self._ranks.items():
             if rank.state:
@@ -278,8 +273,9 @@ class Watcher:
     def _about(
         self, number: int, rank: Rank, what: int, still_s: float, *, may_cut: bool
     ) -> tuple[dict[str, Any], str]:
-        """Return what a rank does, and its stack if that is asked for."""
-        stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")  # that looks again
+        """Return the facts about a rank, and its stack if the question asks for the stack."""
+        # A rank in the state R may only look for an event again and again.
+        stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
         rank.was_asked |= what >= ASLEEP
@@ -290,7 +286,7 @@ class Watcher:
         frames = stacks.frames(text)
         call, at = stacks.place(rank.pid, frames)
         waits_for_loader = stacks.waits_for_loader(frames)
-        if what >= ASLEEP and stands_still and not frames:  # as in a poll, with torch before 2.5
+        if what >= ASLEEP and stands_still and not frames:  # such as in a poll, with torch before 2.5
             at = stacks.line_of_locked_loader(rank.pid)
             waits_for_loader = bool(at)
         about = {
@@ -313,16 +309,16 @@ class Watcher:
         return about, text
 
     def _is_stuck(self, rank: Rank, still_s: float, *, waits_for_loader: bool) -> bool:
-        """Return whether nothing but a rank itself, or its loader, could wake it up, and it can't.
+        """Return whether a rank is deadlocked: only the rank or its loader could wake it, and can't.
 
-        See rank.py.
+        rank.py has the conditions.
         """
         if waits_for_loader:
             return stacks.are_stuck(rank.pid)
         return self._now_s - rank.free_s >= still_s
 
     def _size(self, pid: int) -> int:
-        """Return how many ranks there are; SLURM_NTASKS does not know of those that a trainer starts."""
+        """Return the number of ranks of the run; SLURM_NTASKS does not count ranks that a trainer starts."""
         here = len(self._ranks)
         if self._spawns:
             return here * self._nodes
@@ -338,9 +334,9 @@ def _put(path: Path, text: str) -> None:
 
 
 def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
-    """Watch the ranks that this launcher starts with such an environment and `with_hook`, in a thread.
+    """Start a thread that watches the ranks of this launcher, which have this environment and `with_hook`.
 
-    `itself`: watch this process, a rank, from a process of its own that ends with it.
+    With `itself` a new process watches this process, which is a rank, and ends with it.
     """
     after, parent, flags = environ.get(AFTER) or "0", os.getpid(), zip(sys.argv, sys.argv[1:])  # noqa: B905 - Python 3.7
     run_dir = environ.get("RUN_DIR") or next((value for flag, value in flags if flag == "--run-dir"), "")
@@ -349,7 +345,7 @@ def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
         after = "0"
     if not run_dir or after == "off" or not hasattr(os, "memfd_create"):
         return
-    with contextlib.suppress(OSError):  # also if there are too many processes
+    with contextlib.suppress(OSError):  # such as for too many processes
         (Path(run_dir) / REPORT).unlink(missing_ok=True)
         spawns = sys.argv[1:3] == ["--launcher", "spawn"] and not environ.get("RANK")
         watcher = Watcher(Path(run_dir), float(after), spawns=spawns)
@@ -357,10 +353,10 @@ def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
             threading.Thread(target=watcher.run, daemon=True).start()
             return
         register()
-        reading, writing = os.pipe()  # the child begins once it may read what this process waits for
+        reading, writing = os.pipe()  # the child begins when it may trace this process
         child = os.fork()
         if child:
-            ctypes.CDLL(None).prctl(SET_PTRACER, child)  # fails where nothing forbids that
+            ctypes.CDLL(None).prctl(SET_PTRACER, child)  # fails if the kernel has no Yama
             os.close(reading)
             os.close(writing)
         else:

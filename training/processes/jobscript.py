@@ -1,6 +1,7 @@
-"""The files by which the job script and the trainer talk: `stop`, `again` and `exit` in the run folder.
+"""The files that job script and trainer share: `stop`, `again` and `exit` in the run folder.
 
-The script names them in SBATCHGEN_STOP_FILE, _AGAIN_FILE and _EXIT_FILE. Without these nothing is written.
+The script names the files in SBATCHGEN_STOP_FILE, _AGAIN_FILE and _EXIT_FILE. Without these variables the
+trainer writes no such file.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from pathlib import Path
 from training.errors import DONE, FAILED, PREEMPTED, UserError, complain
 from training.files import open_regular, read_small
 
-STOP = "stop"  # the stop file in the run folder, also without a script
+STOP = "stop"  # the stop file in the run folder, which also works without a script
 LIMIT, CANCELLED = "time limit", "cancelled"  # reasons to stop
-WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # what the script writes into it
+WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # words that the script writes into the stop file
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
-PARENT = "SBATCHGEN_PARENT"  # for ranks: the process that started them
+PARENT = "SBATCHGEN_PARENT"  # the variable with the process that started a rank
 LONGEST = 64  # bytes that are read of a stop file
 
 
 def read_stop_file(path: Path) -> str:
-    """Return LIMIT or CANCELLED if the script made the stop file, else ""."""
+    """Return LIMIT or CANCELLED if the script wrote the stop file, else ""."""
     with contextlib.suppress(OSError):
         return WORDS.get(read_small(path, size=LONGEST).strip(), "")
     return ""
@@ -34,21 +35,24 @@ def ask_again() -> None:
 
 
 def leave_status(status: int) -> None:
-    """Write the exit status for the script, unless one is there: the first that fails knows the cause."""
+    """Write the exit status for the script; the first status stays, because it belongs to the cause."""
     if os.environ.get(EXIT_FILE):
         with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
             file.write(f"{status}\n".encode())
 
 
 def finish(status: int) -> int:
-    """Write and return a run's exit status: for a stopped one 0, as launchers kill the others for another."""
+    """Write and return a run's exit status; return 0 for a stopped run.
+
+    A launcher would kill the other ranks if a rank exited with another status.
+    """
     if status != DONE:
         leave_status(status)
     return DONE if status == PREEMPTED and os.environ.get(EXIT_FILE) else status
 
 
 def refuse(error: UserError) -> int:
-    """Print why this process cannot start; returns its exit status, and leaves it for the script."""
+    """Print why this process cannot start; write and return its exit status."""
     complain(f"error: {error}")
     leave_status(FAILED)
     return FAILED

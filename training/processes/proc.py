@@ -1,4 +1,7 @@
-"""What /proc says of processes. Nothing is sent to them; "" or nothing stands for one that has ended."""
+"""Facts about processes in /proc. The processes notice nothing.
+
+Of a process that has ended, these functions return an empty text or an empty collection.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,18 @@ _WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
 _INODE = re.compile(r"socket:\[(\d+)\]")
 # read(2), recvfrom(2) and recvmsg(2), by their numbers
 _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
-# futex(2): its number, and those of its operations that wait; with PRIVATE another process can't end the wait
+# futex(2): the number of the call, and of its operations that wait. With PRIVATE no other process can end the
+# wait.
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
-# epoll_wait(2) as gloo's thread calls it, by the numbers of the call, for so many events and milliseconds
+# epoll_wait(2) of gloo's thread: the numbers of the call, and its arguments (64 events, 10 ms).
 EPOLL_WAITS, OF_GLOO = (
     {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ()),
     ["0x40", "0xa"],
 )
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
-# Other signals that are caught end a process, come from a child, or are of Python, torch or the watcher.
+# Signals that may wake up a process. Other caught signals end a process, come from a child, or belong to
+# Python, torch or the watcher.
 WAKING = (
     signal.SIGHUP,
     signal.SIGUSR1,
@@ -34,25 +39,25 @@ WAKING = (
     signal.SIGPROF,
     signal.SIGIO,
 )
-NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # what is open there is no file that grows
+NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # folders without files that grow
 
 
 class Thread(NamedTuple):
-    """A thread at a moment."""
+    """The state of a thread at a moment."""
 
     name: str
-    state: str  # as in /proc/PID/stat: R, S, D, T, t, Z
-    wakes: int  # how often it has begun to wait
-    wanted_s: float  # CPU time so far, and time in which it could have run and got no CPU
+    state: str  # the letter in /proc/PID/stat: R, S, D, T, t, Z
+    wakes: int  # how often the thread has begun to wait
+    wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU
 
 
 def processes() -> list[int]:
-    """Return the processes of this machine that are seen."""
+    """Return the processes that this process sees."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
 def read(pid: int, name: str) -> str:
-    """Return a file of a process in /proc; "" if it has ended, or belongs to another user."""
+    """Return the text of a process's file in /proc; "" if the process has ended or is another user's."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     return ""
@@ -65,24 +70,21 @@ def state(pid: int) -> str:
 
 
 def wait(pid: int) -> str:
-    """Return the function of the kernel in which the main thread waits; "" if it runs, or that is hidden."""
+    """Return the kernel function in which the main thread waits; "" for a running thread, or if hidden."""
     where = read(pid, "wchan")
     return "" if where == "0" else where
 
 
 def read_from(pid: int) -> str:
-    """Return the socket or pipe from which the main thread waits to read, as /proc names it.
-
-    "" if it does not.
-    """
+    """Return the name in /proc of the socket or pipe from which the main thread waits to read, or ""."""
     call = read(pid, "syscall").split()
     return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
 
 
 def waits_for_own_lock(pid: int, task: int) -> bool:
-    """Return whether a thread waits without an end for a lock that only a thread of its own process releases.
+    """Return whether a thread waits, without a time limit, for a lock that only its own process releases.
 
-    False for each other wait, and where the kernel does not tell.
+    The result is False for each other wait, and if the kernel hides the wait.
     """
     call = read(pid, f"task/{task}/syscall").split()
     if len(call) < 5 or call[0] != FUTEX:
@@ -92,22 +94,22 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
 
 
 def polls_for_gloo(pid: int, task: int) -> bool:
-    """Return whether a thread waits as that of gloo, which looks 100 times a second.
+    """Return whether a thread waits like gloo's thread, which wakes up 100 times a second.
 
-    Torch 2.2 gives it no name.
+    Torch 2.2 gives that thread no name.
     """
     call = read(pid, f"task/{task}/syscall").split()
     return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == OF_GLOO
 
 
 def awaits_signals(pid: int) -> bool:
-    """Return whether a process catches a signal that may wake it up: of a timer, or of somebody else."""
+    """Return whether a process catches a signal of a timer or of a user, which may wake up the process."""
     caught = re.search(r"\nSigCgt:\s(\w+)", read(pid, "status"))
     return not caught or any(int(caught[1], 16) & 1 << (number - 1) for number in WAKING)
 
 
 def accepts(pid: int, task: int) -> bool:
-    """Return whether a thread waits for a connection on a Unix socket, as multiprocessing's for files."""
+    """Return whether a thread waits for a connection on a Unix socket, like multiprocessing's thread."""
     call = read(pid, f"task/{task}/syscall").split()
     if len(call) < 2 or call[0] not in ACCEPTS:
         return False
@@ -116,32 +118,32 @@ def accepts(pid: int, task: int) -> bool:
 
 
 def inode(target: str) -> int:
-    """Return the inode of a socket that /proc names so; 0 for something else."""
+    """Return the inode of the socket with this name in /proc; 0 for a file or a pipe."""
     match = _INODE.match(target)
     return int(match[1]) if match else 0
 
 
 def holders(target: str) -> Iterator[int]:
-    """Yield the processes that have this socket, pipe or file open."""
+    """Yield the processes that hold a socket, pipe or file open, by its name in /proc."""
     for pid in processes():
         if any(_target(pid, number) == target for number in _entries(pid, "fd")):
             yield pid
 
 
 def sleeps(pid: int) -> bool:
-    """Return whether the main thread sleeps, which ends by itself."""
+    """Return whether the main thread sleeps, which ends after a time."""
     return "nanosleep" in wait(pid)
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that one has started, but not this one."""
+    """Return the child processes of a process, without this process."""
     texts = [read(pid, f"task/{task}/children") for task in _entries(pid, "task")]
     seen = [int(child) for text in texts for child in text.split()]
     return [child for child in seen if child != os.getpid()]
 
 
 def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
-    """Yield all processes below one, each before its own, without those `apart` and all below them."""
+    """Yield all descendants of a process, parents first, without the processes `apart` and theirs."""
     for child in children(pid):
         if child not in apart:
             yield child
@@ -149,10 +151,7 @@ def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
 
 
 def variable(pid: int, *names: str) -> str:
-    """Return the first of these variables that is a number, with which a process was started.
-
-    "" without any.
-    """
+    """Return the first of these variables that is a number in a process's first environment, or ""."""
     known = dict(each.partition("=")[::2] for each in read(pid, "environ").split("\0"))
     return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
 
@@ -163,7 +162,7 @@ def program(pid: int) -> str:
 
 
 def threads(pid: int) -> dict[int, Thread]:
-    """Return the threads of a process by their numbers; the main one has that of the process."""
+    """Return the threads of a process by number; the main thread has the number of the process."""
     seen = {}
     for task in _entries(pid, "task"):
         status, used = read(pid, f"task/{task}/status"), read(pid, f"task/{task}/schedstat").split()
@@ -176,20 +175,20 @@ def threads(pid: int) -> dict[int, Thread]:
 
 
 def ended_children_s(pid: int) -> float:
-    """Return the CPU time of the children that have ended."""
+    """Return the CPU time of a process's children that have ended, in seconds."""
     fields = read(pid, "stat").rpartition(")")[2].split()
     return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def bytes_moved(pid: int) -> int:
-    """Return the bytes that a process has read and written, also through pipes and from a cache."""
+    """Return the bytes that a process has read and written, including pipes and cached files."""
     return sum(map(int, re.findall(r"[rw]char: (\d+)", read(pid, "io"))))
 
 
 def bytes_of_main(pid: int) -> tuple[int, int]:
-    """Return the bytes that the main thread has read and written.
+    """Return the bytes that the main thread has read, and the bytes that it has written.
 
-    What is little for a process is a word for it.
+    A few bytes mean little for a whole process, but are a sign of life of the main thread.
     """
     counts = dict(re.findall(r"(\w+): (\d+)", read(pid, f"task/{pid}/io")))
     return int(counts.get("rchar", 0)), int(counts.get("wchar", 0))
@@ -198,7 +197,7 @@ def bytes_of_main(pid: int) -> tuple[int, int]:
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
     """Return the sizes of the files that a process writes, by name, and the inodes of its sockets."""
     sizes, sockets = {}, set()
-    log = {_target(os.getpid(), number) for number in ("1", "2")}  # what it prints is seen there
+    log = {_target(os.getpid(), number) for number in ("1", "2")}  # the log is watched elsewhere
     for number in _entries(pid, "fd"):
         with contextlib.suppress(OSError):
             target = _target(pid, number)
@@ -229,7 +228,7 @@ def _entries(pid: int, name: str) -> list[str]:
 
 
 def place_in_job(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the number of this node in the step, and how many the step has."""
+    """Return the number of this node in the Slurm step, and the number of the step's nodes."""
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     node = environ.get("SLURM_NODEID") or "0"
     count = int(nodes) if nodes.isdecimal() else 1

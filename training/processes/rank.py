@@ -1,14 +1,14 @@
-"""A rank of this node, and since when it has done nothing, by /proc alone: nothing is sent to a process here.
+"""A rank of this node, and the time since its last sign of life, by /proc alone: this module sends no signal.
 
-What a rank does is what it and all processes below it do. There are four kinds of life:
+The activity of a rank includes all processes below its process. There are four kinds of life:
 
-- it computes: a thread uses a CPU, would use one if it got one, or is woken many times a second
-- it moves data: it reads, writes, sends or receives, or a file grows that it has open
-- it waits for a disk
-- it waits for something that may come: a time, an answer, a program, another job
+- the rank computes: a thread uses a CPU, wants a CPU, or is woken many times a second
+- the rank moves data: it reads, writes, sends or receives, or a file grows that the rank has open
+- the rank waits for a disk
+- the rank waits for an event: a time, an answer, a program, another job
 
-The last is the answer in doubt. A rank is stuck only if each thread of its process waits without an end for a
-lock that only a thread of this process releases.
+In doubt the rank waits for an event. A rank is deadlocked only if each thread of its process waits, without a
+time limit, for a lock that only a thread of this process releases.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from typing import Any, NamedTuple
 from training.processes import proc
 from training.processes.connections import Connection, other_end
 
-# In a second. A rank that does less stands still.
-MAIN_CPU, OTHER_CPU = 0.01, 0.05  # of a CPU; threads of libraries look around now and then
+# Limits in a second. A rank below all limits is idle.
+MAIN_CPU, OTHER_CPU = 0.01, 0.05  # shares of a CPU; threads of libraries wake up now and then
 MAIN_WAKES, OTHER_WAKES = 50, 400
-READ_OR_WRITTEN = 64 << 10  # bytes; a library that watches the machine reads some of /proc
-TENSORS = 8 << 10  # bytes between two ranks, on a slow network; a store of ranks that wait carries less
-GROWN_BELOW = 4 << 10  # bytes of files of the processes below: those of loggers grow all the time
-CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of those below it
-# Threads of libraries that look many times a second. Those with the name of a loader's worker are the user's.
+READ_OR_WRITTEN = 64 << 10  # bytes; a library that monitors the machine reads some of /proc
+TENSORS = 8 << 10  # bytes between two ranks on a slow network; the store of waiting ranks carries less
+GROWN_BELOW = 4 << 10  # bytes by which files of the processes below grow: loggers write all the time
+CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of the processes below
+# Threads of libraries that wake up many times a second. A loader's worker runs the user's code.
 _POLLS = re.compile(r"gloo|pt_(?!data_worker)|NCCL|cuda")
 _PACKAGE = str(Path(__file__).resolve().parents[1])
-_HOOKS = "pt_autograd"  # but this library's threads also run what the user has hooked in
+_HOOKS = "pt_autograd"  # threads that also run hooks of the user
 _FOR_CHILD = re.compile(
     r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
-)  # waits that may be for a program
+)  # kernel functions in which a thread may wait for a program
 
 
 class Sample(NamedTuple):
-    """What a rank and all processes below it have used so far."""
+    """The resources that a rank and all processes below it have used so far."""
 
-    state: str  # of the rank's main thread; D if any thread waits for a disk; "" without the process
+    state: str  # state of the rank's main thread; D if any thread waits for a disk; "" without the process
     threads: dict[tuple[int, int], proc.Thread]
     children_s: dict[int, float]
     moved: dict[int, int]
     sizes: dict[tuple[int, str], int]
     carried: dict[tuple[int, int], Connection]  # by process and socket
-    read: int  # bytes, by the main thread
-    written: int
+    read: int  # bytes that the main thread has read
+    written: int  # bytes that the main thread has written
     receives: str  # the socket or pipe from which the main thread waits to read, or ""
 
 
 def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()) -> Sample:
-    """Look at a rank; `known`: the connections of this machine; `apart`: other ranks, maybe below it."""
+    """Return the resources of a rank; `apart` are other ranks, which may be below this rank.
+
+    `known` are the connections of this machine.
+    """
     now = Sample(proc.state(pid), {}, {}, {}, {}, {}, *proc.bytes_of_main(pid), proc.read_from(pid))
     tree = [pid, *proc.below(pid, apart)] if now.state else []
     for each in tree:
@@ -61,7 +64,7 @@ def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()
         now.children_s[each] = proc.ended_children_s(each)
         now.moved[each] = proc.bytes_moved(each)
     if any(thread.state == "D" for thread in now.threads.values()):
-        return now._replace(state="D")  # and a file system that does not answer would hold us, too
+        return now._replace(state="D")  # its file system could block this process
     for each in tree:
         sizes, sockets = proc.files_and_sockets(each)
         now.sizes.update({(each, name): size for name, size in sizes.items()})
@@ -70,9 +73,9 @@ def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()
 
 
 def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -> bool:
-    """Return whether a rank used a CPU between two looks, wanted one, or was woken often.
+    """Return whether a rank used or wanted a CPU between two looks, or was woken often.
 
-    The main thread of a process that was `asked` does not count: its answer may wait for a CPU.
+    The main thread of the process `asked` does not count, because its answer to a signal uses a CPU.
     """
     work = 0.0
     for key, thread in after.threads.items():
@@ -88,12 +91,10 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
 
 
 def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked: bool = False) -> bool:
-    """Return whether a rank read or wrote between two looks, or a file grew.
+    """Return whether a rank read or wrote data between two looks, or a file grew.
 
-    Of the main thread any byte counts.
-
-    A main thread that has woken up while it receives has received something: what a socket carries is counted
-    for TCP alone. One that `was_asked` has written its stack.
+    Each byte of the main thread counts. A main thread that woke up in a receiving call has received data;
+    only TCP sockets count their bytes. The stack of a main thread that `was_asked` does not count.
     """
     moved = sum(after.moved[each] - before.moved.get(each, 0) for each in after.moved)
     grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
@@ -111,12 +112,12 @@ def _has_woken(pid: int, before: Sample, after: Sample) -> bool:
 
 
 def is_locked(pid: int, after: Sample) -> bool:
-    """Return whether each thread of a process waits without an end for a lock of this process."""
+    """Return whether each thread of a process waits, without a time limit, for a lock of this process."""
     return (pid, pid) in after.threads and proc.waits_for_own_lock(pid, pid) and is_alone(pid, after)
 
 
 def is_alone(pid: int, after: Sample) -> bool:
-    """Return whether neither another thread of a process nor a signal can act while its main thread waits."""
+    """Return whether a process can do nothing while its main thread waits, by a thread or by a signal."""
     tasks = [
         task
         for (each, task), thread in after.threads.items()
@@ -134,26 +135,26 @@ def _is_bundled(pid: int) -> bool:
 
 
 class Rank:
-    """A rank of this node, looked at again and again; times are of the watcher's clock, in seconds."""
+    """The history of a rank of this node. Times are seconds of the watcher's clock."""
 
     def __init__(self, pid: int, now_s: float) -> None:
         self.pid = pid
-        self.computed_s = self.moved_s = now_s  # the last time that it did
-        self.free_s = now_s  # the last time that not all of its threads waited for locks of its own
+        self.computed_s = self.moved_s = now_s  # the last times that the rank computed, and moved data
+        self.free_s = now_s  # the last time that a thread did not wait for a lock of its own process
         self.open_s = now_s  # the last time that another thread, or a signal, could have acted
-        self.woke_s = now_s  # the last time that its main thread woke up, but for our questions
-        self.was_asked = False  # since the last look
+        self.woke_s = now_s  # the last time that the main thread woke up without a signal of the watcher
+        self.was_asked = False  # whether the watcher has sent a signal since the last look
         self.state = "?"  # before the first look
         self._sample: Sample | None = None
         self._looked_s = now_s
         self._carried_s: dict[tuple[str, str], float] = {}  # the last time that a connection carried much
-        self._busy_s: dict[tuple[str, str], float] = {}  # the same, of tensors
-        self._asked_s: dict[tuple[str, str], float] = {}  # since when it has been waited for an answer of it
+        self._busy_s: dict[tuple[str, str], float] = {}  # the last time that a connection carried tensors
+        self._asked_s: dict[tuple[str, str], float] = {}  # the time since which an answer is awaited
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
-        self._of_gloo: set[tuple[int, int]] = set()  # threads that have no name
+        self._of_gloo: set[tuple[int, int]] = set()  # gloo's threads without a name
 
     def look(self, known: Mapping[int, Connection], now_s: float, apart: Collection[int] = ()) -> None:
-        """Note what it has done since the last look; `apart`: other ranks, which it may have started."""
+        """Note the activity since the last look; `apart` are other ranks, which may be child processes."""
         before, after = self._sample, sample(self.pid, known, apart)
         self._name_threads(after)
         seconds, self._looked_s = now_s - self._looked_s, now_s
@@ -174,18 +175,18 @@ class Rank:
         self._note_connections(before, after, seconds, now_s)
 
     def _name_threads(self, after: Sample) -> None:
-        """Give gloo's threads their name: on a busy machine they wait for a CPU as if they computed."""
+        """Give gloo's threads their name, because on a busy machine they seem to compute."""
         for key, thread in after.threads.items():
             if key in self._of_gloo or (key[0] != key[1] and proc.polls_for_gloo(*key)):
                 self._of_gloo.add(key)
                 after.threads[key] = thread._replace(name="gloo")
 
     def still_s(self, now_s: float) -> float:
-        """Return how long it has neither computed nor moved data."""
+        """Return for how long the rank has neither computed nor moved data."""
         return now_s - max(self.computed_s, self.moved_s)
 
     def connections(self, now_s: float) -> list[dict[str, Any]]:
-        """Return its connections with other processes: how long they have carried little, and waited for."""
+        """Return the connections with other processes: since when they carry little, or await an answer."""
         after = self._sample
         each_once = {each[:2]: each for each in after.carried.values()} if after else {}
         return [
@@ -201,7 +202,7 @@ class Rank:
         ]
 
     def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
-        awaited = proc.inode(after.receives)  # whoever has spoken last, and any word of it is life
+        awaited = proc.inode(after.receives)  # each byte from this socket is a sign of life
         for (pid, inode), connection in after.carried.items():
             ends, was = connection[:2], before.carried.get((pid, inode))
             carried = connection.moved - (was.moved if was else 0)
@@ -218,12 +219,10 @@ class Rank:
                 self._asked_s.pop(ends, None)
 
     def awaited_program(self, apart: Collection[int] = ()) -> str:
-        """Return the program below the rank or beside the run that its main thread waits for.
+        """Return the program for which the main thread waits, below the rank or outside of the run, or "".
 
-        "" if it does not.
-
-        What multiprocessing starts, such as the workers of a loader, is a part of the rank. All processes of
-        the machine may be looked at: for a line alone, not at each look.
+        Processes of multiprocessing, such as the workers of a loader, are parts of the rank. The search may
+        look at all processes of the machine, so it is made only for a report.
         """
         own = proc.read(self.pid, "cmdline")
         if not _FOR_CHILD.match(proc.wait(self.pid)):

@@ -1,4 +1,4 @@
-"""Rank and world size, from the variables of torchrun, srun or mpirun, and for spawned processes."""
+"""Rank and world size: from the variables of torchrun, srun or mpirun, and for spawned processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from training.errors import UserError
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
-# Of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun starts.
-# Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's guides.
+# The variables of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun
+# starts. Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's guides.
 OF_COMM_WORLD = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
 MPI = (
     tuple(f"OMPI_COMM_WORLD_{name}" for name in OF_COMM_WORLD),
@@ -25,7 +25,7 @@ MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free po
 
 
 class Place(NamedTuple):
-    """This process: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
+    """The place of this process: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
 
     launcher: str = "none"
     rank: int = 0
@@ -35,8 +35,11 @@ class Place(NamedTuple):
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """Return the rank of this process, started by `launcher`; a single process if auto finds no launcher."""
-    # RANK and WORLD_SIZE without LOCAL_RANK are a platform's for nodes, not torchrun's
+    """Return the place of this process by the variables of `launcher`; raises UserError if one is missing.
+
+    With "auto" and no launcher the process is single.
+    """
+    # some platforms set RANK and WORLD_SIZE without LOCAL_RANK for nodes
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
@@ -53,7 +56,7 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
 
 
 def tasks(environ: Mapping[str, str]) -> int:
-    """Return how many tasks the step or the job has; 1 if nothing says so."""
+    """Return the number of tasks of the step or the job; 1 without SLURM_NTASKS."""
     return _number(environ, "SLURM_NTASKS", default=1)
 
 
@@ -62,14 +65,14 @@ def spawn_environments(
 ) -> list[dict[str, str]]:
     """Return the environment of each process that `--launcher spawn` starts on node `node` of `nodes`."""
     # RANK, LOCAL_RANK and WORLD_SIZE of this process, which pyxis sets, are ignored
-    if not nodes:  # then as many as Slurm says, else 1
+    if not nodes:  # Slurm's number of nodes, or 1 without Slurm
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
         nodes = _number(environ, step_nodes, default=1)
         node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
         require(environ, MEETING, fix=MEETING_FIX)
     shared = {**environ, "WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    if nodes == 1:  # replaces what a container image may set
+    if nodes == 1:  # replaces variables that a container image may set
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
@@ -77,12 +80,15 @@ def spawn_environments(
 
 
 def usable_cpus() -> int:
-    """Return the CPUs that this process may run on."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
-    """Return the place from the variables of rank, local rank and size, in this order, if all can meet."""
+    """Return the place by the variables of rank, local rank and size, in this order.
+
+    Raises UserError if a number is wrong, or if several processes have no address to meet at.
+    """
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
         raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
@@ -92,7 +98,7 @@ def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], lo
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int:
-    """Return this node's tasks of the step, from a list as "4(x2),3" (srun(1), SLURM_STEP_TASKS_PER_NODE)."""
+    """Return the number of the step's tasks on this node, by SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3"."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
@@ -101,7 +107,7 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
 
 
 def require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> None:
-    """Raise a UserError if one of these variables is missing or empty."""
+    """Raise UserError if one of these variables is missing or empty."""
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise UserError(f"{' and '.join(missing)} not set", at="environment", fix=fix)

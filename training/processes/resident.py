@@ -1,8 +1,9 @@
-"""What a process has mapped of its image, read into memory: the image's file system may end before it.
+"""The libraries of a container image, read into memory: the image's file system may end before the process.
 
-Without setuid, Apptainer mounts a .sif file by squashfuse, and so does pyxis with use_squashfuse=1: a process
-of the step. Where Slurm signals all of them (proctrack/linuxproc, scancel --full), SIGTERM ends it at once.
-Then a page of a library that was never touched is a bus error, in the middle of the last save for example.
+Without setuid, Apptainer mounts a .sif file by squashfuse, which is a process of the step. pyxis with
+use_squashfuse=1 does the same. Slurm may signal all processes of a step (with proctrack/linuxproc, or by
+scancel --full). Then SIGTERM ends squashfuse at once, and the first access to a page of a library is a bus
+error, for example in the middle of the last save.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from pathlib import Path
 
 from training.processes import proc
 
-APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image, in a container of Apptainer
-ENROOT = re.compile(r"[ ,]lowerdir=[^,:]*/overlay/lower,")  # where it mounts an image that it does not unpack
-POPULATE_READ, WILL_NEED = 22, 3  # of madvise(2); the first is there since Linux 5.14
-CHUNK = 4 << 20  # bytes: an mmap of another thread waits so long
+APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # variables with the image in Apptainer
+ENROOT = re.compile(r"[ ,]lowerdir=[^,:]*/overlay/lower,")  # the place of an image that Enroot mounts
+POPULATE_READ, WILL_NEED = 22, 3  # advice of madvise(2); Linux has the first since 5.14
+CHUNK = 4 << 20  # bytes of one call, during which an mmap of another thread waits
 
 
 def keep() -> threading.Thread:
-    """Begin to read all that this process has mapped of its image, and return the thread that does so.
+    """Start a thread that reads the image's libraries which this process has mapped; return the thread.
 
-    Pages that were read cost nothing. Where no process mounts the image, the thread ends at once.
+    Pages that are already in memory cost nothing. If no process mounts the image, the thread ends at once.
     """
     parts = [*mapped(_lines("maps"), _lines("mountinfo"))] if is_mounted() else []
     thread = threading.Thread(target=_read, args=(parts,), name="resident pages", daemon=True)
@@ -35,15 +36,15 @@ def keep() -> threading.Thread:
 
 
 def is_mounted() -> bool:
-    """Return whether a process may mount the root folder of this one."""
+    """Return whether a process such as squashfuse may mount the root folder of this process."""
     return in_image(os.environ, _lines("mountinfo"))
 
 
 def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
-    """Return whether a process may mount the root folder.
+    """Return whether a process may mount the root folder, by variables and lines of mountinfo.
 
-    An overlay hides what is below it: Apptainer and Enroot put one over squashfuse, and other runtimes over
-    folders. No process mounts an image that is a folder.
+    An overlay hides the mount below. Apptainer and Enroot put an overlay over squashfuse, and other runtimes
+    put an overlay over folders. No process mounts an image that is a folder.
     """
     images = [environ[name] for name in APPTAINER if environ.get(name)]
     if any(Path(image).is_dir() for image in images):
@@ -56,10 +57,10 @@ def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
 
 
 def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield address and length of what is mapped of the image's libraries: data may be too large to read.
+    """Yield the address and the length of each mapping of the image's libraries.
 
-    An overlay may show the device of the file below it (before Linux 6.8), which no mount here has. Enroot
-    mounts parts of the image onto itself.
+    Data are excluded, because they may be too large to read. An overlay may show the device of the file below
+    it (before Linux 6.8), which no mount here has. Enroot mounts parts of the image onto itself.
     """
     devices = {place: device for device, place, _ in map(_mount, mounts)}
     others = {*devices.values()} - {devices.get("/")}
@@ -75,7 +76,7 @@ def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _read(parts: list[tuple[int, int]]) -> None:
-    """Read parts of the memory; one that can't be read, as after the end of a file, is left as it is."""
+    """Read parts of the memory; skip a part that can't be read, such as after the end of a file."""
     if not parts:
         return
     advise = ctypes.CDLL(None, use_errno=True).madvise
@@ -88,11 +89,11 @@ def _read(parts: list[tuple[int, int]]) -> None:
 
 
 def _mount(line: str) -> tuple[str, str, str]:
-    """Return device, place and type of a line of mountinfo (proc_pid_mountinfo(5))."""
+    """Return the device, the mount point and the type in a line of mountinfo (proc_pid_mountinfo(5))."""
     fields, _, more = line.partition(" - ")
     return fields.split()[2], fields.split()[4], more.split()[0]
 
 
 def _lines(name: str) -> list[str]:
-    """Return the lines of a file of this process in /proc; none where it can't be read."""
+    """Return the lines of a file of this process in /proc; empty if the file can't be read."""
     return proc.read(os.getpid(), name).splitlines()

@@ -1,6 +1,6 @@
-"""The signs of life of a run: what appears in its folder and its log, and whether its first step has come.
+"""The signs of life of a run: new text in its folder and its log, and the arrival of its first step.
 
-What the watcher of the ranks writes itself does not count.
+Lines and files of the watcher of the ranks do not count.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from pathlib import Path
 from training.files import CHECKPOINTS, LOCK
 from training.processes import proc
 
-OURS = "hang: "  # before each line of the watcher
-FOLDER, REPORT = "stacks", "hang.json"  # what the watcher writes into the run folder
-FILES = 256  # whose times are looked at
-READ = 1 << 16  # bytes of what is new in a log
-STEPS = 2  # lines of steps, or records of metrics, after which the first step has come
+OURS = "hang: "  # the start of each line of the watcher
+FOLDER, REPORT = "stacks", "hang.json"  # the folder and the file of the watcher in the run folder
+FILES = 256  # files of the run folder that are looked at
+READ = 1 << 16  # bytes of new text in a log that are read
+STEPS = 2  # lines of steps, or records of metrics, that show the first step
 _LOG = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
 _METRICS = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
 _STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
 _RATE = re.compile(r"(?i)\d\s?(?:it/s|s/it|samples/s)")
-# before the rate in a bar of steps: a bar of what is loaded or prepared has other words
+# The text before the rate in a progress bar of steps. Bars of loading or preparing have other words.
 _OF_STEPS = re.compile(r"(?i)^(?:\[\w+\]:)?[^a-z]*$|\b(?:step|iter|epoch|train|batch|loss)")
 
 
 class Signs:
-    """The signs of life of a run, looked at again and again."""
+    """The signs of life of a run, by repeated looks at its files."""
 
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._run_dir = run_dir
         self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_log_of_job(environ)]
         self._known: dict[str, tuple[int, ...]] = {}
         self._programs: dict[str, int] = {}
-        self._steps = STEPS  # so that no step is counted that an earlier start of the run has left
+        self._steps = STEPS  # so that the first look counts no steps of an earlier start
         self.look()
         self._steps = 0
-        self._first_lines: dict[str, str] = {}  # of steps: their starts without numbers, and what follows
+        self._first_lines: dict[str, str] = {}  # lines of steps: the start without numbers, and the rest
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first step has come: steps have been printed, or metrics written."""
+        """Whether the first step has come, by printed steps or written metrics."""
         return self._steps >= STEPS
 
     def look(self) -> bool:
-        """Return whether anything has appeared since the last look."""
+        """Look at the log and the run folder; return whether anything is new since the last look."""
         is_new = False
         for path in self._outputs:
             is_new |= self._has_grown(str(path), path)
@@ -76,7 +76,7 @@ class Signs:
         return before != sign
 
     def _has_grown(self, name: str, path: Path) -> bool:
-        """Return whether a log has new text other than the watcher's; it notes the lines of steps."""
+        """Return whether a log has new lines of others than the watcher, and count the lines of steps."""
         with contextlib.suppress(OSError, ValueError):
             status = path.stat()
             if not os.path.isfile(path):  # noqa: PTH113 - a pipe, or a terminal
@@ -97,9 +97,8 @@ class Signs:
     def _steps_of(self, line: str) -> int:
         """Return how many steps a line shows.
 
-        With the first that has other numbers than one like it, both count.
-
-        A line of the configuration, such as `batch size 32`, comes once, or again with the same numbers.
+        A line counts together with an earlier line if only their numbers differ. A line of the configuration,
+        such as `batch size 32`, does not count: its numbers never change.
         """
         rate, step = _RATE.search(line), _STEP.search(line)
         if rate and _OF_STEPS.search(line[: rate.start()]):
@@ -111,7 +110,7 @@ class Signs:
 
 
 def _log_of_job(environ: Mapping[str, str]) -> list[Path]:
-    """Return the log of a job whose script runs on this node: what srun's tasks print goes through a pipe."""
+    """Return the log of this job if its script runs on this node; tasks of srun only have a pipe to it."""
     job = f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID', '')}"
     for pid in proc.processes():
         if proc.program(pid) == "slurm_script" and job in proc.read(pid, "environ").split("\0"):

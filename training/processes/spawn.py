@@ -1,4 +1,4 @@
-"""`--launcher spawn`: one process a node that starts the processes of this node."""
+"""The launcher of `--launcher spawn`: one process on each node, which starts the ranks of the node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals, ignore_signals
 
 POLL_S = 0.05
-GRACE_S = 10.0  # for the others to notice that one has failed, and to report it
+GRACE_S = 10.0  # time for the other processes to notice and report the failure of a process
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start this package `processes` times on node `node` of `nodes`, and wait; returns as `start`."""
+    """Start this package `processes` times on node `node` of `nodes`, and wait; return like `start`."""
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     known = {**os.environ, PARENT: str(os.getpid())}
@@ -35,19 +35,21 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:
-    """Start these commands with their environments, which get all signals, and wait for all of them.
+    """Start commands with their environments, pass all signals on, and wait for all processes.
 
-    Only processes of this package, `ours`, unblock signals once they are ready. Returns the exit status: that
-    of the first one that failed (128 + N if signal N ended it), else 75 if any was preempted, else 0.
+    With `ours` the processes are of this package, which unblocks signals when it is ready. The result is the
+    exit status of the process that failed first (128 + N if signal N ended it), else 75 if a process was
+    preempted, else 0.
     """
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
         for child in children:
-            child.send_signal(number)  # does nothing if the child has ended
+            child.send_signal(number)  # no effect if the child has ended
 
     handlers = {number: signal.getsignal(number) for number in handled_signals()}
-    # until all children are in the list; ours inherit the block (see Stop): no signal kills one that starts
+    # Signals are blocked until all children are in the list. Processes of this package inherit the block (see
+    # Stop), so no signal kills a starting process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def unblock() -> None:
@@ -61,7 +63,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
             for command, env in processes
         )
         unblock()
-        hang.watch(processes[0][1])  # a thread: none may be there at a fork
+        hang.watch(processes[0][1])  # starts a thread, which must not exist during a fork
         resident.keep()
         return _wait(children)
     finally:
@@ -75,17 +77,17 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
 
 
 def _wait(children: list[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended; GRACE_S seconds after the first failure the others are killed."""
+    """Wait until all processes have ended; kill the others GRACE_S seconds after the first failure."""
     failed = 0
     deadline = float("inf")
     while True:
         codes = [child.poll() for child in children]
         if not failed:
-            # of two at once, the one ended by a signal (below 0) is the cause: the other lost its peer
+            # of two failures, the process that a signal ended (below 0) is the cause: the other lost its peer
             failed = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
             deadline = time.monotonic() + GRACE_S if failed else deadline
         if None not in codes:
-            status = 128 - failed if failed < 0 else failed  # as a shell: Popen's -9 is 137
+            status = 128 - failed if failed < 0 else failed  # like a shell: Popen's -9 becomes 137
             return status or (PREEMPTED if PREEMPTED in codes else DONE)
         if time.monotonic() > deadline:
             for child in children:
@@ -94,9 +96,9 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
 
 
 def exit_after(main: Callable[[list[str]], int]) -> NoReturn:
-    """Exit with the status of a launch program, whatever signal comes meanwhile.
+    """Exit with the status of a launch program, even if signals come meanwhile.
 
-    As Python ends, it removes its handlers: a SIGTERM would then end this process with 143.
+    Python removes its handlers at exit. A SIGTERM would then end this process with 143.
     """
     try:
         status = main(sys.argv[1:])

@@ -1,10 +1,10 @@
-"""The stacks of main threads, as training/hook has them written, and which processes may be asked.
+"""The stacks of main threads, which training/hook writes, and the processes that may get a signal.
 
-Two signals, each to the main thread alone, which writes its own stack and nothing of other threads:
+There are two signals. Each signal goes to the main thread, which writes only its own stack:
 
-- ASLEEP to one that has not run between two looks and sleeps. If it wakes up meanwhile, it first writes its
-  own stack: no frame of it can move under the handler.
-- AWAKE to one that is on a CPU. Python answers between two instructions, and no system call is cut short.
+- ASLEEP is for a main thread that sleeps, and has not run between two looks. If the thread wakes up
+  meanwhile, it first writes its stack, so no frame can move under the handler.
+- AWAKE is for a main thread on a CPU. Python answers between two instructions, and no system call ends early.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from training.processes import proc
 from training.processes.connections import connections
 
 HOOK = Path(__file__).parents[1] / "hook"
-ANSWER_S, POLL_S = 2.0, 0.02  # a process that runs writes in a few milliseconds
-APART_S, TRIES = 0.01, 50  # two looks, so often: one that polls wakes up many times a second
-CALLS = "2000"  # collective operations that the flight recorder keeps, torch's own default in later versions
-TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2), which glibc has since 2.30
+ANSWER_S, POLL_S = 2.0, 0.02  # limit of an answer, which a running process writes in a few milliseconds
+APART_S, TRIES = 0.01, 50  # seconds between two looks, and pairs of looks: a polling thread often wakes up
+CALLS = "2000"  # collective operations in the flight recorder; later versions of torch have this default
+TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2); glibc has the function since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
-# Functions of the kernel in which a thread waits. The first continue after a signal; the second end early
-# (signal(7)), and Python calls again, but not torch before 2.5, which gives up while it connects; the third
-# end early if the socket has a time limit, which is not seen. What else a thread waits for is left alone: a
-# slow file system may fail.
+# Kernel functions in which a thread waits. The first continue after a signal. The second end early
+# (signal(7)): Python then repeats the call, but torch before 2.5 gives up while it connects. The third end
+# early if the socket has a time limit, which /proc does not show. A thread in another function gets no
+# signal, because a slow file system may fail.
 _CONTINUE = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
 _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
 _SOCKET = re.compile(r"unix_stream|wait_woken|sk_wait|inet_csk_accept")
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "_worker_loop"
-_LOADER_NAME = "pt_data_worker"  # of its process, since torch 2.6
+_LOADER_NAME = "pt_data_worker"  # the name of a loader's process since torch 2.6
 _OF_GROUP = re.compile(r"pt_(?:gloo|nccl|tcpstore)|gloo")
-_WAITS_FOR_WORK = re.compile(r"/multiprocessing/|/selectors\.py$")  # of the queue, which selects with a time
+_WAITS_FOR_WORK = re.compile(r"/multiprocessing/|/selectors\.py$")  # files of the queue of work
 _TORCH = re.compile(r"/torch/")
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
-# they may wait for the others too, as DDP in `backward`
+# functions that may wait for other ranks, such as DDP's `backward`
 _WAITS = re.compile(r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$")
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which a Python program can write its stack."""
+    """Return the environment with the hook, in which a Python program can write its stack."""
     return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
 
 
 def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
-    """Return the environment in which NCCL writes its last operations, a file a rank, after its timeout."""
+    """Return the environment in which torch writes NCCL's last operations after a timeout, a file a rank."""
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
-    if _torch_is_before(2, 9):  # which renamed them
+    if _torch_is_before(2, 9):  # the old names of the variables
         size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     recorder = {size: CALLS, file: f"{Path(run_dir).resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     return {**(recorder if run_dir else {}), **environ}
 
 
 def _torch_is_before(*release: int) -> bool:
-    """Return whether the torch of this Python is older; False if that is not known."""
+    """Return whether this Python's torch is older than a release; False if its version is not known."""
     with contextlib.suppress(Exception):  # Python 3.7, or no torch
         from importlib.metadata import version
 
@@ -72,9 +72,8 @@ def _torch_is_before(*release: int) -> bool:
 def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
     """Return the processes of ranks at and below a launcher, by rank.
 
-    The topmost of each, or the trainer it wraps.
-
-    `spawns`: the trainer starts its ranks, on node number `node`.
+    The process of a rank is its topmost Python program, or the trainer that this program wraps. With `spawns`
+    the trainer itself starts its ranks, on node number `node`.
     """
     ranks = [*map(_wrapped, tops(root))]
     if spawns and ranks:
@@ -83,10 +82,10 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
 
 
 def _spawned(pid: int, node: int) -> dict[int, int]:
-    """Return the ranks that a trainer has started by a launcher or by multiprocessing; without any, itself.
+    """Return the ranks that a trainer started by a launcher or by multiprocessing, else the trainer itself.
 
-    A launcher gives each its RANK. Lightning gives each but the first its LOCAL_RANK: the trainer itself is
-    the first. multiprocessing gives none: its ranks are numbered as they started.
+    A launcher sets RANK for each rank. Lightning sets LOCAL_RANK for all ranks but the first, which is the
+    trainer itself. multiprocessing sets no variable, so its ranks are numbered in the order of their start.
     """
     numbered = [*_numbered(pid)]
     ranks = {proc.variable(each, "RANK"): each for each in numbered}
@@ -101,9 +100,9 @@ def _spawned(pid: int, node: int) -> dict[int, int]:
 
 
 def _numbered(pid: int) -> Iterator[int]:
-    """Yield the topmost processes below one that were started with the number of a rank.
+    """Yield the topmost descendants of a process that were started with the number of a rank.
 
-    What ranks of multiprocessing start has their number too, and is not a rank.
+    Children of multiprocessing's ranks inherit the number, but are no ranks.
     """
     for child in proc.children(pid):
         if proc.variable(child, "RANK", "LOCAL_RANK") and _memory(child):
@@ -113,7 +112,7 @@ def _numbered(pid: int) -> Iterator[int]:
 
 
 def _by_multiprocessing(pid: int) -> list[int]:
-    """Return what a process has started by multiprocessing: new processes, or forks of itself."""
+    """Return the processes that a process started by multiprocessing: new processes, or its forks."""
     below, own = proc.children(pid), proc.read(pid, "cmdline")
     new = [each for each in below if "multiprocessing.spawn" in proc.read(each, "cmdline")]
     return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
@@ -123,17 +122,15 @@ def tops(pid: int) -> Iterator[int]:
     """Yield the topmost Python programs at and below a launcher."""
     if _memory(pid):
         yield pid
-    else:  # far fewer than all below
+    else:  # far fewer processes than all descendants
         for child in proc.children(pid):
             yield from tops(child)
 
 
 def _wrapped(pid: int) -> int:
-    """Return the one trainer with torch that a program has started which trains nothing itself.
+    """Return the only trainer with torch that a program started, if the program trains nothing; else itself.
 
-    Without one, itself.
-
-    What multiprocessing starts has this command line too, or its own name: a part of the program.
+    Processes with the program's command line, or of multiprocessing, are parts of the program.
     """
     own = proc.read(pid, "cmdline")
     started: list[int] = []
@@ -152,10 +149,7 @@ def _has_torch(pid: int) -> bool:
 
 
 def _meets(pid: int) -> bool:
-    """Return whether a process is in a group of ranks.
-
-    Its threads say so, or before torch 2.5 its connections.
-    """
+    """Return whether a process is in a process group, by its threads, or before torch 2.5 its connections."""
     if any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values()):
         return True
     return _torch_is_before(2, 5) and _is_at_store(pid)
@@ -169,10 +163,11 @@ def _is_at_store(pid: int) -> bool:
 
 
 def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects: bool = True) -> str:
-    """Return the stack of a main thread that sleeps; "" if it runs now and then, or may not be asked.
+    """Return the stack of a sleeping main thread; "" if it runs now and then, or may not get the signal.
 
-    `may_cut`: also one in a wait that a signal ends early. Python waits again, a library in C may not.
-    `connects`: torch may wait there for other ranks, unlike in a loader's process.
+    With `may_cut` the thread may be in a call that a signal ends early: Python repeats such a call, but a
+    library in C may not. With `connects` torch may be connecting to other ranks, unlike in a loader's
+    process.
     """
     if not _may_be_asked(pid, ASLEEP):
         return ""
@@ -189,14 +184,14 @@ def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects
 
 
 def _may_be_interrupted(wait: str, *, may_cut: bool, connects: bool) -> bool:
-    """Return whether a thread that waits in a function of the kernel loses nothing by a signal."""
+    """Return whether a signal does no harm to a thread that waits in a kernel function."""
     gives_up = connects and _torch_is_before(2, 5)
     ends_early = _SOCKET.match(wait) or (_END_EARLY.match(wait) and not gives_up)
     return bool(_CONTINUE.match(wait) or (may_cut and ends_early))
 
 
 def stack_awake(pid: int) -> str:
-    """Return the stack of a main thread that runs Python; "" if it is in a call of a library, or waits."""
+    """Return the stack of a main thread that runs Python; "" if it runs a library's code, or waits."""
     if not _may_be_asked(pid, AWAKE):
         return ""
     until = time.monotonic() + ANSWER_S
@@ -208,16 +203,13 @@ def stack_awake(pid: int) -> str:
 
 
 def _may_be_asked(pid: int, which: int) -> bool:
-    """Return whether a process catches a signal of ours.
-
-    It would end others. It may wait at a SIGSTOP, too.
-    """
+    """Return whether a process catches the signal ASLEEP or AWAKE, which would end other processes."""
     match = re.search(r"SigCgt:\s(\w+)", proc.read(pid, "status"))
     return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - which - 1) and _memory(pid))
 
 
 def _answer(pid: int, which: int) -> str:
-    """Send our signal to the main thread, and wait for what it writes; "" if nothing comes."""
+    """Send a signal to the main thread, and return the stack that it writes; "" without an answer."""
     with contextlib.suppress(OSError), open(_memory(pid), "rb") as file:  # noqa: PTH123
         before = size = file.seek(0, os.SEEK_END)
         _signal(pid, signal.SIGRTMAX - which)
@@ -230,25 +222,25 @@ def _answer(pid: int, which: int) -> str:
 
 
 def _signal(pid: int, number: int) -> None:
-    """Send a signal to a main thread; where tgkill's number is not known, to its process."""
+    """Send a signal to a main thread, or to its process if the number of tgkill is not known."""
     call = TGKILL.get(os.uname().machine)
     if call is None:
         os.kill(pid, number)
     else:
-        ctypes.CDLL(None).syscall(call, pid, pid, number)  # fails if it has ended
+        ctypes.CDLL(None).syscall(call, pid, pid, number)  # fails if the thread has ended
 
 
 def frames(text: str) -> list[tuple[str, str, str]]:
-    """Return the frames of a stack, the innermost first."""
+    """Return the frames of a stack, the innermost frame first: file, line, function."""
     return _FRAME.findall(text)
 
 
 def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """Return the call in which a stack waits for other ranks, or "", and the line of the user, or ""."""
+    """Return the call in which a stack waits for other ranks, and the line of the user's code, or ""."""
     at = _users(stack)
     inner = [f"{path} {function}" for path, _, function in stack[:at]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
-    if calls and not _TORCH.search(stack[0][0]):  # as an upload of torch's own checkpoint
+    if calls and not _TORCH.search(stack[0][0]):  # such as an upload of torch's own checkpoint
         calls = []
     if not calls and any(_LOADER in each for each in inner):
         for loader in proc.children(pid):
@@ -260,7 +252,7 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def are_stuck(pid: int) -> bool:
-    """Return whether a loader waits without an end for a lock of its process, the others for work."""
+    """Return whether a process's loaders are deadlocked: some wait for own locks, the others for work."""
     locked = [child for child in proc.children(pid) if _is_locked(child)]
     others = [child for child in proc.children(pid) if child not in locked]
     stacks = (frames(stack_asleep(child, tries=3, connects=False)) for child in others)
@@ -268,49 +260,43 @@ def are_stuck(pid: int) -> bool:
 
 
 def has_locked_loader(pid: int) -> bool:
-    """Return whether a loader's process waits without an end for a lock of its own.
-
-    None without a fault does.
-    """
+    """Return whether a loader is deadlocked: it waits without a time limit for a lock of its process."""
     return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
 
 
 def line_of_locked_loader(pid: int) -> str:
-    """Return the line in which a loader's process waits without an end for a lock of its own.
-
-    "" without any.
-    """
+    """Return the line of the user's code in a deadlocked loader; "" without such a loader."""
     locked = (child for child in proc.children(pid) if _is_locked(child))
     return next(filter(None, (_line_of_loader(frames(stack_asleep(child, tries=3))) for child in locked)), "")
 
 
 def _is_locked(pid: int) -> bool:
-    tasks = [*proc.threads(pid)]  # in one multiprocessing hands out files: it accepts
+    tasks = [*proc.threads(pid)]  # one of them may be multiprocessing's thread that accepts connections
     is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
     return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
 
 
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
-    """Return whether a process of a loader waits for what it shall load."""
+    """Return whether a loader waits for work, by its stack."""
     names = [function for *_, function in stack]
     inner = stack[: names.index(_WORKER)] if _WORKER in names else ()
     return bool(inner) and all(_WAITS_FOR_WORK.search(path) for path, *_ in inner)
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
-    """Return whether a stack waits for a process of a loader, at which it looks again every few seconds."""
+    """Return whether a stack waits for a loader, which torch polls every few seconds."""
     return any(_LOADER in path for path, *_ in stack[: _users(stack)])
 
 
 def _users(stack: Sequence[Sequence[str]]) -> int:
-    """Return the place of the innermost frame of the user's code; that of the outermost without any."""
+    """Return the index of the innermost frame of the user's code, or of the outermost frame without one."""
     return next(
         (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), max(len(stack) - 1, 0)
     )
 
 
 def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
-    """Return the line of the user's code in a process of a loader; "" if it waits for work."""
+    """Return the line of the user's code in a loader's stack; "" if the loader waits for work."""
     names = [function for *_, function in stack]
     for path, line, _ in stack[: names.index(_WORKER)] if _WORKER in names else ():
         if not _LIBRARY.search(path):
@@ -319,10 +305,7 @@ def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
 
 
 def _memory(pid: int) -> str:
-    """Return the name in /proc of the memory of a process's stacks, or "".
-
-    It may have closed or replaced it.
-    """
+    """Return the path in /proc of the memory for a process's stacks; "" if the process closed it."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             if os.readlink(entry.path).startswith(f"/memfd:{MEMORY} "):  # noqa: PTH115 - Python 3.7

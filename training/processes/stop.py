@@ -15,16 +15,19 @@ from training.errors import UserError
 from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that this process sees
-OUT_OF_TIME = (LIMIT, DEADLINE)  # after these the job may start again, after the others it must not
-REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # the first counts
+STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that this process finds itself
+OUT_OF_TIME = (LIMIT, DEADLINE)  # only after these reasons the job may start again
+REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # by priority
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
-MARGIN_S = 30.0  # before a deadline, plus the time of a step and twice that of the last save
-EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller one from the start
+MARGIN_S = 30.0  # before a deadline, plus the time of a step and twice the time of the last save
+EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller number counts from the start
 
 
 class Stop:
-    """The requests to this process. Make it before any slow import: from then on signals do not kill."""
+    """The requests to stop this process. Signals no longer kill the process after this object is made.
+
+    So it is made before each slow import.
+    """
 
     def __init__(self) -> None:
         self._asked = [False] * len(REASONS)
@@ -33,51 +36,48 @@ class Stop:
         self.began = time.time()
         self._end = float("inf")
         self.save_s = 0.0  # time of the last save
-        self.step_s = 0.0  # time of a step: the next look is after one
-        for number in handled_signals():  # each may come twice, from Slurm and from torchrun
+        self.step_s = 0.0  # time of a step, after which the next look comes
+        for number in handled_signals():  # a signal may come twice, from Slurm and from torchrun
             signal.signal(number, lambda number, _: self._ask(signal.Signals(number).name))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn blocks the signals of its children
 
     def _ask(self, why: str) -> None:
-        """Note the signal, no more: a save in its handler would happen in the middle of a step."""
+        """Note a reason to stop. A save in a signal's handler would happen in the middle of a step."""
         self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
-        """Watch the stop file and the end (seconds since 1970) on rank 0, whose folder and time count."""
+        """Watch the stop file and the end (seconds since 1970); only rank 0 calls this function."""
         self._file, self._end = file, end
 
     def requests(self) -> list[float]:
-        """Return one number for each of REASONS: 1 if requested, else 0."""
+        """Return a number for each of REASONS: 1 if the reason was given, else 0."""
         now = time.monotonic()
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             with contextlib.suppress(OSError):  # a file system that does not answer now
                 if self._file.exists():
                     self._ask(read_stop_file(self._file) or STOP_FILE)
-            half = max(0.0, self._end - self.began) / 2  # of the time of a short job
+            half = max(0.0, self._end - self.began) / 2  # half of a short job's time
             if time.time() >= self._end - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
                 self._ask(DEADLINE)
         return [float(asked) for asked in self._asked]
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop a run.
-
-    SIGHUP is left out under nohup, unless torchrun handles it anyway.
-    """
+    """Return the signals that stop a run. SIGHUP does not stop a run under nohup without torchrun."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and "TORCHELASTIC_RUN_ID" not in os.environ
     return tuple(number for number in SIGNALS if number is not signal.SIGHUP or not ignored)
 
 
 def first_reason(requests: list[float]) -> str:
-    """Return the first of REASONS that any process has, or ""; `requests` are summed over the processes."""
+    """Return the first of REASONS that a process has, or ""; `requests` are sums over the processes."""
     return next((REASONS[number] for number, count in enumerate(requests) if count), "")
 
 
 def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> float:
-    """Return when a run must end, in seconds since 1970.
+    """Return when a run must end, in seconds since 1970; infinity without a deadline.
 
-    Infinity without a deadline. UserError if it is wrong.
+    Raises UserError if --deadline is wrong.
     """
     if deadline in {"auto", "off"}:
         end = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
@@ -92,21 +92,21 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
 
 
 def ignore_signals() -> None:
-    """Ignore signals in loaders: Slurm signals them too, and one that dies would end the run unsaved."""
+    """Ignore signals in a loader: Slurm also signals loaders, and a dead loader would end the run unsaved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
-    """Call `end_with_parent` in ranks, if the parent is our launcher, which gives its number, or torchrun."""
+    """Call `end_with_parent` if the parent is torchrun, or a launcher that gives its process number."""
     parent = environ.get(PARENT, "")
     if parent.isdecimal() or "TORCHELASTIC_RUN_ID" in environ:
         end_with_parent(int(parent) if parent.isdecimal() else 0)
 
 
 def end_with_parent(parent: int = 0) -> None:
-    """Let Linux kill a loader or rank when its parent ends, however that happens (prctl(2))."""
+    """Let Linux kill this loader or rank when its parent ends in any way (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if parent and os.getppid() != parent:  # it has ended already
+        if parent and os.getppid() != parent:  # the parent has ended already
             os._exit(128 + signal.SIGKILL)

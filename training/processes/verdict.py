@@ -1,4 +1,7 @@
-"""Who waits for whom: what a rank is said to do, and whether that is a hang. Nothing here looks or asks."""
+"""The verdict on a run: which rank waits for which rank, and whether that is a hang.
+
+This module judges the answers of watchers. It reads no process and sends no signal.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,32 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-FEWEST = 2  # ranks: one alone has no other to wait for
-NAMED = 4  # ranks in the line
+FEWEST = 2  # ranks, because a single rank waits for no other rank
+NAMED = 4  # ranks that the line names
 HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
-# What a rank does. In a call for the other ranks it waits, whatever it does else. STILL needs evidence: the
-# rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is OUTSIDE.
+# The activity of a rank. A rank in a collective call waits, whatever its threads do. STILL needs evidence:
+# the rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is
+# OUTSIDE.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
-ASLEEP = 0.75  # of the time in which nothing has moved, a rank has slept without waking up once
-OF_GPU = "synchronize"  # the call in which a rank may wait for its own GPU alone
+ASLEEP = 0.75  # share of a pause in which a sleeping rank has not woken up once
+OF_GPU = "synchronize"  # the call in which a rank may wait only for its own GPU
 
 
 class Verdict(NamedTuple):
-    """What is said of a run; "" if it may be healthy."""
+    """The verdict on a run: the line of a hang, or "" if the run may be healthy."""
 
     says: str = ""
-    is_sure: bool = (
-        False  # no rank does anything or has woken up, and all have answered: the run may be ended
-    )
+    # whether the run may be ended: all ranks have answered, and no rank does anything or has woken up
+    is_sure: bool = False
 
 
 def facts(
     answers: Sequence[Mapping[str, Any]], ends: Iterable[Sequence[str]], early_s: float
 ) -> list[dict[str, Any]]:
-    """Return what each rank does, how long ago it moved data, and what it waits for outside of the run.
+    """Return the answers, each with the rank's activity, its last sign of life, and its wait outside the run.
 
-    `ends` are those of connections of launchers, as pairs of addresses. A connection whose other end belongs
-    to another rank or a launcher carries what ranks say to each other.
+    `ends` are the ends of launchers' connections, as pairs of addresses. A connection whose other end belongs
+    to another rank or a launcher is inside the run.
     """
     of_run = {tuple(each["ends"]) for answer in answers for each in answer["connections"]}
     of_run |= {tuple(each) for each in ends}
@@ -68,18 +71,17 @@ def facts(
 
 
 def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
-    """Return whether those that compute have to be asked where.
+    """Return whether computing ranks must also write their stacks.
 
-    Late, or if another rank stands still by itself.
-
-    With NCCL ranks may compute in vain: they spin while they wait for one that does not come.
+    With NCCL a rank spins, and so seems to compute, while it waits for a rank that does not come. The stacks
+    are needed late, or if another rank is STILL outside of a collective call.
     """
     is_odd = any(rank["does"] == STILL and not rank["call"] for rank in ranks)
     return any(rank["does"] == COMPUTES for rank in ranks) and (late or is_odd)
 
 
 def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the ranks of a run that are not among those that have answered."""
+    """Return the ranks of a run that have not answered."""
     size = max((answer["size"] for answer in answers), default=0)
     return {*range(size)} - {answer["rank"] for answer in answers}
 
@@ -87,10 +89,11 @@ def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
 def judge(
     ranks: Sequence[Mapping[str, Any]], here: Collection[int], quiet_s: float, *, late: bool = False
 ) -> Verdict:
-    """Return the line that names the rank which the others wait for; none without such a rank.
+    """Return the verdict with the rank for which the others wait; an empty verdict without such a rank.
 
-    `here`: ranks that the asking node has or had. `late`: one may be busy, wait for what may come, or not
-    answer, or all may be in one call: a slow network or GPU looks the same.
+    `here` are the ranks that the asking node has or had. Only a `late` verdict may name a rank that is busy,
+    waits outside of the run or does not answer, or a run whose ranks are all in the same call. Before that
+    time a slow network or a slow GPU looks the same.
     """
     size = max((rank["size"] for rank in ranks), default=0)
     waiting = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD]
@@ -103,10 +106,11 @@ def judge(
         waiting, others = waiting + spinning, odd
     if not waiting or size < FEWEST:
         return Verdict()
-    is_whole = {*here} >= {*gone}  # else those may not have answered
+    is_whole = {*here} >= {*gone}  # otherwise ranks of another node may be late with their answer
     is_still = all(rank["does"] == STILL for rank in others)
     is_odd = bool(others or gone)
-    # A thread beside a call may do what another rank waits for, as in a group of its own.
+    # Another thread of a rank in a call may do the work for which another rank waits, such as in a group of
+    # its own.
     is_alone = all(rank["alone"] for rank in waiting) or any(rank["state"] in HELD for rank in others)
     is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != OF_GPU for rank in waiting)
     all_wait = is_whole and is_still and all(_waits(rank, is_odd=is_odd) for rank in waiting)
@@ -127,10 +131,7 @@ def judge(
 
 
 def _waits(rank: Mapping[str, Any], *, is_odd: bool) -> bool:
-    """Return whether a rank in a call waits.
-
-    One that computes there may wait for a GPU, unless another is odd.
-    """
+    """Return whether a rank in a call waits. A rank that computes in a call counts only if a rank is odd."""
     return rank["does"] in (STILL, OUTSIDE) or (is_odd and rank["does"] == COMPUTES)
 
 
@@ -157,7 +158,7 @@ def _line(
 
 
 def says(rank: Mapping[str, Any]) -> str:
-    """Return what a rank does, after its name."""
+    """Return the activity of a rank, as the rest of a sentence after its name."""
     at = rank["at"]
     if rank["state"] in HELD:
         return f"is {HELD[rank['state']]}"

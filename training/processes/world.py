@@ -1,4 +1,4 @@
-"""The process group: joining and leaving it, and the collectives that are used."""
+"""The process group: joining, leaving, and the collective operations of a run."""
 
 import ctypes
 import inspect
@@ -24,25 +24,28 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process: `rank` of `size`, computing on `device`."""
+    """The place of this process in the process group: `rank` of `size`, computing on `device`."""
 
     rank: int
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" without a launcher: then no process group, and collectives do nothing
+    backend: str  # nccl, gloo, or "" without a launcher: without a process group collectives do nothing
     threads: int
     host: str
-    cpus: int = 1  # of this process
+    cpus: int = 1  # CPUs of this process
 
     @property
     def name(self) -> str:
-        """This process in messages."""
+        """The name of this process in messages."""
         return f"rank {self.rank} of {self.size} on {self.host}"
 
 
 def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose device and threads, and meet the others: all raise the UserError of any's check or device."""
+    """Choose the device and the threads, and meet the other processes.
+
+    All processes raise UserError if the check or the choice of the device fails on any process.
+    """
     chosen, problem = torch.device("cpu"), None
     try:
         check()
@@ -66,10 +69,10 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 
 
 def keep_memory() -> bool:
-    """Use huge pages, and keep freed memory if the C library can (glibc: mallopt(3)); whether it can."""
-    # torch, asked before its first tensor, uses huge pages for its large ones: c10/core/impl/alloc_cpu.cpp
+    """Use huge pages, and keep freed memory; return whether the C library can keep memory (mallopt(3))."""
+    # torch reads this variable before its first large tensor: c10/core/impl/alloc_cpu.cpp
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    # by default glibc returns large blocks in each step: a tenth to a third of the time of C1-C3
+    # by default glibc returns large blocks in each step, which takes a tenth to a third of the time of C1-C3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
     is_set = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
@@ -77,29 +80,29 @@ def keep_memory() -> bool:
 
 
 def leave(world: World) -> None:
-    """Wait for the others, also NCCL's sum, and leave: a launcher takes an early exit for a failure."""
+    """Wait for the other processes, and leave: a launcher mistakes an early exit for a failure."""
     if world.backend:
         reduce_sum(world, torch.zeros(1, device=world.device)).item()
-    if world.backend == "nccl":  # gloo's destructor waits, with the GIL, for threads that may want it
+    if world.backend == "nccl":  # gloo's destructor would hold the GIL while it waits for threads
         dist.destroy_process_group()
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
-    """Sum a tensor over all processes, in place; it is on the world's device."""
+    """Sum a tensor on the world's device over all processes, in place; return the tensor."""
     if world.backend:
         dist.all_reduce(values)
     return values
 
 
 def copy_from_rank0(world: World, tensors: Iterable[torch.Tensor]) -> None:
-    """Copy rank 0's values to all processes, in place; the tensors are on the world's device."""
+    """Copy rank 0's tensors to all processes, in place; the tensors are on the world's device."""
     if world.backend:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)  # the same memory, without autograd
 
 
 def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
-    """Rank 0's bytes (or None) on every process, without a shared file system."""
+    """Return rank 0's bytes, or None, on every process, without a shared file system."""
     if not world.backend:
         return data
     length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
@@ -111,12 +114,12 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
         view = torch.frombuffer(buffer, dtype=torch.uint8)
         on_device = view.to(world.device)
         dist.broadcast(on_device, src=0)
-        view.copy_(on_device)  # on a CPU this is the same memory
+        view.copy_(on_device)  # on a CPU both share their memory
     return data if data is not None else bytes(buffer)
 
 
 def gather_text(world: World, text: str) -> list[str]:
-    """Return the texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
+    """Return the texts of all processes by rank, on every process; longer texts end at TEXT_BYTES."""
     if not world.backend:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
@@ -127,9 +130,9 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """Return what `make` returns.
+    """Call `make` on all processes, and return its result.
 
-    All raise a UserError for a UserError or OSError of any, of the lowest rank.
+    If a process raises UserError or OSError, all processes raise a UserError with the lowest rank's error.
     """
     result: Any = None
     problem = ""
@@ -143,7 +146,7 @@ def together(world: World, make: Callable[[], T]) -> T:
 
 
 def on_rank0(world: World, make: Callable[[], T]) -> T | None:
-    """Call `make` on rank 0 and return its result there, None elsewhere; its error is raised everywhere."""
+    """Call `make` on rank 0; return its result there, None elsewhere; raise its error on all processes."""
     return together(world, lambda: make() if world.rank == 0 else None)
 
 
@@ -159,7 +162,8 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
         return torch.device("cpu")
     index = place.local_rank
     if index >= count:
-        # Slurm may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared.
+        # Slurm may bind one GPU to each task, which then sees its GPU as number 0. With gloo ranks may share
+        # a GPU.
         if not (count == 1 and place.launcher in ("srun", "mpi")) and backend != "gloo":
             what = f"local rank {index} has no GPU: {count} visible"
             fix = f"start at most {count} processes per node, or --device cpu"
@@ -171,7 +175,7 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
 
 
 def _cpus(place: Place) -> int:
-    """Return the CPUs for this process: its share."""
+    """Return the number of CPUs for this process, which is its share of the node's CPUs."""
     usable, per_task = usable_cpus(), os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))
@@ -179,7 +183,7 @@ def _cpus(place: Place) -> int:
 
 
 def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
-    """Make the process group once all are there; if one has a problem, all raise it instead."""
+    """Make the process group after all processes have come; if a process has a problem, all raise it."""
     how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     try:
         store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
@@ -192,10 +196,10 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
         _wait_for_all(store, "ready", world)
         if store.add("problems", 0):  # torch 2.2 has no check()
             text = store.get("problem").decode()
-            _wait_for_all(store, "told", world, waits=not world.rank)  # its end would end the store
+            _wait_for_all(store, "told", world, waits=not world.rank)  # the store ends with rank 0
             raise UserError(text, shared=True) if not problem or world.rank else problem
         if world.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-            how["device_id"] = world.device  # since torch 2.3: NCCL connects here, not at the first use
+            how["device_id"] = world.device  # since torch 2.3 NCCL then connects here, not at the first use
         dist.init_process_group(world.backend, store=store, rank=world.rank, world_size=world.size, **how)
     except (RuntimeError, ValueError) as error:
         address = ":".join(os.environ.get(name, "") for name in MEETING)

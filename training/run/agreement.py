@@ -1,4 +1,4 @@
-"""Where all processes agree: sums over them, errors of any of them, and requests to stop."""
+"""The agreement of all processes: sums over processes, the error of any process, and requests to stop."""
 
 import math
 
@@ -11,15 +11,19 @@ from training.run.session import Progress, Session
 
 
 class StoppedError(Exception):
-    """All processes stop here; the text is the reason."""
+    """A stop of all processes at the same step; the text is the reason."""
 
 
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
-    """Add up the results of all processes since the last time, and stop if one of them is asked to.
+    """Add up the results of all processes since the last synchronisation.
 
-    One all-reduce has losses, counts, paces and stop requests: only here the CPU waits for the GPU.
-    `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` weights are checked first.
-    StoppedError for a stop, NotFiniteError for a loss or weight, UserError for an image that can't be read.
+    One all-reduce has losses, counts, paces and requests to stop, so the CPU waits for the GPU only here.
+    `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` the weights are checked.
+
+    Raises:
+        StoppedError: A process has a request to stop.
+        NotFiniteError: The loss or a weight is not finite.
+        UserError: A process could not read an image.
     """
     spent = session.meter.pace.spent(saves=saves, is_saving=session.writer.is_busy)
     noted = torch.tensor([0.0, *spent], dtype=torch.float64, device=since_sync.device)
@@ -46,9 +50,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """Return the values (float64, 1-D) summed over the processes, and the reason to stop or ""."""
+    """Return the values (float64, 1-D) summed over the processes, and the reason to stop, or ""."""
     if values.device.type == "cuda":
-        torch.cuda.synchronize(values.device)  # the time until here is the time of the steps
+        torch.cuda.synchronize(values.device)  # the steps end here
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
     *totals, step_s = total(session, values, *session.stop.requests(), step_s)
     session.stop.step_s = step_s
@@ -59,7 +63,7 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
 def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
     """Return these values (float64, 1-D), and `more`, summed over the processes.
 
-    Raises any's UserError on all.
+    If a process has a problem with its data, all processes raise UserError.
     """
     noted = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()

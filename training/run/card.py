@@ -1,4 +1,4 @@
-"""What somebody needs to use the weights of a run: a file of JSON beside them."""
+"""The card of exported weights: a JSON file next to the weights, with the facts that their users need."""
 
 import os
 import shlex
@@ -19,9 +19,9 @@ ENDING = ".json"
 
 
 def write_card(session: Session, weights: Path) -> None:
-    """Write the card of exported weights beside them, as model.json, unless another file has that name.
+    """Write the card next to exported weights, such as model.json, unless another file has that name.
 
-    The weights are written: without a card the training has not failed.
+    A failure is only logged, because the weights themselves are written.
     """
     place = weights.with_suffix(ENDING)
     try:
@@ -34,7 +34,7 @@ def write_card(session: Session, weights: Path) -> None:
 
 
 def card(session: Session, weights: str) -> dict[str, Any]:
-    """Return the model, its classes, the images it takes, and where it comes from."""
+    """Return the card: the model, its classes, its images and its origin."""
     config, data = session.config, session.data
     images: dict[str, Any] = {"shape": data.evaluated_CHW, "mean": data.norm.mean, "std": data.norm.std}
     if config.dataset in FILES:

@@ -36,13 +36,13 @@ from training.saving.lock import RunLock
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
-    """Train, or only evaluate, and return the exit status; a UserError or NotFiniteError if that fails."""
+    """Train, or only evaluate, and return the exit status; raise UserError or NotFiniteError on failure."""
     run_dir = Path(config.run_dir)
     log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate, began=stop.began)
     lock = RunLock(run_dir)
     try:
         world = _join(config, place, lock, log)
-        resident.keep()  # meanwhile, of torch's libraries
+        resident.keep()  # reads torch's libraries meanwhile
         announce(config, world, log)
         try:
             session = prepare(config, world, log, stop, lock)
@@ -60,20 +60,26 @@ def run(config: Config, place: Place, stop: Stop) -> int:
 
 
 def _open_run(lock: RunLock, log: Log) -> None:
-    """Take the run folder and set the state to running, before anything can hang; FolderError if it can't."""
+    """Take the run folder and set the state to running, before a hang is possible.
+
+    Raises FolderError if another job has the folder, or if it can't be written.
+    """
     try:
         own_folder(log.run_dir, CHECKPOINTS)
         lock.take(log.say)
         if resident.is_mounted():
             files.hold(log.run_dir)
-        log.status("running", **progress_of(read_status(log.run_dir)))  # of an earlier start
+        log.status("running", **progress_of(read_status(log.run_dir)))  # an earlier start's
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
         raise FolderError(what, at=str(log.run_dir), fix="another --run-dir") from error
 
 
 def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
-    """Meet the other processes; all raise it if rank 0 could not open the run folder, or a flag is wrong."""
+    """Meet the other processes.
+
+    All processes raise UserError if rank 0 can't open the run folder, or if a flag is wrong.
+    """
     if place.launcher != "none":
         os.environ.update(with_recorder(os.environ, config.run_dir))
 
@@ -89,7 +95,7 @@ def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
 
 
 def _train(session: Session) -> int:
-    """Resume if there is a checkpoint, and train to the end or to a stop."""
+    """Resume from a checkpoint if one exists, and train to the end or to a stop; return the exit status."""
     config, world, log = session.config, session.world, session.log
     place = checkpoint_folder(config)
     on_rank0(world, lambda: check_export(config))
@@ -110,7 +116,7 @@ def _train(session: Session) -> int:
     session = dataclasses.replace(session, trained=wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
-    resident.keep().join()  # of all libraries: a save may come after the image's file system has ended
+    resident.keep().join()  # a save may come after the image's file system has ended
     try:
         with trace(config, log, steps_left(session, progress)) as profiler:
             usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
@@ -118,11 +124,11 @@ def _train(session: Session) -> int:
             meter = Meter(usage=usage, pace=pace, profiler=profiler)
             return _train_on(dataclasses.replace(session, meter=meter), progress)
     finally:
-        session.writer.wait()  # also if the run fails: the checkpoint is good
+        session.writer.wait()  # even if the run fails, because the checkpoint is good
 
 
 def _by_whom(session: Session) -> str:
-    """Name another job that trained last in this folder, and what to do."""
+    """Return a clause with the other job that trained last in this folder, and the user's choices, or ""."""
     newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
     job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):
@@ -160,7 +166,7 @@ def _train_on(session: Session, progress: Progress) -> int:
 
 
 def _ask_again(session: Session, *, gained: int) -> None:
-    """Ask the job script for a restart, unless no step was done: that would never end."""
+    """Ask the job script for a restart, unless no step was done, because such restarts would never end."""
     if not gained:
         session.log.say("Not asking for a restart: no step was done since the start")
         return
@@ -183,7 +189,7 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     _tell_usage(session, progress)
     try:
         save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
-    except UserError as error:  # of rank 0, at the end: the weights are not lost with the checkpoint
+    except UserError as error:  # of rank 0, at the end: the weights are saved without the checkpoint
         if not isinstance(error, FolderError):
             with contextlib.suppress(UserError):
                 write_weights(session)
@@ -192,7 +198,7 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
 
 
 def _tell_usage(session: Session, progress: Progress) -> None:
-    """Write what all processes have used since this start into the events."""
+    """Write the resources that all processes have used since this start into the events."""
     used = add_up(session.world, session.meter.usage)
     session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
 
@@ -204,7 +210,10 @@ def _conclude(session: Session, progress: Progress, state: str, *, reason: str |
 
 
 def _evaluate_only(session: Session) -> int:
-    """Evaluate the weights of a checkpoint, or of --init-from. The run's status is not changed."""
+    """Evaluate the weights of a checkpoint, or of --init-from; return the exit status.
+
+    The run's status.json stays unchanged. Raises UserError without weights.
+    """
     config = session.config
     progress = Progress() if config.init_from else restore(session)
     origin = config.init_from or progress.checkpoint

@@ -14,7 +14,7 @@ from training.run.session import Session
 def evaluate(session: Session) -> Score:
     """Return the model's score on the validation split.
 
-    StoppedError for a stop, UserError for a broken image.
+    Raises StoppedError for a request to stop, and UserError for an image that can't be read.
     """
     world, split, model = session.world, session.data.validation, session.model
     chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it

@@ -1,4 +1,4 @@
-"""The weights that a run leaves for others, in --export's file."""
+"""The export of a run's weights to the file of --export."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ WEIGHTS = "model.pt"
 
 
 def check_export(config: Config) -> None:
-    """Make the folder of --export's file; UserError if no file could be written there after the training."""
+    """Make the folder of --export's file; raise UserError if the file could not be written later."""
     if not (path := _export_path(config)):
         return
     try:
@@ -32,7 +32,7 @@ def check_export(config: Config) -> None:
 
 
 def _export_path(config: Config) -> Path | None:
-    """Return the file for the weights at the end; None for --export off, and for an evaluation without it."""
+    """Return the file for the weights; None for --export off, and for an evaluation without --export."""
     name = config.export or ("off" if config.evaluate else WEIGHTS)
     if name == "off":
         return None
@@ -40,7 +40,7 @@ def _export_path(config: Config) -> Path | None:
 
 
 def export(session: Session) -> None:
-    """Write the evaluated weights to --export's file on rank 0; all raise a UserError if that fails."""
+    """Write the evaluated weights to --export's file on rank 0; all raise UserError if that fails."""
     on_rank0(session.world, lambda: write_weights(session))
 
 

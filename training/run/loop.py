@@ -1,4 +1,7 @@
-"""The steps of an epoch. Shape suffixes: B samples of a batch in this process, C, H, W of images."""
+"""The steps of an epoch.
+
+Shape suffixes: B samples of a batch in this process; channels, height and width of images (C, H, W).
+"""
 
 import contextlib
 import math
@@ -21,13 +24,16 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
-# Outputs of a part with at most so many values are kept, until there are so many parts, for their metrics.
+# Outputs with at most SMALL values are kept until PARTS parts of steps are there, for their metrics.
 SMALL, PARTS = 1 << 20, 16
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
 
 
 class Tally:
-    """Sums of loss, score, samples: float64 (3,) on the device. Metrics, 14 kernels, wait for PARTS parts."""
+    """The sums of loss, score and samples: float64 (3,) on the device.
+
+    The metrics of small outputs are computed for PARTS parts at once, because they need 14 kernels.
+    """
 
     def __init__(self, session: Session) -> None:
         self._task, self._classifies = session.task, not session.config.task
@@ -42,7 +48,7 @@ class Tally:
             self.total()
 
     def total(self) -> torch.Tensor:
-        """Return the sums so far, to be set to zero in place."""
+        """Return the sums so far; the caller may set the tensor to zero in place."""
         if self._parts:
             losses, outputs, targets = zip(*self._parts, strict=True)
             both = (outputs[0], targets[0]) if len(losses) == 1 else (torch.cat(outputs), torch.cat(targets))
@@ -53,7 +59,7 @@ class Tally:
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
-    """Train on the rest of the epoch; `progress` is updated after each step. Errors are `synchronise`'s."""
+    """Train on the rest of the epoch, and update `progress` after each step; raise like `synchronise`."""
     config, split, rank, size = session.config, session.data.train, session.world.rank, session.world.size
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
@@ -90,16 +96,17 @@ def train_epoch(session: Session, progress: Progress) -> None:
 def train_step(
     session: Session, batches: Iterator[Batch], counts: list[int], tally: Tally, *, step: int
 ) -> None:
-    """Make one step of the optimizer on the mean loss of all its images.
+    """Make one step of the optimizer on the mean loss of the step's images.
 
-    The processes' gradients are averaged, so each weights its images by `size / sum(counts)`: the result is
-    that of one process with all images, also if the last batch is short. A process without an image has a
-    stand-in with weight 0, because it must take part in the averaging.
-    For each part `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` the images over
-    all processes. `tally` gets the results of this process.
+    The gradients of the processes are averaged, so each process weights its images by `size / sum(counts)`.
+    One process with all images would get the same result, even if the last batch is short. A process without
+    an image has a stand-in with weight 0, because the process must take part in the averaging.
+
+    For each part of the step, `batches` has this process's x_BCHW (float32) and y_B (int64), and `counts` has
+    the images of all processes. `tally` gets the results of this process.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
-    for group in session.updater.optimizer.param_groups:  # as its zero_grad, without hooks
+    for group in session.updater.optimizer.param_groups:  # like its zero_grad, but without hooks
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
@@ -110,14 +117,14 @@ def train_step(
         x_BCHW, y_B = next(batches)
         session.meter.usage.data_s += time.perf_counter() - began
         session.meter.pace.mark()
-        # reading images may use random numbers too
+        # reading images may also use random numbers
         _seed(session, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
         with no_sync() if part < len(counts) else contextlib.nullcontext():
             outputs = forward(session, session.trained, x_mixed)
             losses_B = session.task.trained(outputs, y_mixed)
-            share_B = torch.full_like(losses_B, real * world.size / images)  # of the loss in the mean
+            share_B = torch.full_like(losses_B, real * world.size / images)  # weights of the losses
             session.meter.pace.mark()
             torch.autograd.backward(losses_B, scaler.scale(share_B) if scaler else share_B)
         if real:
@@ -128,7 +135,7 @@ def train_step(
 
 
 def _update(session: Session, *, logged: bool) -> None:
-    """Update the weights; with a loss scale, unless the gradients overflowed. The norm is for the log."""
+    """Update the weights, unless gradients overflowed under a loss scale; note the norm for the log."""
     optimizer, scaler, longest = session.updater.optimizer, session.updater.scaler, session.config.clip_norm
     if longest or logged:
         if scaler:
@@ -143,15 +150,15 @@ def _update(session: Session, *, logged: bool) -> None:
 
 
 def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Return the norm of all gradients together."""
+    """Return the norm of all gradients as one vector."""
     norms = torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])  # noqa: SLF001
     return torch.linalg.vector_norm(torch.stack(norms))  # type: ignore[no-any-return]
 
 
 def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
-    """Return what the model gives for images, which get the memory format of its weights.
+    """Return the model's outputs for images, which get the memory format of the weights.
 
-    A tensor as float32.
+    An output that is a tensor becomes float32.
     """
     if session.config.channels_last and x_BCHW.ndim == 4:
         x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
@@ -161,7 +168,7 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
-    """Yield the batches of these index lists; stand-ins for one that cannot be read, and for all after it."""
+    """Yield the batches of index lists; after a batch that can't be read yield only stand-ins."""
     if isinstance(split, FromLoaders) and not split.started:
         session.writer.wait()  # loaders must not be forked while a thread runs
     done = 0
@@ -170,28 +177,29 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
             yield batch
             done += 1
     except UserError as error:
-        session.data.problems.append(error)  # all raise it when they synchronise; nothing is saved before
+        # All processes raise the error at the next synchronisation, before a save.
+        session.data.problems.append(error)
         for _ in lists[done:]:
             yield stand_in(session, 2)
 
 
 def stand_in(session: Session, images: int) -> Batch:
-    """Return black images with targets of zero."""
+    """Return a batch of black images with targets of zero."""
     device, target = session.world.device, session.data.target
     x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
     return x_BCHW, torch.zeros((images, *target.shape), dtype=target.dtype, device=device)
 
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
-    """Return the sums of the losses, of each score, and the number of samples of a batch; float64."""
-    # multiples of 1 / EXACT: their sum over steps does not depend on where a run was interrupted
+    """Return the sums of a batch's losses and of each score, and the number of its samples (float64)."""
+    # The sums are multiples of 1 / EXACT, so totals over steps do not depend on the place of an interruption.
     all_B = torch.stack([values.double() for values in (losses_B, *scores_B)])
     sums = all_B.mul_(EXACT).round_().sum(dim=1).div_(EXACT)
     return torch.cat((sums, torch.full_like(sums[:1], len(losses_B))))
 
 
 def _seed(session: Session, key: int) -> None:
-    """Seed dropout: a function of step and rank, so that it is the same in a resumed run."""
+    """Seed dropout by step and rank, so that a resumed run repeats the dropout."""
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
     if session.world.device.type == "cuda":
         generators: Any = torch.cuda.default_generators
@@ -201,7 +209,7 @@ def _seed(session: Session, key: int) -> None:
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
-    """Log a line at the first synchronisation after --log-every steps."""
+    """Log a line and an event at the first synchronisation after --log-every steps."""
     meter = session.meter
     loss, score, samples = meter.window
     if not session.log.speaks or samples < session.config.log_every * session.batch:
@@ -225,13 +233,13 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
 
 
 def time_left_s(session: Session, progress: Progress) -> float:
-    """Return seconds to the end of the last epoch, at the speed so far."""
+    """Return the seconds to the end of the last epoch, at the speed so far; 0 before the first step."""
     left = (session.config.epochs - progress.epoch) * session.data.train.samples - progress.consumed
     return left / max(session.meter.rate(), 1e-9) if session.meter.trained else 0.0
 
 
 def steps_left(session: Session, progress: Progress) -> int:
-    """Return steps to the end of the last epoch."""
+    """Return the steps to the end of the last epoch."""
     return steps_to_end(
         session.config,
         epoch=progress.epoch,

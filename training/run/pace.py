@@ -1,4 +1,4 @@
-"""Which rank is slow: what a step takes each rank by itself, before it waits for the others' gradients."""
+"""Slow ranks, by the time that each rank needs for a step before it waits for the other ranks' gradients."""
 
 import time
 from statistics import median_low
@@ -6,40 +6,40 @@ from typing import Any
 
 import torch
 
-SLOWER, STEPS = 1.5, 20  # times the median of the ranks, for so many steps
-ROUNDS = 3  # synchronisations at least: one that is late once is not slow
-TIMED = 20  # parts of steps after a synchronisation
-# So much of a step others must lose: the backward pass, twice as long as the forward pass, is not timed. If
-# all load data at nearly one speed, the slowest alone waits: the others' loaders get ahead meanwhile.
+SLOWER, STEPS = 1.5, 20  # a slow rank needs so many times the median of the ranks, for so many steps
+ROUNDS = 3  # synchronisations at least, because a rank may be late once
+TIMED = 20  # parts of steps that are timed after a synchronisation
+# The share of a step's time that a slow rank must cost. The backward pass, twice as long as the forward pass,
+# is not timed. If all ranks load data at nearly the same speed, only the slowest rank waits, because the
+# loaders of the other ranks get ahead meanwhile.
 LOST = {"data wait": 1 / 3, "forward pass": 1 / 10}
 
 
 class Pace:
-    """That of the ranks on these hosts. No collective is added, and no step waits for the GPU."""
+    """The pace of the ranks on these hosts, measured without new collectives and without waits for GPUs."""
 
     def __init__(self, hosts: list[str], rank: int, *, on_gpu: bool) -> None:
         self._hosts, self._rank, self._on_gpu = hosts, rank, on_gpu
-        self._marks: list[Any] = []  # three of each part of a step: times, or events of the GPU
+        self._marks: list[Any] = []  # three marks for each part of a step: times, or events of the GPU
         self._parts, self._saved = 0, False
-        self._steps = [0] * len(hosts)  # in a row that speak against what is known of a rank
-        self._known: dict[int, str] = {}  # what is said of slow ranks
+        self._steps = [0] * len(hosts)  # steps in a row that contradict the known pace of a rank
+        self._known: dict[int, str] = {}  # descriptions of slow ranks
 
     @property
     def says(self) -> str:
-        """Which ranks are slow now, and in what; "" without one."""
+        """The ranks that are slow now, each with the slow part of its step, or ""."""
         return "; ".join(self._known.values())
 
     def mark(self) -> None:
-        """Note where a part of a step begins, its forward pass, and its backward pass."""
+        """Mark the beginning of a part of a step, of its forward pass, or of its backward pass."""
         if len(self._hosts) > 1 and len(self._marks) < 3 * TIMED:
             self._marks.append(_event() if self._on_gpu else time.perf_counter())
 
     def spent(self, *, saves: bool, is_saving: bool) -> list[float]:
-        """Return seconds of data wait and forward pass of a part, at this rank's place.
+        """Return the seconds of data wait and forward pass in a part, two numbers for each rank.
 
-        The next parts are new ones.
-
-        They stay 0 if this rank has saved since the last call.
+        The numbers of other ranks are 0. The numbers of this rank are also 0 if it has saved since the last
+        call. The marks begin again after each call.
         """
         marks, self._marks, self._parts = self._marks, [], len(self._marks) // 3
         is_fair, self._saved = not (self._saved or is_saving), saves
@@ -51,7 +51,7 @@ class Pace:
         return spent
 
     def judge(self, spent: list[float], part_s: float) -> str:
-        """Judge the ranks by what all have spent; what is said of those that were not slow before, or ""."""
+        """Judge the ranks by the times of all ranks; return a description if a rank became slow, or ""."""
         took = {"data wait": spent[0::2], "forward pass": spent[1::2]}
         if not min(took["forward pass"], default=0):
             return ""

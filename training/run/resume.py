@@ -1,4 +1,4 @@
-"""Saves the state of a run, and restores it."""
+"""Saving and restoring the state of a run."""
 
 import contextlib
 import dataclasses
@@ -24,13 +24,13 @@ from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
 from training.saving.reading import State, load
 
-PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
+PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # saved fields
 RETRY_S = 10.0  # between two tries to write a checkpoint
-LATE_S = 30.0  # for which a training waits for a save before it says so
+LATE_S = 30.0  # the wait for a save after which the training reports the wait
 FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
 FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
 SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
-# a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
+# A checkpoint: its path (relative in the run folder), its bytes for other processes, its state, its progress.
 Found = tuple[bytes, bytes, State, Progress]
 
 
@@ -40,10 +40,11 @@ def checkpoint_folder(config: Config) -> Path:
 
 
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
-    """Save on rank 0, in a thread. If it fails, training continues; with `must` it is waited for.
+    """Save a checkpoint on rank 0, in a thread.
 
-    The validation changes no weight: what was saved of this step before it only gets its other names then.
-    UserError if it cannot be written, with `must`; FolderError if another job took the run folder over.
+    If the save fails, the training continues. With `must` this function waits for the save, and raises
+    UserError if the checkpoint cannot be written. It raises FolderError if another job took over the run
+    folder. The validation changes no weight, so after a validation a saved checkpoint only gets other names.
     """
     if session.world.rank != 0:
         return
@@ -63,7 +64,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
 
 
 def _wait_for_writer(session: Session, progress: Progress) -> None:
-    """Wait until the last copy is written, and report a wait of LATE_S; raises the writer's error."""
+    """Wait until the last copy is written, and report a wait of LATE_S; raise the writer's error."""
     if not session.writer.ends_within(LATE_S):
         step = session.writer.copies.last["step"]
         why = (
@@ -79,13 +80,13 @@ def _wait_for_writer(session: Session, progress: Progress) -> None:
 def _write(
     session: Session, progress: Progress, now: Progress, began: float, *, best: bool, must: bool
 ) -> None:
-    """Write the copied state to disk, in the thread: of `progress` only the newest file's name is set."""
+    """Write the copied state to disk, in the thread, which changes only `checkpoint` of `progress`."""
     place, step, keep = checkpoint_folder(session.config), now.step, session.config.keep
     name = f"{place.name}/{name_of(step)}"
     state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
     named = now.epoch if session.config.keep_epochs and not now.consumed else 0
     if progress.checkpoint == name and (place / name_of(step)).exists():
-        state = None  # it is saved already
+        state = None  # the state is saved already
     put = functools.partial(checkpoint.save, place, state, step=step, keep=keep, best=best, epoch=named)
     try:
         size = _put(session, put)
@@ -112,7 +113,10 @@ def _write(
 
 
 def _put(session: Session, put: Callable[[], int]) -> int:
-    """Write a checkpoint, into a folder that is made again if it was removed; raises OSError."""
+    """Write a checkpoint, and make its folder again if the folder was removed; return the size in bytes.
+
+    Raises OSError.
+    """
     place = checkpoint_folder(session.config)
     if not place.is_dir():
         own_folder(place.parent)
@@ -122,7 +126,7 @@ def _put(session: Session, put: Callable[[], int]) -> int:
 
 
 def _put_later(session: Session, put: Callable[[], int]) -> int:
-    """Try again until it is written; 0 as soon as the training saves again, or ends."""
+    """Retry until the checkpoint is written; return 0 when the training saves again, or ends."""
     while session.writer.pause(RETRY_S):
         with contextlib.suppress(OSError):
             return _put(session, put)
@@ -130,7 +134,10 @@ def _put_later(session: Session, put: Callable[[], int]) -> int:
 
 
 def restore(session: Session) -> Progress:
-    """Load --resume's checkpoint on all processes; UserError if it is missing or corrupt, or does not fit."""
+    """Load --resume's checkpoint on all processes, and return its progress.
+
+    Raises UserError if the checkpoint is missing or corrupt, or does not fit.
+    """
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _find(session))
     label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
@@ -160,14 +167,14 @@ def restore(session: Session) -> Progress:
 
 
 def _noted_score(session: Session, progress: Progress) -> bytes | None:
-    """Return the result of the validation at this step, if the events have it.
+    """Return the score of the validation at this step, if the events have the score.
 
-    The checkpoint was written before.
+    The checkpoint lacks the score if it was written before the validation.
     """
     score = None
     for event in read_events(Path(session.config.run_dir)):
         if event.get("event") == "start" and event.get("step") != progress.step:
-            score = None  # that one got to this step again
+            score = None  # that start reached this step again
         elif event.get("event") == "epoch" and event.get("step") == progress.step:
             score = event.get(session.task.names[0])
     return repr(score).encode() if isinstance(score, float) and math.isfinite(score) else None
@@ -191,7 +198,7 @@ def _find(session: Session) -> Found | None:
 
 
 def _saved_by_this_job(run_dir: Path) -> bool:
-    """Return whether this job was requeued and has saved before: --resume FILE was for its first start."""
+    """Return whether an earlier start of this job has saved; --resume FILE was for the first start."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
@@ -200,7 +207,10 @@ def _saved_by_this_job(run_dir: Path) -> bool:
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
-    """Load a state, or a part of it; UserError if it has other settings, MisfitError if it does not fit."""
+    """Load a state, or only its weights for an evaluation; return its progress.
+
+    Raises UserError if the state has other settings, and MisfitError if it does not fit the model.
+    """
     changed = changed_settings(session.settings, state["config"])
     if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())

@@ -1,4 +1,4 @@
-"""The score of a validation, and what --evaluate leaves of it: lines, an event, a row in evaluations.csv."""
+"""The score of a validation, and its report by --evaluate: lines, an event, a row in evaluations.csv."""
 
 import contextlib
 import csv
@@ -16,21 +16,21 @@ from training.output.log import append
 from training.run.session import Session
 
 TABLE = "evaluations.csv"  # in the run folder
-SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # as percents
+SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # metrics that are shown as percents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """Means over all images of a split."""
+    """The means over all images of a split."""
 
     loss: float
-    metrics: dict[str, float]  # the first one decides on the best weights
+    metrics: dict[str, float]  # the first metric decides about the best weights
     samples: int
-    confusion: list[list[int]]  # of the first classes: the right one, and what the model gives
+    confusion: list[list[int]]  # the confusion matrix of the first classes
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the events."""
+        """The score as facts of an event."""
         confusion = {"confusion": self.confusion} if self.confusion else {}
         return self.metrics | {"loss": self.loss, "samples": self.samples} | confusion
 
@@ -39,7 +39,7 @@ class Score:
 
 
 def show(metrics: dict[str, float]) -> str:
-    """Return the metrics in one line."""
+    """Return the metrics as one line."""
     return ", ".join(
         f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
         for name, value in metrics.items()
@@ -47,10 +47,10 @@ def show(metrics: dict[str, float]) -> str:
 
 
 def report(session: Session, score: Score, weights: str, *, step: int) -> None:
-    """Print the score and a table of the classes, send the event to trackers, and add the row.
+    """Print the score and the confusion matrix, send the event, and add the row to evaluations.csv.
 
-    Without a run folder there is no row. The weights are measured: a row that cannot be written is reported,
-    and the command succeeds.
+    Without a run folder no row is added. If the row can't be written, the failure is logged and the command
+    succeeds, because the score is printed.
     """
     log, config = session.log, session.config
     log.say(f"Evaluation of {weights} - {score} (validation of {score.samples})")
@@ -77,7 +77,7 @@ def report(session: Session, score: Score, weights: str, *, step: int) -> None:
 
 
 def _add_row(path: Path, facts: dict[str, object]) -> None:
-    """Add a row, with a line of names where the table has none of them; ValueError for other names."""
+    """Add a row to a table, after a line of names in a new table; raise ValueError for other names."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     names = b""

@@ -1,4 +1,7 @@
-"""What a run works with: made, and tried out. Shape suffixes: B samples of this process; C, H, W."""
+"""The preparation of a run: its data, its model and its optimizer are made and tried out.
+
+Shape suffixes: B samples of this process; channels, height and width of images (C, H, W).
+"""
 
 import dataclasses
 import inspect
@@ -33,11 +36,11 @@ from training.saving.checkpoint import decode_weights
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
 
-MOST_LOADERS = 8  # by default: each prefetches batches in shared memory
+MOST_LOADERS = 8  # loaders by default, because each loader prefetches batches in shared memory
 
 
 def announce(config: Config, world: World, log: Log) -> None:
-    """Log how many processes run, where, and on which devices."""
+    """Log the number of processes, their nodes and their devices."""
     on_cpu = world.device.type == "cpu"
     if not on_cpu:
         gpus = torch.cuda.device_count() if config.dataparallel else world.size
@@ -58,7 +61,10 @@ def announce(config: Config, world: World, log: Log) -> None:
 
 
 def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
-    """Load the data, build the model and the optimizer."""
+    """Load the data, build the model and the optimizer, and return the session.
+
+    Raises UserError if the data or the model are wrong.
+    """
     if config.workers < 0:
         config = dataclasses.replace(config, workers=min(MOST_LOADERS, world.cpus))
     if config.log_to:
@@ -97,7 +103,7 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
 
 
 def _choices(session: Session) -> Iterator[str]:
-    """Yield what was chosen for speed, each with the flag or variable that changes it."""
+    """Yield the choices for speed, each with the flag or variable that changes the choice."""
     config, on_gpu = session.config, session.world.device.type == "cuda"
     if on_gpu and config.precision == "fp32":
         yield "TF32 for products of fp32 (NVIDIA_TF32_OVERRIDE=0)"
@@ -110,7 +116,7 @@ def _choices(session: Session) -> Iterator[str]:
 
 
 def surroundings(session: Session) -> dict[str, Any]:
-    """Return facts for config.json and the start event."""
+    """Return facts about the run for config.json and the start event."""
     world = session.world
     return {
         "global_batch_size": session.batch,
@@ -124,7 +130,7 @@ def surroundings(session: Session) -> dict[str, Any]:
 
 
 def wrap(session: Session) -> nn.Module:
-    """Return the model for training steps."""
+    """Return the model for training steps: compiled, and wrapped for several GPUs if needed."""
     world, config = session.world, session.config
     model: Any = session.model
     if config.compile:  # around DistributedDataParallel it compiles no nn.Sequential (pytorch#140416)
@@ -142,28 +148,28 @@ def wrap(session: Session) -> nn.Module:
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Return whether only norms have buffers.
-
-    Rank 0's, which are saved, need not be copied before each step.
-    """
+    """Return whether only norms have buffers. Then no rank needs rank 0's buffers before each step."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     of_norms = {id(buffer) for norm in norms for buffer in norm.buffers()}
     return all(id(buffer) in of_norms for buffer in model.buffers())
 
 
 def try_out(session: Session) -> Task:
-    """Check the model with the smallest batch that there will be; returns the task with names of metrics."""
+    """Try the model with the smallest batch of the run; return the task with the names of its metrics.
+
+    Raises UserError if the model cannot take the images, or if the task cannot take the outputs.
+    """
     config, data, model = session.config, session.data, session.model
     last = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
-    least = max(1, (last % part or part) // session.world.size)  # of any process; 1 is the stand-in
+    least = max(1, (last % part or part) // session.world.size)  # images of any process; 1 is a stand-in
     images = 1 if config.evaluate else min(least, 2)
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
     try:
         with torch.no_grad(), keep_buffers(model):
             outputs = forward(session, model, x_BCHW)
-    except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
+    except (RuntimeError, ValueError, AssertionError) as error:  # torch and torchvision raise these
         if known := explain(error, session.world.name):
             raise known from error
         size = "x".join(map(str, data.shape_CHW))
@@ -176,13 +182,15 @@ def try_out(session: Session) -> Task:
 
 
 def warm_up(session: Session) -> None:
-    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled."""
-    # After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run
-    # would round its first step differently from the uninterrupted one if that happened then.
+    """Make steps of a whole batch without an effect, which also compile the model.
+
+    DistributedDataParallel rebuilds its buckets after its first step, and then sums gradients in another
+    order. Without these steps a resumed run would round its first step differently from an uninterrupted run.
+    """
     x_BCHW, y_B = stand_in(session, session.images_at_once)
     train_mode(session.trained)
     with keep_buffers(session.model):
-        for _ in range(2):  # the buckets are rebuilt at the beginning of the second
+        for _ in range(2):  # the buckets are rebuilt at the beginning of the second step
             outputs = forward(session, session.trained, x_BCHW)
             torch.autograd.backward(session.task.trained(outputs, y_B).mean())
     session.model.zero_grad(set_to_none=True)

@@ -1,8 +1,8 @@
-"""Where the events of a run go beside events.jsonl: W&B, MLflow, functions of the user (--log-to).
+"""The trackers of --log-to, which get the events of a run: W&B, MLflow, and functions of the user.
 
-A tracker is called on rank 0 with each event, as events.jsonl has it. At the end its `close` is called, if it
-has one. Those of this module send nothing by themselves: they write below the run folder until a variable
-of theirs says otherwise.
+A tracker is called on rank 0 with each event of events.jsonl. At the end its method `close` is called, if the
+tracker has this method. The trackers of this module write below the run folder, and send nothing unless a
+variable of W&B or MLflow asks for that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from training.output.log import as_points, write_json
 
 Event = dict[str, Any]
 Tracker = Callable[[Event], object]
-MLFLOW_RUN = "mlflow-run.json"  # in the run folder: a resumed training continues the run
+MLFLOW_RUN = "mlflow-run.json"  # the file in the run folder by which a resumed training continues the run
 
 
 def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Tracker]:
-    """Return the trackers of --log-to by name; raises UserError for one that cannot be imported.
+    """Return the trackers of --log-to by name; raises UserError if a tracker cannot be imported.
 
-    A tracker that does not start, as without a network, is reported, and the training continues without it.
+    A tracker that does not start, for example without a network, is reported, and the training continues
+    without that tracker.
     """
     made: dict[str, Tracker] = {}
     for name in filter(None, config.log_to.split(",")):
@@ -36,7 +37,7 @@ def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Trac
             except ModuleNotFoundError as error:
                 what = f"--log-to {name}: this Python has no {error.name}"
                 raise UserError(what, fix=f"install {name}, or leave it out") from error
-            except Exception as error:  # noqa: BLE001 - whatever it raises
+            except Exception as error:  # noqa: BLE001 - whatever the tracker raises
                 say(f"No events for --log-to {name} ({one_line(error)}): training continues")
         else:
             made[name] = import_function(name, "--log-to")
@@ -44,14 +45,14 @@ def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Trac
 
 
 class Wandb:
-    """A run of Weights & Biases. It stays in RUN_DIR/wandb unless WANDB_MODE is `online`."""
+    """A run of Weights & Biases, which stays in RUN_DIR/wandb unless WANDB_MODE is `online`."""
 
     def __init__(self, run_dir: Path) -> None:
         import wandb  # type: ignore[import-not-found,unused-ignore]
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run = wandb.init(dir=str(run_dir), name=os.environ.get("WANDB_NAME", run_dir.name), mode=mode)
-        self._failed = 0  # 1 from the start of a training until it says that it has ended
+        self._failed = 0  # 1 from the event of a training's start until the event of its end
 
     def __call__(self, event: Event) -> None:
         """Send the settings, and the numbers of training and validation."""
@@ -69,14 +70,14 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of MLflow. It stays in RUN_DIR/mlruns unless MLFLOW_TRACKING_URI names another place."""
+    """A run of MLflow, which stays in RUN_DIR/mlruns unless MLFLOW_TRACKING_URI names another place."""
 
     def __init__(self, run_dir: Path) -> None:
         import mlflow  # type: ignore[import-not-found,unused-ignore]
 
         self._mlflow, file = mlflow, run_dir / MLFLOW_RUN
         if "MLFLOW_TRACKING_URI" not in os.environ:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.8 asks for it
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.8 needs this variable
             mlflow.set_tracking_uri((run_dir / "mlruns").as_uri())
         self._failed, self._is_new = False, not file.exists()
         if self._is_new:

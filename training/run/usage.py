@@ -1,4 +1,4 @@
-"""What a training uses, as Linux and torch count it, where they do; and the trace of --profile-steps."""
+"""The resources that a training uses, as Linux and torch count them, and the trace of --profile-steps."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ from training.processes.proc import children, read
 from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"
-BEFORE = 5  # steps of a start that are not in it: kernels are chosen, and compiled
-SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure is of up to a second
+BEFORE = 5  # first steps that the trace excludes, because kernels are chosen and compiled
+SAMPLE_S = 5.0  # between two samples of the GPUs' utilisation, which NVML measures over up to a second
 
 
 def _cpu_s() -> float:
-    """Return CPU time of this process and of its children, such as loaders."""
+    """Return the CPU time of this process and of its children, such as loaders."""
     cpu = os.times()
     stats = [read(child, "stat").rpartition(")")[2].split() for child in children(os.getpid())]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
@@ -34,31 +34,31 @@ def _cpu_s() -> float:
 
 @dataclass(kw_only=True, slots=True)
 class Usage:
-    """What this process uses, from the beginning of the training on."""
+    """The resources that this process uses from the beginning of the training on."""
 
-    gpus: tuple[int, ...] = ()  # their numbers
-    data_s: float = 0.0  # seconds that it has waited for data, or made batches itself
+    gpus: tuple[int, ...] = ()  # numbers of the GPUs
+    data_s: float = 0.0  # seconds in which this process waited for data, or made batches itself
     began: float = field(default_factory=time.perf_counter)
     cpu_began_s: float = field(default_factory=_cpu_s)
     sampled: float = field(default_factory=time.perf_counter)
-    busy: list[float] = field(default_factory=list)  # percents of the GPUs
-    allocated: int = 0  # bytes of tensors at most, when last sampled: torch takes 400 us to tell
+    busy: list[float] = field(default_factory=list)  # utilisation of the GPUs in percent
+    allocated: int = 0  # peak bytes of tensors at the last sample; torch needs 400 us for the number
 
     def sample(self) -> None:
-        """Sample how busy and how full the GPUs are, every SAMPLE_S seconds at most."""
+        """Sample the utilisation and the memory of the GPUs, at most every SAMPLE_S seconds."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
             return
         self.sampled = time.perf_counter()
         self.allocated = max(map(torch.cuda.max_memory_allocated, self.gpus))
         try:
             self.busy += [torch.cuda.utilization(gpu) for gpu in self.gpus]
-        except Exception:  # noqa: BLE001 - without pynvml, with a MIG slice, ...: never again
+        except Exception:  # noqa: BLE001 - no pynvml, a MIG slice, ...: stop sampling
             self.sampled = math.inf
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of this process."""
-        # The most memory of this process and its loaders; 0 if Linux does not show it. Pss: pages that forked
-        # loaders share with this process count once.
+        """Return the known facts about this process."""
+        # The peak memory of this process and its loaders; 0 if Linux does not show the memory. In Pss, pages
+        # that forked loaders share with this process count once.
         me = os.getpid()
         shown = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
         memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)
@@ -79,17 +79,14 @@ class Usage:
 
 
 def gpus_of(device: torch.device, *, every: bool) -> tuple[int, ...]:
-    """Return the numbers of the GPUs of this process: its device's, or every one that it sees.
-
-    None on a CPU.
-    """
+    """Return the number of this process's GPU, with `every` the numbers of all GPUs, on a CPU nothing."""
     if device.type != "cuda":
         return ()
     return tuple(range(torch.cuda.device_count())) if every else (device.index or 0,)
 
 
 def add_up(world: World, usage: Usage) -> dict[str, Any]:
-    """Return what all processes have used: the facts of the event "resources"."""
+    """Return the resources that all processes have used: the facts of the event "resources"."""
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
     every = [json.loads(text) for text in texts]
     memory = Counter[str]()
@@ -112,9 +109,10 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
-    """Record steps of rank 0 meanwhile, `step` is called after each; None without --profile-steps.
+    """Record steps of rank 0 within this context; yield torch's profiler, or None without --profile-steps.
 
-    `left`: steps that this start is to do. Its first steps are left out, BEFORE at most.
+    The caller calls the profiler's `step` after each step. `left` is the number of steps of this start. At
+    most BEFORE first steps are excluded.
     """
     steps, path = config.profile_steps, log.run_dir / TRACE
     before = min(BEFORE, left - steps)
@@ -130,7 +128,7 @@ def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
 
     def write(done: Any) -> None:
         try:
-            path.unlink(missing_ok=True)  # it may be a link
+            path.unlink(missing_ok=True)  # the old file may be a link
             done.export_chrome_trace(str(path))
             log.say(f"Trace of {steps} steps written to {path}: open it in https://ui.perfetto.dev")
         except (OSError, RuntimeError) as error:

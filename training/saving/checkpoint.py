@@ -1,4 +1,4 @@
-"""Checkpoint files: written as a whole or not at all, and checked before use. Only for rank 0."""
+"""Checkpoint files, which are written as a whole or not at all, and checked before use. Only for rank 0."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 import torch
 
-with contextlib.suppress(ImportError):  # torch.save does so late: an image may be unmounted by then
+with contextlib.suppress(ImportError):  # torch.save imports it late, when an image may be unmounted
     import torch.utils.serialization
 
 from training import files
@@ -30,16 +30,16 @@ Take = Callable[[Path, State, IO[bytes]], Any]
 
 
 class MisfitError(UserError):
-    """The checkpoint is whole, and its settings are the present ones, but it is of another model."""
+    """A checkpoint that is intact and has the same settings, but whose weights do not fit the model."""
 
 
 def encode(state: State, file: IO[bytes]) -> None:
-    """Write a checkpoint, tensor by tensor, without a second copy in memory; raises the file's OSError."""
+    """Write a checkpoint tensor by tensor, without a second copy in memory; raise the file's OSError."""
     _dump({"format": FORMAT, **state}, file)
 
 
 def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Write only the weights; an older file is unchanged if that raises an OSError."""
+    """Write only the weights; an older file stays unchanged if the write raises an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, lambda file: _dump(weights, file))
 
@@ -47,7 +47,7 @@ def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the weights in a file of this or another trainer, for --init-from.
 
-    UserError if it has no weights.
+    Raises UserError if the file has no weights.
     """
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it, or .safetensors"
     try:
@@ -57,7 +57,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            means = state.get("ema")  # of this trainer: the weights that are evaluated
+            means = state.get("ema")  # this trainer evaluates the means
             state = state[key] | (means if isinstance(means, dict) else {})
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
@@ -67,11 +67,12 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0) -> int:
-    """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch if given.
+    """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch; return its bytes.
 
-    Without a state the file is there, and gets the other names. All but the `keep` newest are deleted, except
-    best.pt and those of epochs. On a full disk all but the newest old one are deleted first: that one and the
-    best are unchanged after an OSError. Returns the file's size in bytes.
+    Without a state the file exists, and only gets the other names. All but the `keep` newest checkpoints are
+    deleted, except best.pt and checkpoints of epochs. On a full disk all but the newest old checkpoint are
+    deleted before a second try. Raises OSError if the checkpoint can't be written; then the newest old
+    checkpoint and best.pt are unchanged.
     """
     path = folder / name_of(step)
     if state:
@@ -91,13 +92,16 @@ def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool,
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """Raise UserError if a checkpoint of `size` bytes has no room; `tell` a line if `keep` + 2 have none."""
+    """Raise UserError if the disk has no room for a checkpoint of `size` bytes.
+
+    `tell` gets a warning if the disk has no room for `keep` + 2 checkpoints.
+    """
     disk = shutil.disk_usage(folder)
     if not disk.total:
-        return  # a network file system that does not tell
+        return  # a network file system that does not report its size
     known = list_checkpoints(folder)
     held = {path: path.lstat() for path in (*known, folder / BEST) if os.path.lexists(path)}
-    # all but the newest can be deleted, which frees their bytes unless best.pt is the same file
+    # All but the newest checkpoint can be deleted. That frees their bytes, unless best.pt is the same file.
     deletable = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
     if disk.free + deletable < size:
         what = f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free"
@@ -111,7 +115,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:
-    """Make the folder and delete files of killed saves; with resume "off", move old checkpoints away."""
+    """Make the folder, and delete files of killed saves; with resume "off" move old checkpoints away."""
     if resume == "off" and folder.is_dir() and any(folder.iterdir()):
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
         aside = next(path for path in names if not os.path.lexists(path))
@@ -122,13 +126,16 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
 
 
 def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state, _: (path, state)) -> Any:
-    """Return the checkpoint to resume from, as `take` returns it, or None to start from scratch.
+    """Return the result of `take` for the checkpoint to resume from, or None to start from scratch.
 
-    `resume` is auto (the newest good one), off, a path, or a name in the folder. `tell` is called with a line
-    for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the state and the
-    open file, and raises MisfitError if the state is of another model. If that of an older one is not, the
-    file is corrupt; else the model has changed. UserError if all are corrupt, or the file asked for is, or is
-    missing; OSError if one cannot be read.
+    `resume` is "auto" (the newest good checkpoint), "off", a path, or a name in the folder. `tell` is called
+    with a line for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the
+    state and the open file, and raises MisfitError if the state does not fit the model. If the state of an
+    older checkpoint fits the model, the misfit is a corrupt file. Otherwise the model has changed.
+
+    Raises:
+        UserError: The named file is missing or corrupt, or all checkpoints are corrupt, or misfits.
+        OSError: A checkpoint cannot be read.
     """
     if resume == "off":
         return None
@@ -156,7 +163,7 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
 
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
-    """Rename the checkpoints after `step`, where the run resumes: "auto" would take the newest one."""
+    """Rename the checkpoints after `step`, where the run resumes; "auto" would later take the newest."""
     for path in list_checkpoints(folder):
         if (step_of(path) or 0) > step:
             _set_aside(path, "abandoned", "newer than the one asked for", tell)
@@ -175,7 +182,7 @@ def _chosen(folder: Path, wanted: Path, take: Take) -> Any:
 
 
 def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
-    """Return what `take` makes of a checkpoint, which is opened once."""
+    """Return the result of `take` for a checkpoint, which is opened once; raises CorruptError."""
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:
@@ -186,7 +193,7 @@ def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
 
 
 def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
-    """Rename a file to NAME.ENDING, and replace an older one; if a folder is in the way, NAME.ENDING-1."""
+    """Rename a file to NAME.ENDING, and replace an older file; a folder of that name gives NAME.ENDING-1."""
     names = (path.with_name(f"{path.name}.{ending}{f'-{i}' if i else ''}") for i in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
     path.replace(aside)
@@ -200,7 +207,7 @@ def _delete(paths: Iterable[Path]) -> None:
 
 
 def _link(path: Path, other: Path) -> None:
-    """Give a file a second name in its folder; copy it if the file system has no links."""
+    """Give a file a second name in its folder; copy the file if the file system has no links."""
     temporary = files.temporary_name(other)
     try:
         temporary.hardlink_to(path)
@@ -209,12 +216,12 @@ def _link(path: Path, other: Path) -> None:
             _write(other, lambda copy: shutil.copyfileobj(file, copy, 1 << 20))
         return
     temporary.replace(other)
-    temporary.unlink(missing_ok=True)  # both were names of this file: then a rename does nothing
+    temporary.unlink(missing_ok=True)  # a rename between two names of one file does nothing
     files.sync_folder(other.parent)
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
-    """Call torch.save; raises the OSError of a failed write, not torch's, which is without a number."""
+    """Call torch.save; raise the OSError of a failed write, because torch's own error has no number."""
     errors: list[OSError] = []
 
     def write(data: Any) -> int:

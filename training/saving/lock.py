@@ -1,4 +1,7 @@
-"""One job per run folder: a file with its holder's name (docs/design/training.md: when that is dead)."""
+"""The lock of a run folder: a file with the name of the only job that may use the folder.
+
+docs/design/training.md explains when a holder counts as dead.
+"""
 
 import contextlib
 import json
@@ -16,14 +19,14 @@ from training.files import LOCK, SMALL, near, open_regular, parse, read_small
 from training.processes.proc import read
 
 BEAT_S = 10.0
-STALE_S = 60.0  # six missed updates; NFS may show the last ones late
+STALE_S = 60.0  # six missed updates, because NFS may show the last updates late
 WATCH_EVERY_S = 1.0
 
 Holder = dict[str, Any]
 
 
 class RunLock:
-    """The lock of a run folder, for rank 0."""
+    """The lock of a run folder, which rank 0 takes."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / LOCK
@@ -33,11 +36,14 @@ class RunLock:
         self._beating: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
-        """Take the lock, from a dead holder with a line for `tell`; FolderError if another job has it."""
+        """Take the lock, also from a dead holder; raise FolderError if another job holds the lock.
+
+        `tell` gets a line about a dead holder.
+        """
         while not self._create():
             holder, seen = _read(self.path)
             if seen is None:
-                continue  # released meanwhile
+                continue  # the holder released the lock meanwhile
             why = self._why_dead(holder, seen, tell)
             if not why:
                 fix = "another --run-dir, or wait for it, or stop it by touching RUN_DIR/stop"
@@ -49,16 +55,16 @@ class RunLock:
         self._beating.start()
 
     def check(self) -> None:
-        """Raise a FolderError before a write if another job took over, as while this one was suspended."""
+        """Raise FolderError before a write if another job took over while this job was suspended."""
         if self._beating is None:
-            return  # never taken: nothing is recorded
-        with contextlib.suppress(OSError):  # an unreachable file system says nothing about the lock
+            return  # the lock was never taken, so nothing is recorded
+        with contextlib.suppress(OSError):  # an unreachable file system proves nothing
             holder, seen = _read(near(self.path))
             if seen is not None and holder.get("key") != self._me["key"]:
                 raise FolderError(f"this run was taken over by {_name(holder)}", at=str(self.path))
 
     def release(self) -> None:
-        """Remove the lock if this process has it."""
+        """Remove the lock if this process holds it."""
         self._ended.set()
         if self._beating is not None:
             self._beating.join()
@@ -79,7 +85,7 @@ class RunLock:
         return True
 
     def _why_dead(self, holder: Holder, seen: float, tell: Callable[[str], None]) -> str:
-        """Return why the holder must be dead, or "" if it runs. Finding out may take STALE_S."""
+        """Return why the holder must be dead, or "" if the holder runs; wait up to STALE_S for a sign."""
         me = self._me
         if holder.get("job") and holder.get("job") == me["job"] and holder.get("restart") != me["restart"]:
             return "it is an earlier start of this job"
@@ -95,20 +101,20 @@ class RunLock:
         return f"no sign of life for {STALE_S:.0f} s"
 
     def _age(self, beat: float) -> float:
-        """Return seconds since an update, by the file system's clock."""
+        """Return the seconds since an update, by the clock of the file system."""
         with self._aside.open("x") as file:
             now = os.fstat(file.fileno()).st_mtime
         self._aside.unlink()
         return now - beat
 
     def _remove(self, holder: Holder) -> bool:
-        """Remove the dead holder's file; of two processes that try, only one succeeds."""
+        """Remove a dead holder's file; return whether this process did, because only one process succeeds."""
         try:
             self.path.rename(self._aside)
         except FileNotFoundError:
             return False
         is_holders = parse(read_small(self._aside)).get("key") == holder.get("key")
-        if not is_holders:  # another process was faster, and runs
+        if not is_holders:  # another process was faster, and holds the lock now
             with contextlib.suppress(OSError):
                 os.link(self._aside, self.path)
         self._aside.unlink(missing_ok=True)
@@ -116,13 +122,13 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
-            with contextlib.suppress(OSError):  # the next one may succeed
+            with contextlib.suppress(OSError):  # the next update may succeed
                 if _read(near(self.path))[0].get("key") == self._me["key"]:
                     os.utime(near(self.path))
 
 
 def current_holder(run_dir: Path) -> str:
-    """Return who uses the folder, without waiting for a sign of life; "" if it is free."""
+    """Return the holder of a run folder, without waiting for a sign of life; "" if the folder is free."""
     with contextlib.suppress(OSError):
         holder, seen = _read(run_dir / LOCK)
         here = holder.get("machine") == _machine()
@@ -132,12 +138,12 @@ def current_holder(run_dir: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Holder, float | None]:
-    """Return the holder, if its name is written, and the time of its last update.
+    """Return the holder and the time of its last update; the time is None without a lock.
 
-    None if there is no lock.
+    The holder is empty if its name is not written yet.
     """
     try:
-        with open_regular(path) as file:  # each time: only then NFS asks the server
+        with open_regular(path) as file:  # opening the file makes NFS ask the server
             beat = os.fstat(file.fileno()).st_mtime
             return parse(file.read(SMALL)), beat
     except FileNotFoundError:
@@ -157,25 +163,25 @@ def _myself(environ: Mapping[str, str]) -> Holder:
 
 
 def _machine() -> str:
-    """Return this boot of this kernel and its process namespace, in which process numbers are unique."""
+    """Return the id of this boot and of the process namespace, in which process numbers are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # then only updates of the lock count
+    except OSError:  # without the id only updates of the lock count
         return secrets.token_hex(8)
 
 
 def _is_alive(holder: Holder) -> bool:
     """Return whether a holder on this machine runs.
 
-    Process numbers are reused, so the start time must match too.
+    Process numbers are reused, so the start times must also match.
     """
     born = _born(holder.get("pid"))
     return born is not None and born == holder.get("born")
 
 
 def _born(pid: Any) -> int | None:
-    """Return when a process of this machine started, in clock ticks since boot; None if it has ended."""
+    """Return the start of a process on this machine, in clock ticks since boot; None if it has ended."""
     fields = read(pid, "stat").rpartition(")")[2].split() if isinstance(pid, int) else []
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 

@@ -1,4 +1,4 @@
-"""Checkpoints read as data: refuses files that were changed, and states that no training saves."""
+"""Reading checkpoints as data: changed files, and states that no training saves, are refused."""
 
 import errno
 import os
@@ -12,24 +12,26 @@ import torch
 from training.errors import UserError, one_line
 
 FORMAT = 1
-MOST = 10**15  # steps and samples
-BROKEN = {errno.EINVAL, None}  # from a seek to a wrong offset in a corrupt archive
+MOST = 10**15  # steps or samples
+BROKEN = {errno.EINVAL, None}  # errors of a seek to a wrong offset in a corrupt archive
 DOS_FOLDER = 0x10
 
 State = dict[str, Any]
 
 
 class CorruptError(Exception):
-    """The file is not a checkpoint, or was changed after it was written."""
+    """A file that is not a checkpoint, or was changed after it was written."""
 
 
 def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
-    """Return what torch.save or safetensors wrote, on the CPU.
+    """Return the value that torch.save or safetensors wrote, on the CPU.
 
-    If `checked` only a state with right checksums.
+    With `checked` the checksums must be right, and the value must be a state that a training saves.
 
-    CorruptError if it is damaged, has other values than tensors and plain ones, or no training saves such a
-    state; UserError if a later version of this package wrote it; OSError if it cannot be read.
+    Raises:
+        CorruptError: The file is damaged, holds no state, or holds values that are neither tensors nor plain.
+        UserError: A later version of this package wrote the file, or the package safetensors is missing.
+        OSError: The file cannot be read.
     """
     try:
         if safetensors:
@@ -49,7 +51,7 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
         what = ".safetensors needs the package safetensors"
         raise UserError(what, fix="pip install safetensors") from error
     except pickle.UnpicklingError as error:
-        # torch's own text advises to load it anyway, which would run its code
+        # torch's own text advises to load the file with its code
         raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
     except Exception as error:  # many types for a corrupt file
         if isinstance(error, OSError) and error.errno not in BROKEN:
@@ -58,8 +60,9 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
 
 
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
-    """Raise CorruptError unless each part of an archive is stored plainly, if `sums` with its checksum."""
-    # torch looks at no sums, and copies nothing of a part marked as a folder: its tensor has what was there
+    """Raise CorruptError unless each part of an archive is uncompressed, with `sums` also intact."""
+    # torch checks no sums. It copies nothing of a part that is marked as a folder, so the part's tensor would
+    # hold the former contents of the memory.
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()
         for part in parts:
@@ -72,7 +75,10 @@ def _check_parts(file: IO[bytes], *, sums: bool) -> None:
 
 
 def _checked(state: Any) -> State:
-    """Return the state; any error if no training saves its numbers; the rest is tried on the model."""
+    """Return the state; raise an error of any type if no training saves its numbers.
+
+    The other parts of the state are only checked by the model.
+    """
     if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
         raise CorruptError("it holds no training state")
     if state["format"] > FORMAT:

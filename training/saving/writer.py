@@ -1,4 +1,4 @@
-"""Saving while the training continues: it waits for a copy of its state, and a thread writes that to disk."""
+"""Saving during the training: the training waits for a copy of its state, and a thread writes the copy."""
 
 import copy
 import signal
@@ -10,27 +10,28 @@ import torch
 
 
 class Writer:
-    """Does one piece of work at a time in a thread, after `check`: the file system may be slow."""
+    """A thread for slow file systems, which does one piece of work at a time, after calling `check`."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.copies = Copies()
         self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._hurry = threading.Event()  # the training waits for the work
+        self._hurry = threading.Event()  # set while the training waits for the work
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
-        """Start `work` when the previous work is done; raises the error of that.
+        """Start `work` after the previous work; raise the error of the previous work.
 
-        With `after`, the thread waits for it, not the caller, and drops `work` if it failed.
+        With `after` the thread waits for the previous work, not the caller. If the previous work fails, the
+        thread drops `work`.
         """
         self._hurry.set()
         if not after:
             self.wait()
         previous = self._thread
         thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
-        # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
-        # here it would leave a thread that can't be waited for. So the signal is held back.
+        # When a data loader's process dies, torch's handler raises an error at any line of this process. Here
+        # the error would leave a thread that can't be joined. So the signal is delayed.
         signals: list[int] = []
         handler = signal.signal(signal.SIGCHLD, lambda number, _: signals.append(number))
         try:
@@ -43,18 +44,18 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work is still being done."""
+        """Whether the thread is still working."""
         return self._thread is not None and self._thread.is_alive()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait until the work is done, at most so long; whether it is."""
+        """Wait for the work for at most `seconds`; return whether the work is done."""
         self._hurry.set()
         if self._thread is not None:
             self._thread.join(seconds)
         return not self.is_busy
 
     def wait(self) -> None:
-        """Wait until the work is done; raises its error, once."""
+        """Wait until the work is done; raise the error of the work once."""
         self._hurry.set()
         if self._thread is not None:
             self._thread.join()
@@ -65,7 +66,7 @@ class Writer:
             raise error
 
     def pause(self, seconds: float) -> bool:
-        """Wait in the thread before another try; return False once the training waits for the work."""
+        """Wait in the thread before another try; return False when the training waits for the work."""
         return not self._hurry.wait(seconds)
 
     def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
@@ -80,19 +81,19 @@ class Writer:
 
 
 class Copies:
-    """Copies of a state, one at a time. Each reuses the memory of the last one: new memory takes longer."""
+    """The copy of a state. Each copy reuses the memory of the last copy, because new memory takes longer."""
 
     def __init__(self) -> None:
         self.last: Any = {}
-        self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
+        self._before: list[torch.Tensor] = []  # tensors of the last copy, in order
 
     def take(self, value: Any) -> Any:
-        """Return a deep copy of dictionaries, lists and tuples, tensors on the CPU.
+        """Return a deep copy of dictionaries, lists and tuples, with tensors on the CPU.
 
-        It overwrites the last one.
+        The copy overwrites the last copy.
         """
         made: dict[Any, torch.Tensor] = {}
-        copies: dict[int, Any] = {}  # what copy.deepcopy takes in place of an object, by its id
+        copies: dict[int, Any] = {}  # by an object's id: the object that copy.deepcopy uses instead
         for tensor in _tensors(value):
             key: Any = id(tensor)
             if tensor.numel():
