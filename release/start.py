@@ -30,13 +30,13 @@ def main() -> None:
     try:
         if not folder.is_dir():
             unpack(folder)
-        doubt = doubt_of(folder)
+        reason = doubt_of(folder)
     except OSError as error:
-        doubt = f"{error.filename}: {error.strerror}"
-    if doubt:
+        reason = f"{error.filename}: {error.strerror}"
+    if reason:
         say(
             "error",
-            f"can't run from {folder}: {doubt}",
+            f"can't run from {folder}: {reason}",
             "export XDG_DATA_HOME=FOLDER, which only you can write",
         )
         sys.exit(3)
@@ -90,9 +90,10 @@ def doubt_of(folder: Path) -> str:
     reason = None
     for status in (part.lstat() for part in (folder, *folder.parents)):
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
-            from sbatchgen.base.machine.trust import doubt  # from the archive: slower, and knows all cases
+            # from the archive: slower, and knows all cases
+            from sbatchgen.base.machine.trust import other_writer
 
-            reason = doubt(folder)
+            reason = other_writer(folder)
             break
     for name in [name for name in sys.modules if name.partition(".")[0] == "sbatchgen"]:
         del sys.modules[name]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.base import files
-from sbatchgen.base.errors import DocumentError, near_file, of_file
+from sbatchgen.base.errors import DocumentError, file_problem, near_file
 from sbatchgen.check.lint import fix
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import record, submitted_scripts
@@ -315,7 +315,7 @@ def test_a_part_of_a_file_never_passes_for_the_whole(
 
 
 def test_a_folder_that_can_not_be_made_names_the_one_that_forbids_it(tmp_path: Path) -> None:
-    problem = of_file(PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/new/runs"))
+    problem = file_problem(PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/new/runs"))
     assert problem
     assert problem.fix == f"see who may use it: ls -ld {tmp_path}"
 
@@ -343,7 +343,7 @@ def test_what_a_killed_process_left_beside_a_file_is_removed_a_day_later(tmp_pat
 def test_a_link_that_comes_meanwhile_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, leads_to: str
 ) -> None:
-    path, real = tmp_path / "job.slurm", files._last
+    path, real = tmp_path / "job.slurm", files._end_of_links
     (tmp_path / "precious").write_text("mine")
     if before != "nothing":
         path.write_text("mine") if before == "file" else os.mkfifo(path)
@@ -354,7 +354,7 @@ def test_a_link_that_comes_meanwhile_is_not_followed(
         path.symlink_to(tmp_path / leads_to)
         return last
 
-    monkeypatch.setattr(files, "_last", exchanged)
+    monkeypatch.setattr(files, "_end_of_links", exchanged)
     with pytest.raises(DocumentError, match="can't write"):
         files.write(path, b"theirs")
     assert (tmp_path / "precious").read_text() == "mine"

@@ -105,7 +105,7 @@ _FIXES = {
 }
 
 
-def of_file(error: OSError) -> Problem | None:
+def file_problem(error: OSError) -> Problem | None:
     """Return an OSError as a problem with its file; None if the error names no file."""
     if not isinstance(error.filename, (str, bytes)):
         return None
@@ -123,7 +123,7 @@ def near_file(name: str) -> str:
     """Return a fix with the existing file whose name is nearest to a missing file's name, or ""."""
     folder, slash, last = name.rpartition("/")
     try:
-        near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - as in `of_file`
+        near = nearest(last, os.listdir(folder + slash or "."))  # noqa: PTH208 - as in `file_problem`
     except (OSError, ValueError):
         return ""
     return f"did you mean '{folder}{slash}{near}'?" if near and near != last else ""

@@ -19,15 +19,15 @@ from typing import BinaryIO
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.quoting import word
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
-_LEFT = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
-_MOST_LINKS = 40  # Linux follows so many links: path_resolution(7)
-_OLD_S = 24 * 3600  # the age of a leftover: writing takes seconds
-_MOST_ENTRIES = 10_000  # entries of a folder among which leftovers are searched
+_LEFTOVER_NAME = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
+_MAX_LINKS = 40  # Linux follows so many links: path_resolution(7)
+_LEFTOVER_AGE_S = 24 * 3600  # the age of a leftover: writing takes seconds
+_MAX_ENTRIES = 10_000  # entries of a folder among which leftovers are searched
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
@@ -49,7 +49,7 @@ def read_file(path: Path, most: int) -> bytes:
     bytes.
     """
     with regular(path) as file:
-        return _whole(file, path, most)
+        return _read_limited(file, path, most)
 
 
 def read_start(path: Path, size: int) -> bytes:
@@ -58,7 +58,7 @@ def read_start(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _whole(file: BinaryIO, path: Path, most: int) -> bytes:
+def _read_limited(file: BinaryIO, path: Path, most: int) -> bytes:
     data = file.read(most + 1)
     if len(data) > most:  # a truncated file would be mistaken for the whole file
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
@@ -80,7 +80,7 @@ def read_own(path: Path, most: int) -> bytes:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
             raise OSError(errno.EPERM, "another user can write it", str(path))
-        return _whole(file, path, most)
+        return _read_limited(file, path, most)
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[Bi
 
     `at` is the descriptor of the folder to which a relative path refers.
     """
-    descriptor = os.open(path, _READ | flags, dir_fd=at)
+    descriptor = os.open(path, _READ_FLAGS | flags, dir_fd=at)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -109,7 +109,7 @@ def folder_below(root: Path, name: PurePath) -> Iterator[int]:
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in name.parts:
-            inner = os.open(part, _FOLDER, dir_fd=descriptor)
+            inner = os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -120,7 +120,7 @@ def folder_below(root: Path, name: PurePath) -> Iterator[int]:
 def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file of sbatchgen; raises OSError. A link of this name is replaced, not followed."""
     try:
-        with _beside(path, data, mode) as new:
+        with _new_file(path, data, mode) as new:
             new.replace(path)
     except OSError as error:  # the error of a full disk names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -170,7 +170,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises DocumentError if the file can't be written, is read-only, or has changed since it was read.
     """
     try:
-        last = _last(path)
+        last = _end_of_links(path)
         # From here on no link is followed, because another user may put a link there after the check.
         follow = 0 if _is_descriptor(last) else os.O_NOFOLLOW
         if not os.path.lexists(last):
@@ -191,12 +191,12 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
-def _last(path: Path) -> Path:
+def _end_of_links(path: Path) -> Path:
     """Return the path at the end of a chain of links; raise DocumentError for a link of another user."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         if not path.is_symlink() or _is_descriptor(path):
             return path
-        owner, target = _link(path)
+        owner, target = _read_link(path)
         if owner not in (0, user_id()):
             what = f"{path} is a link that another user has made, to {target}"
             raise DocumentError.of(what, fix="name another file")
@@ -204,7 +204,7 @@ def _last(path: Path) -> Path:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
-def _link(path: Path) -> tuple[int, str]:
+def _read_link(path: Path) -> tuple[int, str]:
     """Return the owner and the target of the same link, even if another link takes its name meanwhile."""
     if not hasattr(os, "O_PATH"):  # macOS, and a browser
         return path.lstat().st_uid, str(path.readlink())
@@ -243,11 +243,11 @@ def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, na
 
 
 @contextlib.contextmanager
-def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _new_file(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     """Make a file in the folder of `path`, flushed to the disk; remove the file unless it was renamed."""
     _remove_leftovers(path.parent)
     new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
-    descriptor = os.open(new, _NEW, mode)
+    descriptor = os.open(new, _NEW_FLAGS, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -261,10 +261,10 @@ def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 def _remove_leftovers(folder: Path) -> None:
     """Remove new files that killed processes left in a folder, if they are this user's and a day old."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in itertools.islice(entries, _MOST_ENTRIES):
-            if _LEFT.fullmatch(entry.name):
+        for entry in itertools.islice(entries, _MAX_ENTRIES):
+            if _LEFTOVER_NAME.fullmatch(entry.name):
                 about = entry.stat(follow_symlinks=False)
-                is_old = time.time() - about.st_mtime > _OLD_S
+                is_old = time.time() - about.st_mtime > _LEFTOVER_AGE_S
                 if is_old and stat.S_ISREG(about.st_mode) and about.st_uid == user_id():
                     os.unlink(entry.path)  # noqa: PTH108 - the path is a text
 

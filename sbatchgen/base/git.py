@@ -19,15 +19,15 @@ from sbatchgen.base.machine.ignored import leave_out, refused
 from sbatchgen.base.machine.temporary import temporary_folder
 
 TIMEOUT_S = 20.0
-_LONGEST = 1 << 16  # bytes of HEAD, commondir, and a .git that is a file: each has one line
+_MAX_BYTES = 1 << 16  # bytes of HEAD, commondir, and a .git that is a file: each has one line
 _HEAD = re.compile(r"ref: refs/[^\s\0]+|[0-9a-f]{40}|[0-9a-f]{64}")
 # The settings that the temporary repository inherits: the comparison of files with a commit, and the names of
 # commits. Their values name no file.
-_FORMAT = re.compile(
+_INHERITED_SETTING = re.compile(
     r"core\.(?:filemode|symlinks|ignorecase|precomposeunicode|autocrlf|eol|trustctime|checkstat)"
     r"|extensions\.objectformat"
 )
-_VALUE = re.compile(r"[A-Za-z0-9]{1,16}")
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9]{1,16}")
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ATTR_NOSYSTEM": "1",
@@ -47,10 +47,10 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     """
     root = folder.resolve() if bare else _root(folder)
     place = root if bare or root is None else root / ".git"
-    held = _held(place) if place else None
+    held = _storage(place) if place else None
     if root is None or place is None or held is None:
         return None
-    if reason := refused(place, root, _parts(root, place, held), os.environ, here=root):
+    if reason := refused(place, root, _private_parts(root, place, held), os.environ, here=root):
         leave_out(*reason)
         return None
     with temporary_folder("sbatchgen-git-") as ours:
@@ -60,15 +60,15 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
         except OSError:
             return None
         tree = [] if bare else [f"--work-tree={root}"]
-        return _printed("-C", str(folder), f"--git-dir={ours}", *tree, *arguments, to=environment)
+        return _run_git("-C", str(folder), f"--git-dir={ours}", *tree, *arguments, to=environment)
 
 
 def refusal(folder: Path) -> Problem | None:
     """Return why a folder's repository is ignored, because others can write it; None if it is used."""
     root = _root(folder)
-    if root is None or (held := _held(place := root / ".git")) is None:
+    if root is None or (held := _storage(place := root / ".git")) is None:
         return None
-    reason = refused(place, root, _parts(root, place, held), os.environ, here=root)
+    reason = refused(place, root, _private_parts(root, place, held), os.environ, here=root)
     return reason[1] if reason else None
 
 
@@ -82,7 +82,7 @@ def _root(folder: Path) -> Path | None:
     return next(above, None)
 
 
-def _held(place: Path) -> tuple[Path, Path] | None:
+def _storage(place: Path) -> tuple[Path, Path] | None:
     """Return the folder of a repository's index, and the folder of its commits and branches, or None.
 
     Both are outside .git for a submodule and for a second working tree: gitrepository-layout(5).
@@ -97,13 +97,13 @@ def _held(place: Path) -> tuple[Path, Path] | None:
 
 def _line(path: Path, form: re.Pattern[str] | None = None) -> str:
     """Return the line in a file; raises OSError if it can't be read, or does not match `form`."""
-    line = os.fsdecode(files.read_file(path, _LONGEST)).rstrip("\n")
+    line = os.fsdecode(files.read_file(path, _MAX_BYTES)).rstrip("\n")
     if "\0" in line or (form and not form.fullmatch(line)):
         raise OSError(f"not a file of git: {path}")
     return line
 
 
-def _parts(root: Path, place: Path, held: tuple[Path, Path]) -> list[tuple[str, Path]]:
+def _private_parts(root: Path, place: Path, held: tuple[Path, Path]) -> list[tuple[str, Path]]:
     """Return the parts of a repository that only the user may write, each with its name in messages."""
     elsewhere = {str(part): part for part in held if part != place}
     return [("its folder", root), ("it", place), *elsewhere.items()]
@@ -135,10 +135,12 @@ def _make(ours: Path, own: Path, common: Path, environment: dict[str, str], *, b
 
 def _configuration(file: Path, environment: dict[str, str], *, bare: bool) -> Iterator[str]:
     """Yield the lines of our configuration: of the user's what only describes files and names of commits."""
-    listed = _printed("config", "--file", str(file), "--no-includes", "--list", "-z", to=environment) or ""
+    listed = _run_git("config", "--file", str(file), "--no-includes", "--list", "-z", to=environment) or ""
     known = dict(entry.partition("\n")[::2] for entry in listed.split("\0"))
     used = {
-        name: value for name, value in known.items() if _FORMAT.fullmatch(name) and _VALUE.fullmatch(value)
+        name: value
+        for name, value in known.items()
+        if _INHERITED_SETTING.fullmatch(name) and _PLAIN_VALUE.fullmatch(value)
     }
     version = 1 if "extensions.objectformat" in used else 0
     yield f"[core]\nrepositoryformatversion = {version}\nbare = {str(bare).lower()}\n"
@@ -147,7 +149,7 @@ def _configuration(file: Path, environment: dict[str, str], *, bare: bool) -> It
         yield f"[{section}]\n{key} = {value}\n"
 
 
-def _printed(*arguments: str, to: dict[str, str]) -> str | None:
+def _run_git(*arguments: str, to: dict[str, str]) -> str | None:
     try:
         done = child.run(["git", "--no-pager", *arguments], to, timeout=TIMEOUT_S)
     except (OSError, child.LateError):

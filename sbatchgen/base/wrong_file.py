@@ -9,8 +9,8 @@ from sbatchgen.base.quoting import word
 
 HEAD = 1 << 16  # bytes that are read of a file
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-_OF_PROFILE = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
-_OF_JOB = re.compile(rb"^mode:", re.MULTILINE)
+_PROFILE_KEY = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
+_JOB_KEY = re.compile(rb"^mode:", re.MULTILINE)
 _NOUNS = {
     "program": "a Python program",
     "script": "a script",
@@ -24,7 +24,7 @@ _NOUNS = {
 }
 # The command to type instead, by the kind of the file. {verb} is the typed command, {file} the file, {mode}
 # the mode that was typed with the file.
-_ANY = {
+_COMMANDS = {
     "program": "sbatchgen review single --trainer {file}",
     "script": "sbatchgen lint {file}",
     "profile": "sbatchgen profile check {file}",
@@ -34,18 +34,18 @@ _ANY = {
     "run": "sbatchgen status {file}",
     "special": "write its text to a file, and name that file",
 }
-_OF_JOBS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
-_IN_MODE = {name: f"sbatchgen {{verb}} {{mode}}{flag}" for name, flag in _OF_JOBS.items()}
-_INSTEAD = {
-    "job": {**_ANY, **_IN_MODE, "folder": "name a job YAML in it"},
-    "script": {**_ANY, "folder": "name a script in it"},
+_MODE_FLAGS = {"program": " --trainer {file}", "profile": " --profile {file}", "settings": ""}
+_MODE_COMMANDS = {name: f"sbatchgen {{verb}} {{mode}}{flag}" for name, flag in _MODE_FLAGS.items()}
+_COMMANDS_BY_WANTED = {
+    "job": {**_COMMANDS, **_MODE_COMMANDS, "folder": "name a job YAML in it"},
+    "script": {**_COMMANDS, "folder": "name a script in it"},
     "profile": {
-        **{name: _ANY[name] for name in _ANY if name != "yaml"},
+        **{name: _COMMANDS[name] for name in _COMMANDS if name != "yaml"},
         "folder": "name a profile's file in it",
     },
 }
 # adopt shows nearly the same facts as these commands.
-_OF_SCRIPT = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
+_ADOPT_COMMANDS = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
 
 
 def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
@@ -62,9 +62,9 @@ def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem
     if (kind, wanted) == ("run", "job") and verb == "submit":
         instead = "sbatchgen resume {file}"
     elif (kind, wanted) == ("script", "job"):
-        instead = _OF_SCRIPT.get(verb, _ANY[kind])
+        instead = _ADOPT_COMMANDS.get(verb, _COMMANDS[kind])
     else:
-        instead = _INSTEAD[wanted].get(kind, "")
+        instead = _COMMANDS_BY_WANTED[wanted].get(kind, "")
     what = f"{name} is {_NOUNS[kind]}, not a {wanted}"
     return Problem(what, fix=instead.format(verb=verb, mode=mode, file=word(name))) if instead else None
 
@@ -83,7 +83,7 @@ def _kind(path: Path) -> str:
 def kind_of(path: Path, data: bytes) -> str:
     """Return the kind of a file, by its name and its content; "" if the kind is not clear."""
     if path.suffix in (".yaml", ".yml"):
-        known = "profile" if _OF_PROFILE.search(data) else "job" if _OF_JOB.search(data) else "yaml"
+        known = "profile" if _PROFILE_KEY.search(data) else "job" if _JOB_KEY.search(data) else "yaml"
         return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known
     first = data.partition(b"\n")[0]
     if _DIRECTIVE.search(data):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, of_file
+from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, file_problem
 from sbatchgen.cli.output import HAS_DOCUMENT, TYPED, note_lines, put, say, show_markdown, warn_of_left_out
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
@@ -186,9 +186,9 @@ def _report_os_error(error: OSError) -> int:
     """Print an error of a file or of stdout, and return the exit status; raise any other, which is a bug."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
-    problem = of_file(error)
+    problem = file_problem(error)
     if problem is None and error.errno in OF_STREAMS:
-        problem = of_file(OSError(error.errno, error.strerror, "stdout"))
+        problem = file_problem(OSError(error.errno, error.strerror, "stdout"))
     if problem is None:
         raise error
     say(problem, "error")

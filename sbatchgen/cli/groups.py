@@ -31,7 +31,7 @@ def trust(folder: str | None, *, remove: bool) -> None:
     if remove:
         note(f"note: {trusted.remove(Path(folder), os.environ)} is trusted no longer")
         return
-    real = trusted.to_enter(Path(folder))
+    real = trusted.folder_to_trust(Path(folder))
     who = trusted.writers(real)
     if not who:  # as of /: what others have below it would count
         note(f"note: only you and root can write {real}: it needs no trust, and is not entered")

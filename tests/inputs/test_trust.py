@@ -266,9 +266,9 @@ def test_folders_above_are_judged_too(
 
 
 def test_what_does_not_exist_in_a_folder_for_all_can_be_made_by_others(tmp_path: Path) -> None:
-    assert trust.doubt(tmp_path / "new") is None
+    assert trust.other_writer(tmp_path / "new") is None
     tmp_path.chmod(0o1777)
-    reason = trust.doubt(tmp_path / "new")
+    reason = trust.other_writer(tmp_path / "new")
     assert reason
     assert reason[:2] == (tmp_path, f"does not exist, and others can make it in {tmp_path}")
 

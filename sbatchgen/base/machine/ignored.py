@@ -51,10 +51,10 @@ def refused(
     The file may be used if the user trusts the folder `trust`. Relative paths refer to the folder `here`.
     With `start` only the parts below that folder are judged.
     """
-    from sbatchgen.base.machine.trust import doubt  # most people have no files of their own
+    from sbatchgen.base.machine.trust import other_writer  # most people have no files of their own
 
     for subject, part in parts:
-        if reason := doubt(part, start if start and part.absolute().is_relative_to(start) else None):
+        if reason := other_writer(part, start if start and part.absolute().is_relative_to(start) else None):
             if is_trusted(trust, environment, here):
                 return None
             if _is_trusted_by_settings(here / part, environment):

@@ -35,7 +35,7 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
     for folder in _entries(environment):
         path = f"{folder or '.'}/{program}"
         if _is_program(path, mode):
-            problem = _doubt(folder, path, environment)
+            problem = _why_ignored(folder, path, environment)
             if problem is None:
                 return path
             leave_out_program(Path(path).absolute(), problem)
@@ -45,7 +45,7 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
 def trusted(environment: Mapping[str, str]) -> str:
     """Return PATH without the ignored folders, for programs that start other programs."""
     folders = dict.fromkeys(_entries(environment))
-    kept = (folder for folder in folders if _doubt(folder, folder, environment) is None)
+    kept = (folder for folder in folders if _why_ignored(folder, folder, environment) is None)
     return ":".join(kept) or os.defpath  # an empty PATH would be the current folder
 
 
@@ -61,12 +61,12 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
     for name in _LIBRARIES:
         if name in kept:
             entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", kept.pop(name))
-            if entries := [entry for entry in entries if _has_one_place(entry, name)]:
+            if entries := [entry for entry in entries if _is_same_everywhere(entry, name)]:
                 kept[name] = ":".join(entries)
     return kept
 
 
-def _has_one_place(entry: str, name: str) -> bool:
+def _is_same_everywhere(entry: str, name: str) -> bool:
     """Return whether an entry of a variable means the same in every current folder.
 
     In LD_PRELOAD Linux searches the system's folders for a name without a slash.
@@ -101,7 +101,7 @@ def _entries(environment: Mapping[str, str]) -> list[str]:
     return environment.get("PATH", os.defpath).split(":")
 
 
-def _doubt(folder: str, path: str, environment: Mapping[str, str]) -> Problem | None:
+def _why_ignored(folder: str, path: str, environment: Mapping[str, str]) -> Problem | None:
     """Return why a program in a folder of PATH, or the whole folder, is ignored; None if it may be used."""
     if not folder.startswith("/"):
         entry = f"the entry '{folder}'" if folder else "an empty entry"

@@ -21,17 +21,17 @@ from pathlib import Path
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.base.machine.trust import doubt
+from sbatchgen.base.machine.trust import other_writer
 
 _MEMORY = "/dev/shm"  # noqa: S108 - only this user can enter a new folder there
 _LOCK = ".sbatchgen-lock"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TRIES = 100
-_OLD_S = 7 * 24 * 3600
+_OTHER_BOOT_AGE_S = 7 * 24 * 3600
 _NAME = re.compile(r"\.?sbatchgen-(?:[\w-]+-)?([0-9a-f]{8}|0)-[a-z0-9_]{8}", re.ASCII)
 
-_held: dict[Path, int] = {}
+_locks: dict[Path, int] = {}
 
 
 @contextlib.contextmanager
@@ -46,12 +46,12 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
         DocumentError: No place allows a folder.
         OSError: The folder can't be made in `within`.
     """
-    folder, number, lock = _made(prefix, within) if within else _made_somewhere(prefix, in_memory=in_memory)
-    _held[folder] = lock
+    folder, number, lock = _make(prefix, within) if within else _make_somewhere(prefix, in_memory=in_memory)
+    _locks[folder] = lock
     try:
         yield folder
     finally:
-        del _held[folder]
+        del _locks[folder]
         _remove(folder, number)
         os.close(number)
         os.close(lock)
@@ -59,23 +59,23 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
 
 def lock_of(folder: Path) -> int:
     """Return the descriptor of a folder's lock; a program that inherits it keeps the folder."""
-    return _held[folder]
+    return _locks[folder]
 
 
-def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
+def _make_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
     problems = []
     for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
         try:
             at = Path(place or tempfile.gettempdir())
             # The place is judged first: if others rename even an empty folder, the folder stays.
-            if (reason := doubt(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
+            if (reason := other_writer(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
                 problems.append(f"a folder in {at} {reason.why}")
                 continue
-            folder, number, lock = _made(prefix, at)
+            folder, number, lock = _make(prefix, at)
         except OSError as error:
             problems.append(str(error.strerror))
             continue
-        if not (reason := doubt(folder)):
+        if not (reason := other_writer(folder)):
             return folder, number, lock
         problems.append(f"{folder} {reason.why}")
         _remove(folder, number)
@@ -85,7 +85,7 @@ def _made_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
     raise DocumentError.of(what, fix="set TMPDIR to a folder that only you can write into")
 
 
-def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
+def _make(prefix: str, place: Path) -> tuple[Path, int, int]:
     """Make a folder, and remove leftovers of killed processes in the same place; raises OSError.
 
     Returns the folder's path and descriptor, and the descriptor of its lock, which is held.
@@ -97,7 +97,7 @@ def _made(prefix: str, place: Path) -> tuple[Path, int, int]:
             contextlib.ExitStack() as opened,
             contextlib.suppress(FileNotFoundError),
         ):  # another process removed the new folder as a leftover
-            number = os.open(folder, _FOLDER)
+            number = os.open(folder, _FOLDER_FLAGS)
             opened.callback(os.close, number)
             lock = os.open(
                 _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE, dir_fd=number
@@ -136,7 +136,7 @@ def _remove_leftovers(place: Path) -> None:
     with contextlib.suppress(OSError):
         for name in filter(None, map(_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
             with contextlib.suppress(OSError):
-                _remove_leftover(place / name[0], least_s=0 if name[1] == _boot() else _OLD_S)
+                _remove_leftover(place / name[0], least_s=0 if name[1] == _boot() else _OTHER_BOOT_AGE_S)
 
 
 def _remove_leftover(folder: Path, *, least_s: float) -> None:
@@ -145,7 +145,7 @@ def _remove_leftover(folder: Path, *, least_s: float) -> None:
     No other user can put the file of the lock into a folder with the mode 0700. So another folder of this
     user, renamed by a member of a group, is not mistaken for a leftover.
     """
-    number = os.open(folder, _FOLDER)
+    number = os.open(folder, _FOLDER_FLAGS)
     try:
         about = os.fstat(number)
         is_old = not least_s or time.time() - about.st_mtime > least_s
@@ -194,20 +194,20 @@ def _empty(number: int) -> None:
 
 def _move_up(name: str, number: int) -> None:
     """Remove the files of an inner folder, and move its folders into the open folder `number`."""
-    inner = _opened(name, number)
+    inner = _open_folder(name, number)
     try:
         for each in os.listdir(inner):  # noqa: PTH208 - Path takes no descriptor
             with contextlib.suppress(OSError):
                 if not stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
                     os.unlink(each, dir_fd=inner)
                     continue
-                os.close(_opened(each, inner))  # makes a folder with the mode 000 movable
+                os.close(_open_folder(each, inner))  # makes a folder with the mode 000 movable
                 os.rename(each, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
     finally:
         os.close(inner)
 
 
-def _opened(name: str, number: int) -> int:
+def _open_folder(name: str, number: int) -> int:
     """Open a folder in an open folder, with all permissions for the user; return its descriptor."""
     place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
     try:

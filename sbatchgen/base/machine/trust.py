@@ -11,11 +11,11 @@ from typing import NamedTuple
 from sbatchgen.base.files import OTHERS_WRITE, user_id
 from sbatchgen.base.quoting import word
 
-_MOST_LINKS = 40  # links that Linux follows on the way to a file
+_MAX_LINKS = 40  # links that Linux follows on the way to a file
 _Judge = Callable[..., str]  # returns who else can change or replace a part of a path, or ""
 
 
-class Doubt(NamedTuple):
+class OtherWriter(NamedTuple):
     """The fact that others can change or replace a file or folder."""
 
     place: Path  # the path that others can change: the file, a folder above the file, or a link's target
@@ -23,33 +23,33 @@ class Doubt(NamedTuple):
     fix: str = ""  # the command that prevents such changes, or ""
 
 
-def doubt(path: Path, start: Path | None = None) -> Doubt | None:
+def other_writer(path: Path, start: Path | None = None) -> OtherWriter | None:
     """Return who else can change or replace a file or folder; None if only the user and root can.
 
     Each part of the path is judged, from / or from below the folder `start`, and each link is followed.
     Replacing a file needs the right to write its folder. So the answer holds until the path is opened, and
     also for a file that does not exist yet.
     """
-    return _doubt(path, start, _others)
+    return _other_writer(path, start, _others)
 
 
-def open_to_all(path: Path) -> Doubt | None:
+def open_to_all(path: Path) -> OtherWriter | None:
     """Return how everybody can change or replace a program of PATH; None if not everybody can.
 
     Owners and groups are trusted, because the user or the site has named the folder, which may belong to the
     staff who install software. In a folder such as /tmp only programs of the user and of root are trusted,
     because everybody could have made the other programs.
     """
-    return _doubt(path, None, _everybody)
+    return _other_writer(path, None, _everybody)
 
 
 def link_of_another(path: Path) -> Path | None:
     """Return the first link on a path that another user has made; None without such a link."""
-    reason = _doubt(path, None, _link_of_another)
+    reason = _other_writer(path, None, _link_of_another)
     return reason.place if reason and reason.place.is_symlink() else None
 
 
-def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
+def _other_writer(path: Path, start: Path | None, why_not: _Judge) -> OtherWriter | None:
     whole = path.absolute()
     todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
     here, links, is_link = Path(os.path.realpath(start or "/")), 0, False
@@ -60,17 +60,18 @@ def _doubt(path: Path, start: Path | None, why_not: _Judge) -> Doubt | None:
         try:
             status = here.lstat()
         except OSError:
-            return Doubt(folder, f"does not exist, and others can make it in {folder}") if in_sticky else None
+            why = f"does not exist, and others can make it in {folder}"
+            return OtherWriter(folder, why) if in_sticky else None
         is_last = not todo
         if why := why_not(here, status, is_last=is_last, in_sticky=in_sticky):
             if is_link or not is_last:
                 way = "below" if not is_link else "a link to" if is_last else "a link into"
                 why = f"is {way} {here}, which {why}"
             whose = "go" if why_not is _others else "o"
-            return Doubt(here, why, _fix(here, status, is_last=is_last, whose=whose))
+            return OtherWriter(here, why, _fix(here, status, is_last=is_last, whose=whose))
         if stat.S_ISLNK(status.st_mode):
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 return None  # no user can open the path
             is_link = is_link or is_last
             todo += reversed(here.readlink().parts or (".",))
@@ -88,7 +89,7 @@ def make_own(folder: Path) -> bool:
             each.mkdir(mode=0o700, exist_ok=True)
     except OSError:
         return False
-    return doubt(folder) is None
+    return other_writer(folder) is None
 
 
 def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import CommandLineError, DocumentError
-from sbatchgen.base.machine.trust import doubt, is_private, link_of_another, make_own, user_name
+from sbatchgen.base.machine.trust import is_private, link_of_another, make_own, other_writer, user_name
 from sbatchgen.base.quoting import word
 
 NAME = "trusted.json"
@@ -30,7 +30,7 @@ def place(environment: Mapping[str, str]) -> Path | None:
 def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders that the user trusts; no folder if another user could have written the list."""
     file = place(environment)
-    if file is None or not os.path.lexists(file) or doubt(file):
+    if file is None or not os.path.lexists(file) or other_writer(file):
         return ()
     with contextlib.suppress(OSError, ValueError, RecursionError):
         named = json.loads(files.read_own(file, MAX_BYTES))
@@ -57,7 +57,7 @@ def _not_for_all(folder: Path, part: Path) -> bool:
         return False
 
 
-def to_enter(folder: Path) -> Path:
+def folder_to_trust(folder: Path) -> Path:
     """Return the path of a folder without links, for the list.
 
     Raises CommandLineError if the folder does not exist, if another user's link leads there, or if everybody
@@ -78,8 +78,8 @@ def to_enter(folder: Path) -> Path:
 
 
 def add(folder: Path, environment: Mapping[str, str]) -> None:
-    """Add a folder that `to_enter` returned to the list; raise DocumentError if the list can't be written."""
-    _keep(sorted({*trusted(environment), folder}), environment)
+    """Add a folder of `folder_to_trust` to the list; raise DocumentError if the list can't be written."""
+    _write_list(sorted({*trusted(environment), folder}), environment)
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
@@ -93,17 +93,17 @@ def remove(folder: Path, environment: Mapping[str, str]) -> Path:
     if real not in known:
         fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
         raise CommandLineError.of(f"{real} is not trusted", fix=fix)
-    _keep([each for each in known if each != real], environment)
+    _write_list([each for each in known if each != real], environment)
     return real
 
 
-def _keep(folders: list[Path], environment: Mapping[str, str]) -> None:
+def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
     file = place(environment)
     if file is None:
         raise DocumentError.of("there is no home folder to keep it in", fix="set HOME to your home folder")
     try:
         make_own(file.parent)
-        if reason := doubt(file.parent):
+        if reason := other_writer(file.parent):
             what = f"the list would not count: {file.parent} {reason.why}"
             raise DocumentError.of(what, fix=reason.fix or "set XDG_CONFIG_HOME to a folder of your own")
         text = json.dumps([str(each) for each in folders], indent=1)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from sbatchgen.base.errors import BudgetError, DocumentError
 from sbatchgen.base.files import OTHERS_WRITE, user_folder
 from sbatchgen.base.keys import described, record
-from sbatchgen.base.machine.trust import Doubt, doubt
+from sbatchgen.base.machine.trust import OtherWriter, other_writer
 from sbatchgen.base.quoting import word
 from sbatchgen.base.units import Moment, Text
 from sbatchgen.jobs.inputs.document import read_document
@@ -93,9 +93,9 @@ def _of_tree() -> Iterator[str]:
 def _read(file: Path, kind: type[_Kind]) -> _Kind:
     if not file.is_absolute():
         raise BudgetError.of(f"the budget {file} is not a whole path", fix=f"{VARIABLE}=$PWD/{file}")
-    why, fix, name = doubt(file), f"move it to a folder of your own: {home()}/.config", word(str(file))
+    why, fix, name = other_writer(file), f"move it to a folder of your own: {home()}/.config", word(str(file))
     if why is None and file.exists() and file.stat().st_mode & OTHERS_WRITE:  # whoever is in the group
-        why = Doubt(file, "can be written by its group", f"chmod go-w {name}")
+        why = OtherWriter(file, "can be written by its group", f"chmod go-w {name}")
     if why:
         raise BudgetError.of(f"the budget {file} does not count: it {why.why}", fix=why.fix or fix)
     try:

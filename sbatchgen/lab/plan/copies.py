@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sbatchgen.base.files import OTHERS_WRITE
-from sbatchgen.base.machine.trust import doubt
+from sbatchgen.base.machine.trust import other_writer
 
 _MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a file, that are copied
 _MAX_FILES = 500_000  # files of a folder that is shown without a layer
@@ -153,7 +153,7 @@ def danger(number: int) -> str:
         about = os.fstat(at)
         if about.st_uid not in (0, os.getuid()) or about.st_mode & OTHERS_WRITE:
             real = Path(os.readlink(f"/proc/self/fd/{at}"))
-            if reason := doubt(real, real.parent):
+            if reason := other_writer(real, real.parent):
                 return f"{folder[len(root) + 1 :] or 'it'} {reason.why}"
         for name in names:
             with suppress(OSError):
