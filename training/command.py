@@ -19,7 +19,8 @@ from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
 
-RANK, SIZE = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")  # torchrun's name, and srun's name
+# torchrun's name, and srun's name.
+RANK_VARIABLES, SIZE_VARIABLES = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")
 
 
 def main(argv: list[str]) -> int:
@@ -72,13 +73,13 @@ def _fail(config: Config | None, error: BaseException) -> int:
     The error is not recorded in a run folder that belongs to another job.
     """
     known = error if isinstance(error, (UserError, NotFiniteError)) else None
-    text, size, status = one_line(error), _number(*SIZE), known.status if known else FAILED
+    text, size, status = one_line(error), _number(*SIZE_VARIABLES), known.status if known else FAILED
     if known and known.shared:
-        if _number(*RANK):
+        if _number(*RANK_VARIABLES):
             return status  # rank 0 prints the error
     elif config and size > 1 and f" of {size} on " not in text:
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        text = f"rank {_number(*RANK)} of {size} on {host}: {text}"
+        text = f"rank {_number(*RANK_VARIABLES)} of {size} on {host}: {text}"
     if not known:
         complain(traceback.format_exc().rstrip())
     if (known or size > 1) and (config or not _number("LOCAL_RANK", "SLURM_LOCALID")):

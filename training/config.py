@@ -19,33 +19,39 @@ DEFAULT_BATCH = 64
 # The settings whose defaults depend on the optimizer. sgd and adamw have usual rates and decays, and no
 # schedule; their --schedule step is StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta has the values
 # of pytorch/examples/mnist.
-DECIDED = ("lr", "weight_decay", "weight_decay_on", "schedule", "step_size", "gamma")
+OPTIMIZER_SETTINGS = ("lr", "weight_decay", "weight_decay_on", "schedule", "step_size", "gamma")
 BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
     "sgd": (0.01, 0.0, "all", "constant", 30, 0.1),
     "adamw": (0.001, 0.01, "matrices", "constant", 30, 0.1),
     "adadelta": (1.0, 0.0, "all", "step", 1, 0.7),
 }
-# The settings of pytorch/vision/references/classification for 8 GPUs, by its README and its defaults.
-OF_ALL: dict[str, Any] = {"dataset": "imagefolder", "batch_size": 8 * 32, "optimizer": "sgd", "momentum": 0.9}
-OF_RESNETS = OF_ALL | {"lr": 0.1, "weight_decay": 1e-4, "step_size": 30, "gamma": 0.1}
-OF_MOBILENETS = OF_ALL | {"lr": 0.045, "weight_decay": 4e-5, "step_size": 1, "gamma": 0.98}
+# The settings of pytorch/vision/references/classification, by its README and its defaults, for 8 GPUs with 32
+# images each.
+TORCHVISION: dict[str, Any] = {
+    "dataset": "imagefolder",
+    "batch_size": 256,
+    "optimizer": "sgd",
+    "momentum": 0.9,
+}
+RESNET_SETTINGS = TORCHVISION | {"lr": 0.1, "weight_decay": 1e-4, "step_size": 30, "gamma": 0.1}
+MOBILENET_SETTINGS = TORCHVISION | {"lr": 0.045, "weight_decay": 4e-5, "step_size": 1, "gamma": 0.98}
 RECIPES = {
-    "torchvision-resnet50": OF_RESNETS | {"model": "resnet50", "epochs": 90},
-    "torchvision-resnext50": OF_RESNETS | {"model": "resnext50_32x4d", "epochs": 100},
-    "torchvision-mobilenet-v2": OF_MOBILENETS | {"model": "mobilenet_v2", "epochs": 300},
+    "torchvision-resnet50": RESNET_SETTINGS | {"model": "resnet50", "epochs": 90},
+    "torchvision-resnext50": RESNET_SETTINGS | {"model": "resnext50_32x4d", "epochs": 100},
+    "torchvision-mobilenet-v2": MOBILENET_SETTINGS | {"model": "mobilenet_v2", "epochs": 300},
 }
 # Settings that have an effect only if another setting has one of these values. A data set of the user changes
 # its images itself. Random images replace the images in files, and have the same flags.
-OF_FILES = ("dataset", ("imagefolder", "shards", "fake"))
+FILE_DATA_SETS = ("dataset", ("imagefolder", "shards", "fake"))
 ONLY_WITH = {
     "step_size": ("schedule", ("step",)),
     "gamma": ("schedule", ("step",)),
     "momentum": ("optimizer", ("sgd",)),
-    "train_crop": OF_FILES,
-    "eval_crop": OF_FILES,
-    "eval_resize": OF_FILES,
-    "random_erase": OF_FILES,
-    "val_path": OF_FILES,
+    "train_crop": FILE_DATA_SETS,
+    "eval_crop": FILE_DATA_SETS,
+    "eval_resize": FILE_DATA_SETS,
+    "random_erase": FILE_DATA_SETS,
+    "val_path": FILE_DATA_SETS,
     "fake_samples": ("dataset", ("fake",)),
 }
 EXCLUDE = {
@@ -56,16 +62,19 @@ EXCLUDE = {
 }
 # The values and the longer help texts of flags.
 AUGMENT, SCHEDULES = "auto none crop randaugment trivialaugment", "constant step cosine"
-LOADERS = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
-ON, PRECISIONS = "matrices: no biases or norms (default: adamw matrices, else all)", "fp32 bf16 fp16"
-EVALUATED = "decay of the evaluated running mean of the weights (EMA), at step n at most (1 + n) / (10 + n)"
-STEP = "default: step with adadelta, STEP_SIZE or GAMMA, else constant"
+WORKERS_HELP = "loaders per rank, as many for validation, for data in files (default: its CPUs, at most 8)"
+DECAYED_HELP = "matrices: no biases or norms (default: adamw matrices, else all)"
+PRECISIONS = "fp32 bf16 fp16"
+EMA_HELP = "decay of the evaluated running mean of the weights (EMA), at step n at most (1 + n) / (10 + n)"
+SCHEDULE_HELP = (
+    "step: LR * GAMMA each STEP_SIZE epochs (default: step with adadelta, STEP_SIZE or GAMMA, else constant)"
+)
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
     """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `least`."""
     # The weights depend on critical settings: a checkpoint with another value is refused. The default of a
-    # setting in DECIDED is the setting's value in checkpoints that are older than the flag.
+    # setting in OPTIMIZER_SETTINGS is the setting's value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -89,7 +98,7 @@ class Config:
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
-    workers: int = _option(-1, LOADERS, least=-1)
+    workers: int = _option(-1, WORKERS_HELP, least=-1)
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     task: str = _critical("", "PACKAGE.MODULE:FUNCTION for loss and metrics (default: classification)")
@@ -104,8 +113,8 @@ class Config:
     lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)")
     momentum: float = _critical(0.9, "momentum of sgd")
     weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)")
-    weight_decay_on: str = _critical("matrices", ON, choices="all matrices")
-    schedule: str = _critical("step", f"step: LR * GAMMA each STEP_SIZE epochs ({STEP})", choices=SCHEDULES)
+    weight_decay_on: str = _critical("matrices", DECAYED_HELP, choices="all matrices")
+    schedule: str = _critical("step", SCHEDULE_HELP, choices=SCHEDULES)
     step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", least=1)
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
@@ -114,7 +123,7 @@ class Config:
     accumulate: int = _critical(1, "gradient accumulation: a step in parts, with less memory", least=1)
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
-    ema: float = _critical(0.0, EVALUATED)
+    ema: float = _critical(0.0, EMA_HELP)
     channels_last: bool = _option(False, "memory format channels_last (default: convolutions in bf16, fp16)")
     no_channels_last: bool = _option(False, "PyTorch's own memory format, in any case")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
@@ -197,7 +206,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     recipe = RECIPES.get(given.get("recipe", ""), {})
     has_step = bool({"step_size", "gamma"} & {*given, *recipe})
     given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
-    decided = dict(zip(DECIDED, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
+    decided = dict(zip(OPTIMIZER_SETTINGS, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
     if has_step:
         decided["schedule"] = "step"
     return decided | given

@@ -18,17 +18,17 @@ OTHER_TORCH = "a torch for this GPU: torch.cuda.get_arch_list() lists the GPUs o
 UNUSED_WEIGHTS = "--find-unused-parameters, or set requires_grad of these weights to False"
 OTHER_LAYER = "another layer, or no --deterministic"
 OTHER_GPU = "see nvidia-smi on that host, or use another node"
-READ = "read what that rank printed"
+READ_RANK = "read what that rank printed"
 # Errors of torch: a part of the text, its meaning, and the fix. The first match counts.
-KNOWN = (
+TORCH_ERRORS = (
     ("out of memory", "the GPU has no more memory", LESS_MEMORY),
     ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {LESS_MEMORY}"),
     ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
     ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
     ("a deterministic implementation", "a layer has no deterministic kernel", OTHER_LAYER),
     ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED_WEIGHTS),
-    ("gloo", "another rank has ended, or did not connect", f"{READ}; --dist-timeout is the wait"),
-    ("NCCL", "another rank has ended, or is unreachable", f"{READ}; NCCL_DEBUG=INFO tells more"),
+    ("gloo", "another rank has ended, or did not connect", f"{READ_RANK}; --dist-timeout is the wait"),
+    ("NCCL", "another rank has ended, or is unreachable", f"{READ_RANK}; NCCL_DEBUG=INFO tells more"),
     *((text, "the GPU cannot compute", OTHER_GPU) for text in ("CUDA error", "cuDNN error", "CUBLAS_STATUS")),
 )
 
@@ -65,7 +65,7 @@ def one_line(error: BaseException) -> str:
 
 def explain(error: Exception, where: str) -> UserError | None:
     """Return an error of torch with its meaning, the rank `where`, and a fix; None for an unknown error."""
-    matched = next((known for known in KNOWN if known[0] in str(error)), None)
+    matched = next((known for known in TORCH_ERRORS if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None
     text = " ".join(traceback.format_exception_only(error)[-1].split())  # with the error's module

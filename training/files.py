@@ -19,8 +19,8 @@ from typing import IO, Any, cast
 
 from training.errors import FolderError
 
-SMALL = 1 << 20  # bytes of a status, lock or stop file that are read
-OTHER = "another --run-dir"
+SMALL_BYTES = 1 << 20  # bytes of a status, lock or stop file that are read
+OTHER_FOLDER = "another --run-dir"
 CHECKPOINTS = "checkpoints"  # the name of the checkpoints' folder in the run folder
 LOCK = "lock.json"  # updated all the time, even while the training makes no progress
 BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
@@ -38,7 +38,7 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
     for above in {*absolute.parents, real, *real.parents}:
         with contextlib.suppress(OSError):  # the folder is missing
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-                raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER)
+                raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER_FOLDER)
     if absolute.is_symlink():
         raise FolderError("the run folder is a link", at=str(path), fix=f"--run-dir {os.path.realpath(path)}")
     if make:
@@ -69,7 +69,7 @@ def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
         status, me = os.stat(name, dir_fd=folder, follow_symlinks=False), os.geteuid()
         if status.st_uid not in {me, *others}:
             what = f"the run folder, or what is in it, belongs to another user ({status.st_uid})"
-            raise FolderError(what, at=str(at), fix=OTHER)
+            raise FolderError(what, at=str(at), fix=OTHER_FOLDER)
         is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
         if change and status.st_uid == me and status.st_mode & OTHERS_WRITE and is_file:
             _close_to_others(folder, name)
@@ -100,7 +100,7 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[by
     return cast("IO[bytes]", file)
 
 
-def read_small(path: Path, *, size: int = SMALL) -> bytes:
+def read_small(path: Path, *, size: int = SMALL_BYTES) -> bytes:
     """Return the first `size` bytes of a regular file; raises OSError like `open_regular`."""
     with open_regular(path) as file:
         return file.read(size)

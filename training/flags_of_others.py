@@ -7,7 +7,7 @@ timm's train.py, Lightning's Trainer and Hugging Face's TrainingArguments, as th
 import difflib
 from collections.abc import Iterable
 
-OURS = {
+FLAGS = {
     "aa": "--augment",
     "accelerator": "--device",
     "accumulate-grad-batches": "--accumulate",
@@ -116,6 +116,6 @@ def ours(word: str, known: Iterable[str]) -> str:
     `known` are the flags of this trainer.
     """
     name = word.lstrip("-").partition("=")[0].replace("_", "-")
-    if name in OURS:
-        return OURS[name]
+    if name in FLAGS:
+        return FLAGS[name]
     return next(iter(difflib.get_close_matches("--" + name, [*known], n=1, cutoff=0.8)), "")

@@ -46,7 +46,7 @@ from training.processes.world import World
 from training.run.loop import Tally, stand_in, train_step
 from training.run.session import Session
 
-BLOCK = 512
+BLOCK_BYTES = 512
 ATTEND = nn.functional.scaled_dot_product_attention
 CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensors on GPUs
 
@@ -69,7 +69,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
     def _count(self, storage: torch.UntypedStorage) -> None:
         address = storage._cdata  # noqa: SLF001 - fake storages have no other address
         if address not in self._known:  # else a view
-            size = -(-storage.nbytes() // BLOCK) * BLOCK
+            size = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
             self._known.add(address)
             weakref.finalize(storage, self._free, address, size)
             self.now += size
@@ -80,7 +80,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
         self.now -= size
 
 
-class InBuckets(nn.Module):
+class BucketedModel(nn.Module):
     """A stand-in for DistributedDataParallel, which moves gradients to buckets.
 
     DistributedDataParallel itself reads values, and fake tensors have no values.
@@ -121,7 +121,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 mistakes tensors without contents for tensors of torch.compile.
     alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
-    with mode, Counter() as counter, alike, patch.multiple(nn.functional, **as_on_gpus(config)):
+    with mode, Counter() as counter, alike, patch.multiple(nn.functional, **gpu_functions(config)):
         session = session_of(config, processes, data, model)
         train_mode(session.trained)
         tally = Tally(session)
@@ -146,19 +146,19 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
     """Return the session of a training step, with new weights."""
-    make_anew(model)
+    replace_tensors(model)
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
         group["foreach"] = not group.get("fused")  # the default on GPUs
     world = World(rank=0, size=processes, local_rank=0, device=CPU, backend="", threads=1, host="")
     log = Log(run_dir=Path(config.run_dir), speaks=False, records=False)
     task = dataclasses.replace(build_task(config, data), mix=None)
-    trained = InBuckets(model) if processes > 1 else model
+    trained = BucketedModel(model) if processes > 1 else model
     updater = Updater(optimizer, ema=Ema(model, config.ema) if config.ema else None)
     return Session(config, world, log, Stop(), data, task, model, trained, updater)
 
 
-def make_anew(model: nn.Module) -> None:
+def replace_tensors(model: nn.Module) -> None:
     """Replace weights and buffers by new tensors, which FakeTensorMode makes without contents."""
     made: dict[int, Any] = {}  # a tensor may have several names
     for module in model.modules():
@@ -189,7 +189,7 @@ def in_float32(function: Any) -> Any:
     return lambda *given, **how: function(*tree_map_only(torch.Tensor, torch.Tensor.float, given), **how)
 
 
-def as_on_gpus(config: Config) -> dict[str, Any]:
+def gpu_functions(config: Config) -> dict[str, Any]:
     """Return substitutes for functions of torch.nn.functional whose kept tensors differ on GPUs and CPUs."""
     # Source of the lists: aten/src/ATen/autocast_mode.h
     upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()

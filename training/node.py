@@ -35,15 +35,16 @@ from xml.etree import ElementTree as ET
 MARK = "preflight: "  # before a line of JSON: containers print their own lines
 IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
 MEET_BYTES = 1 << 18  # several frames, so that a switch which drops jumbo frames is noticed
-LEAST = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
-LEAST_FOLDER, LEAST_FILES = 100 << 20, 100  # free bytes and free files in another folder
-USED = 0.1  # share of a GPU's memory that contexts of the driver and of this check may use
-MEMLOCK = 64 << 20  # bytes: RDMA registers more
-BUSY, WATCH_S = 0.1, 0.5  # share of a CPU from which a left-over process does harm; shortest measurement
-SIZE, PERIOD = 4096, 16  # rows of a matrix, and of its repeated tile
-SLOWED = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
+MIN_FREE_BYTES = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
+MIN_FOLDER_BYTES, MIN_FOLDER_FILES = 100 << 20, 100  # free bytes and free files in another folder
+MAX_USED_SHARE = 0.1  # share of a GPU's memory that contexts of the driver and of this check may use
+MIN_MEMLOCK = 64 << 20  # bytes: RDMA registers more
+BUSY_SHARE = 0.1  # share of a CPU from which a left-over process does harm
+WATCH_S = 0.5  # the shortest measurement of CPU time
+MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of its repeated tile
+SLOWDOWNS = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
 # Without remapped_row_pending: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
-BROKEN = {
+BROKEN_PARTS = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
     "ecc_errors/volatile/sram_threshold_exceeded": "its SRAM has too many errors",
@@ -91,7 +92,7 @@ def check_node(asked: argparse.Namespace) -> None:
     listener = listen(findings)
     here = [address() or node, listener.getsockname()[1]]
     say({"node": node, "at": here, "time": time.time()})
-    folders = [*LEAST, *([asked.path] if asked.path else [])]
+    folders = [*MIN_FREE_BYTES, *([asked.path] if asked.path else [])]
     with ThreadPoolExecutor(max_workers=len(folders) + 1) as pool:
         facts = {path: pool.submit(limited, ["--folder", path], FOLDER_S) for path in folders}
         gpus = pool.submit(check_gpus, asked.gpus, findings, shared=asked.shared)
@@ -101,7 +102,7 @@ def check_node(asked: argparse.Namespace) -> None:
             findings.bad += folder_faults(path, *written.result())
         gpus.result()
     time.sleep(max(0.0, since + WATCH_S - time.monotonic()))
-    left = [*left_over(before, BUSY * (time.monotonic() - since))]
+    left = [*left_over(before, BUSY_SHARE * (time.monotonic() - since))]
     say({"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked})
     select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # other nodes may still connect
     os._exit(0)  # a child that hangs in the kernel must not hold this process
@@ -167,7 +168,7 @@ def gpu_faults(
         yield Fault(part, f"ended the check with {status}: {last}")
     elif facts.get("wrong"):
         yield Fault(str(facts.get("part", part)), str(facts["wrong"]))
-    elif not shared and not facts["integrated"] and facts["free"] < (1 - USED) * facts["total"]:
+    elif not shared and not facts["integrated"] and facts["free"] < (1 - MAX_USED_SHARE) * facts["total"]:
         yield Fault(part, f"only {facts['free'] >> 30} of {facts['total'] >> 30} GiB of its memory are free")
 
 
@@ -203,7 +204,7 @@ def wrong_products(torch: Any, device: str) -> str:
     additions is exact.
     """
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    span, times = range(PERIOD), SIZE // PERIOD
+    span, times = range(TILE_SIZE), MATRIX_SIZE // TILE_SIZE
     first = [[(3 * row + 4 * column) % 5 - 2 for column in span] for row in span]
     second = [[(2 * row + row * column) % 5 - 2 for column in span] for row in span]
     tile = [[sum(first[row][k] * second[k][column] for k in span) for column in span] for row in span]
@@ -215,7 +216,7 @@ def wrong_products(torch: Any, device: str) -> str:
         for _ in range(4):
             wrong = int((left @ right != product * times).sum())
             if wrong:
-                return f"computes wrong: {wrong} of {SIZE * SIZE} numbers of a {precision} product"
+                return f"computes wrong: {wrong} of {MATRIX_SIZE**2} numbers of a {precision} product"
     return ""
 
 
@@ -247,14 +248,14 @@ def read_smi(findings: Findings) -> list[ET.Element]:
 
 def smi_faults(gpu: ET.Element, *, shared: bool) -> Iterator[str]:
     """Yield the faults that the driver reports for a GPU, if they need a reset or a repair."""
-    for path, what in BROKEN.items():
+    for path, what in BROKEN_PARTS.items():
         if (gpu.findtext(path) or "") == "Yes":
             yield what
     action = gpu.findtext("gpu_recovery_action") or "None"
     if action in ("Reset", "Reboot"):
         yield f"the driver asks for a {action.lower()}"
     for element in gpu.iter():
-        for name, why in SLOWED.items():
+        for name, why in SLOWDOWNS.items():
             if element.tag.endswith(name) and (element.text or "").strip() == "Active":
                 yield f"is slowed down: {why}"
     for process in () if shared else gpu.iter("process_info"):
@@ -288,14 +289,14 @@ def folder_facts(path: Path) -> dict[str, Any]:
 
 def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
     """Yield the faults of a folder, by the status and the output of its check."""
-    facts, least = parsed(text), LEAST.get(path, LEAST_FOLDER)
+    facts, least = parsed(text), MIN_FREE_BYTES.get(path, MIN_FOLDER_BYTES)
     if status is None:
         yield Fault(path, f"does not answer within {FOLDER_S} s")
     elif facts.get("wrong"):
         yield Fault(path, str(facts["wrong"]) + own_files(path))
     elif facts and facts["free"] < least:
         yield Fault(path, f"only {facts['free'] >> 20} MiB are free{own_files(path)}")
-    elif facts and facts["files"] is not None and facts["files"] < LEAST_FILES:
+    elif facts and facts["files"] is not None and facts["files"] < MIN_FOLDER_FILES:
         yield Fault(path, f"has room for {facts['files']} more files only")
 
 
@@ -326,7 +327,7 @@ def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
         if ports and not any("ACTIVE" in read_word(port) for port in ports):
             findings.bad.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MEMLOCK:
+    if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MIN_MEMLOCK:
         findings.bad.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
 
 

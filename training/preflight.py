@@ -38,18 +38,19 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
 from training.files import parse, read_small, replace
 from training.node import MARK, Fault, targets
-from training.processes.hang import ODD
+from training.processes.hang import ODD_NODES
 
 RECORD = "preflight.json"  # in the run folder
-SILENT_S, LONGEST_S = 240, 900  # limits for the other nodes after the first answer; for the first answer
+FIRST_ANSWER_S = 900  # limit for the first answer
+SILENCE_S = 240  # limit for the other nodes after the first answer
 TELL_S = 60  # between two lines about the nodes that have not answered
 END_S = 10  # limit for the tasks to end after all nodes have answered
-MANY = "all nodes"
+ALL_NODES = "all nodes"
 CLOCK_S = 60  # how much a node's clock may differ from the other clocks
-MOST_STARTS = 2  # starts of a job that may exclude nodes
+MAX_EXCLUDING_STARTS = 2  # starts of a job that may exclude nodes
 # Parts that belong to one node, unless all of several nodes report the same fault word for word. Other parts
 # are shared: a fault that all nodes report is a fault of no single node.
-OF_ONE = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
+NODE_PARTS = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
 # srun's messages about a task or a node that failed.
 _FAILED = re.compile(
     r"srun: error: (?:(\S+): tasks? \S+: (.+)|.*(?:ailure|failed) on (?:node )?([\w.-]+)(.*))"
@@ -106,8 +107,8 @@ def main(argv: list[str]) -> int:
     show(nodes, faults, answers, f"{seconds:.0f} s")
     facts = {"job": job, "time": round(began), "seconds": seconds, "nodes": nodes, "faults": faults}
     left_out = left_out_before(asked.folder, job)
-    if bad and asked.exclude and len(left_out) >= MOST_STARTS:
-        complain(f"preflight: {MOST_STARTS} starts have left nodes out: not again")
+    if bad and asked.exclude and len(left_out) >= MAX_EXCLUDING_STARTS:
+        complain(f"preflight: {MAX_EXCLUDING_STARTS} starts have left nodes out: not again")
     elif bad and asked.exclude and requeue(asked.exclude, job, bad):
         left_out = [*left_out, bad]
     try:
@@ -144,7 +145,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
     for stream in (process.stdout, process.stderr):
         threading.Thread(target=_read, args=(stream, lines), daemon=True).start()
     answers = Answers()
-    deadline, open_streams, is_informed = time.monotonic() + LONGEST_S, 2, False
+    deadline, open_streams, is_informed = time.monotonic() + FIRST_ANSWER_S, 2, False
     tell_at = time.monotonic() + TELL_S
     while open_streams and len({*answers.ends, *answers.failed}) < len(nodes) and not answers.late:
         with contextlib.suppress(queue.Empty):
@@ -152,7 +153,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
             open_streams -= line is None
             answers.take(line or "", time.time())
         if answers.places:
-            deadline = min(deadline, time.monotonic() + SILENT_S)
+            deadline = min(deadline, time.monotonic() + SILENCE_S)
         if len({*answers.places, *answers.failed}) == len(nodes) and not is_informed:
             is_informed = True
             with contextlib.suppress(OSError):  # a task has ended
@@ -192,7 +193,7 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
 
     `running` lists the user's running jobs; None if Slurm did not answer.
     """
-    faults = {node: [*_of_node(node, answers, running)] for node in nodes}
+    faults = {node: [*_node_faults(node, answers, running)] for node in nodes}
     common: list[Fault] = []
     silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
     if silent and not (answers.late and answers.ends):
@@ -205,20 +206,20 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
     same = set.intersection(*({*faults[node]} for node in ended)) if len(ended) > 1 else set()
 
     def is_common(fault: Fault) -> bool:
-        return fault in same or (fault.part in parts and not fault.part.startswith(OF_ONE))
+        return fault in same or (fault.part in parts and not fault.part.startswith(NODE_PARTS))
 
     common += [fault for fault in faults[ended[0]] if is_common(fault)]
     faults = {node: [fault for fault in each if not is_common(fault)] for node, each in faults.items()}
     return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
 
 
-def _of_node(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
+def _node_faults(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
     """Yield the faults of a node that concern no other node."""
     end = answers.ends.get(node)
     if end is None and node in answers.failed:
         yield Fault("start", f"the check failed: {answers.failed[node]}")
     elif end is None and answers.late and answers.ends:
-        yield Fault("start", f"no answer within {SILENT_S} s")
+        yield Fault("start", f"no answer within {SILENCE_S} s")
     ahead = answers.ahead.get(node, 0) - statistics.median(answers.ahead.values() or [0])
     if abs(ahead) > CLOCK_S:
         yield Fault("clock", f"is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}")
@@ -272,7 +273,7 @@ def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: A
     for node, each in faults.items():
         fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
         for part, what in each:
-            complain(f"error: {UserError(f'preflight: {node or MANY}: {part}: {what}', fix=fix)}")
+            complain(f"error: {UserError(f'preflight: {node or ALL_NODES}: {part}: {what}', fix=fix)}")
 
 
 def left_out_before(folder: Path, job: str) -> list[list[str]]:
@@ -284,11 +285,11 @@ def left_out_before(folder: Path, job: str) -> list[list[str]]:
 
 
 def hung_twice(folder: Path, job: str) -> list[str]:
-    """Return at most MOST_STARTS nodes on which this job's other ranks waited for a rank in two hangs."""
+    """Return the nodes for whose ranks this job's other ranks waited in two hangs, a few at most."""
     with contextlib.suppress(OSError):
-        ends = [line.split() for line in read_small(folder / ODD).decode(errors="replace").splitlines()]
+        ends = [line.split() for line in read_small(folder / ODD_NODES).decode(errors="replace").splitlines()]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
-        return [node for node, count in counts.items() if count > 1][:MOST_STARTS]
+        return [node for node, count in counts.items() if count > 1][:MAX_EXCLUDING_STARTS]
     return []
 
 

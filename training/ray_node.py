@@ -26,12 +26,12 @@ JOIN_S, LEAVE_S, END_S = 600, 20, 15  # limits: all nodes join; the workers leav
 READ_S = 5  # limit for the last lines of a Ray that has ended, because its children may hold its output
 OPEN_FILES = 65536  # each actor opens many files
 STARTED = "Ray runtime started"  # ray prints this line after a node has joined
-LATE = "The current node timed out during startup"  # ray prints this line on a busy node, after 30 s
+TIMED_OUT = "The current node timed out during startup"  # ray prints this line on a busy node, after 30 s
 FIRST_WITH_TOKEN = (2, 52)  # Ray's first version with tokens
-SILENT_S = 120  # seconds after which a Ray that answers counts as started without its line
+SILENCE_S = 120  # seconds after which a Ray that answers counts as started without its line
 RETRIES = "120"  # seconds in which a busy first node may answer; Ray's default is 20
 # A Python of its own runs these lines, so that this program needs no Ray.
-COUNT = f"""
+WAIT_FOR_NODES = f"""
 import ray, sys, time
 ray.init(log_to_driver=False)
 for _ in range({JOIN_S}):
@@ -77,7 +77,7 @@ class Node:
     def _read(self, lines: Any, out: TextIO) -> None:
         for line in lines:
             self.joined = self.joined or STARTED in line
-            self.late = self.late or LATE in line
+            self.late = self.late or TIMED_OUT in line
             print(line, end="", file=out, flush=True)
 
     def gave_up(self) -> bool:
@@ -146,7 +146,7 @@ def lead(node: Node, command: list[str]) -> int:
         return 1
     _mark(node.ready)
     os.environ["RAY_ADDRESS"] = f"{node.address}:{node.port}"
-    joined = subprocess.run([sys.executable, "-c", COUNT, str(node.size)], check=False).returncode
+    joined = subprocess.run([sys.executable, "-c", WAIT_FOR_NODES, str(node.size)], check=False).returncode
     if joined:
         return joined
     running = subprocess.Popen(command)
@@ -170,14 +170,14 @@ def _started_first(node: Node, *options: str) -> bool:
     """Start Ray on the first node, and retry if the node was too busy; return whether Ray runs."""
     last = time.monotonic() + JOIN_S
     node.start(*options)
-    silent = time.monotonic() + SILENT_S
+    silent = time.monotonic() + SILENCE_S
     while not node.joined and not (node.answers() and time.monotonic() > silent):
         if node.process.poll() is not None:
             if not node.gave_up() or time.monotonic() > last:
                 return False
             print("ray gave up, since this node is busy; it starts again", file=sys.stderr)
             node.start(*options)
-            silent = time.monotonic() + SILENT_S
+            silent = time.monotonic() + SILENCE_S
         time.sleep(1)
     return True
 

@@ -19,14 +19,14 @@ import sys
 import time
 from collections.abc import Iterable
 
-MOST = 64 << 20  # bytes at the end of the log that are read
+MAX_BYTES = 64 << 20  # bytes at the end of the log that are read
 CLOCKS_S = 300  # seconds by which the clock of a file server may differ
-FEW = 3  # steps that both starts must have printed
-LONGER = 1.25  # a start with so many times the steps may have saved more than the start before
+MIN_STEPS = 3  # steps that both starts must have printed
+LONGER_FACTOR = 1.25  # a start with so many times the steps may have saved more than the start before
 # Two lines of the job script.
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
-PLACE = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
+STEP = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
 def repeated(log: Iterable[bytes]) -> str:
@@ -39,22 +39,22 @@ def repeated(log: Iterable[bytes]) -> str:
             starts[-1].append(line)
     if len(starts) < 3 or not any(map(REQUEUED.match, starts[-2])):
         return ""
-    before, now = _places(starts[-2]), _places(starts[-1])
+    before, now = _steps(starts[-2]), _steps(starts[-1])
     both = min(len(before), len(now)) - 1  # the last line may have been cut
-    is_same = both >= FEW and before[:both] == now[:both] and len(now) <= LONGER * len(before)
-    return ", ".join(now[:FEW]) if is_same else ""
+    is_same = both >= MIN_STEPS and before[:both] == now[:both] and len(now) <= LONGER_FACTOR * len(before)
+    return ", ".join(now[:MIN_STEPS]) if is_same else ""
 
 
-def _places(lines: Iterable[bytes]) -> list[str]:
+def _steps(lines: Iterable[bytes]) -> list[str]:
     """Return the epochs and steps that a start printed, each once; empty if the first step came again."""
-    places: dict[str, None] = {}
+    steps: dict[str, None] = {}
     for part in b"\r".join(lines).split(b"\r"):
-        place = b" ".join(map(b" ".join, PLACE.findall(part))).decode().lower()
-        if len(places) > FEW and place == next(iter(places)):
+        step = b" ".join(map(b" ".join, STEP.findall(part))).decode().lower()
+        if len(steps) > MIN_STEPS and step == next(iter(steps)):
             return []
-        if place:
-            places[place] = None
-    return [*places]
+        if step:
+            steps[step] = None
+    return [*steps]
 
 
 def main(argv: list[str]) -> int:
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     with contextlib.suppress(OSError), open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
         status = os.fstat(log.fileno())
         if stat.S_ISREG(status.st_mode):
-            log.seek(max(0, status.st_size - MOST))
+            log.seek(max(0, status.st_size - MAX_BYTES))
             began = repeated(log)
     newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
     is_saved = newest > time.time() - float(seconds) - CLOCKS_S

@@ -11,7 +11,7 @@ from training.saving.lock import current_holder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class Forecast:
     """The forecast of a start: its work, or the reason for a refusal."""
 
     # new, afresh (next to old checkpoints), resume, done (no epoch is left), evaluate. A refusal is changed
@@ -27,28 +27,28 @@ class Start:
     changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values by setting
 
 
-def look(config: Config, processes: int) -> Start:
+def look(config: Config, processes: int) -> Forecast:
     """Return the forecast of a start with this configuration. Checkpoints are neither opened nor checked."""
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
-        return Start(state="evaluate")
+        return Forecast(state="evaluate")
     if who := current_holder(run_dir):
-        return Start(state="used", holder=who)
+        return Forecast(state="used", holder=who)
     checkpoints = list_checkpoints(run_dir / CHECKPOINTS)
     if config.resume not in ("auto", "off"):
         paths = (run_dir / CHECKPOINTS / config.resume, Path(config.resume))
         checkpoints = [path for path in paths if path.is_file()]
         if not checkpoints:
-            return Start(state="missing", checkpoint=config.resume)
+            return Forecast(state="missing", checkpoint=config.resume)
     if config.resume == "off" or not checkpoints:
         lost = config.init_from and not Path(config.init_from).is_file()
         state = "missing" if lost else "afresh" if checkpoints else "new"
-        return Start(state=state, checkpoint=config.init_from if lost else "", epochs=config.epochs)
-    return _resume(config, batch, checkpoints[0])
+        return Forecast(state=state, checkpoint=config.init_from if lost else "", epochs=config.epochs)
+    return _forecast_resume(config, batch, checkpoints[0])
 
 
-def _resume(config: Config, batch: int, path: Path) -> Start:
+def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
     """Return the forecast of a start from this checkpoint, by the events of its save."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
@@ -64,7 +64,7 @@ def _resume(config: Config, batch: int, path: Path) -> Start:
         left = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
         steps = step + left  # the steps done may be of other batches
     is_done = epoch is not None and epoch >= config.epochs
-    return Start(
+    return Forecast(
         state="changed" if changed else "done" if is_done else "resume",
         checkpoint=f"{CHECKPOINTS}/{path.name}" if is_inside else str(path),
         step=step,

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO
 
 POLL_S = 5.0
-LATER_S = 10.0
+AFTER_KILL_WAIT_S = 10.0
 # 22.05: "srun: launch/slurm: _step_signal: Terminating StepId=5.0"; 26.05: "srun: Terminating StepId=5.0".
 # The message may follow a progress bar, which ends no line.
-ENDS = re.compile(rb"srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)$", re.MULTILINE)
-MOST = 1 << 24  # bytes of one read
+TERMINATING = re.compile(rb"srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)$", re.MULTILINE)
+MAX_BYTES = 1 << 24  # bytes of one read
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
         return 0
     done, wait_s = log.stat().st_size, None
     since: dict[str, float] = {}  # by step: the time of srun's line
-    acts = {kill: LATER_S, give_up: 2 * LATER_S}  # by action: the seconds after KillWait
+    acts = {kill: AFTER_KILL_WAIT_S, give_up: 2 * AFTER_KILL_WAIT_S}  # by action: the seconds after KillWait
     done_to: set[tuple[str, object]] = set()
     with log.open("rb") as lines:
         while os.getppid() == script:
@@ -56,9 +56,9 @@ def main() -> int:
 def ended_steps(lines: IO[bytes], done: int, job: str) -> tuple[int, list[str]]:
     """Read a log from byte `done` on; return the new position, and the job's steps that srun ended."""
     lines.seek(done)
-    text = lines.read(MOST)
-    whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == MOST else 0)
-    ended = [(number.decode(), step.decode()) for number, step in ENDS.findall(text[:whole])]
+    text = lines.read(MAX_BYTES)
+    whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == MAX_BYTES else 0)
+    ended = [(number.decode(), step.decode()) for number, step in TERMINATING.findall(text[:whole])]
     return done + whole, [number + step for number, step in ended if number == job]
 
 

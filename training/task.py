@@ -20,7 +20,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import INTERRUPTED, UserError
-from training.hook.wandb_run import NEXT, TOLD
+from training.hook.wandb_run import NEXT_PROCESS, OWNER
 from training.processes import spawn, stacks
 from training.processes.jobscript import leave_status, refuse
 from training.processes.ranks import MEETING, detect, tasks
@@ -64,7 +64,7 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
         environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
         environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
     if launcher == "none":
-        environment[TOLD] = NEXT
+        environment[OWNER] = NEXT_PROCESS
     recorded = "" if launcher == "none" else environ.get("RUN_DIR", "")
     return stacks.with_recorder(environment, recorded)
 

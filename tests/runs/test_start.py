@@ -252,7 +252,7 @@ def test_jobs_whose_folders_only_they_can_name_do_not_meet(
 
 
 def test_the_command_and_the_package_mean_the_same_by_a_start() -> None:
-    theirs = {field.name for field in dataclasses.fields(training.runfolder.Start)}
+    theirs = {field.name for field in dataclasses.fields(training.runfolder.Forecast)}
     assert {field.name for field in dataclasses.fields(Start)} == theirs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.data.arrays import BINARY, PYTHON, VALUES, read_cifar10
+from training.data.arrays import BINARY, CIFAR_VALUES, PYTHON, read_cifar10
 from training.data.splits import InMemory, Norm, hash_indices, shift_and_flip
 from training.errors import UserError
 
@@ -29,7 +29,7 @@ def write(folder: Path, *, images: int = 12) -> None:
     place.mkdir(parents=True)
     generator = torch.Generator().manual_seed(1)
     for name in NAMES:
-        pixels = torch.randint(256, (images, VALUES), dtype=torch.uint8, generator=generator)
+        pixels = torch.randint(256, (images, CIFAR_VALUES), dtype=torch.uint8, generator=generator)
         rows = (bytes([i % 10, *row.tolist()]) for i, row in enumerate(pixels))
         (place / f"{name}.bin").write_bytes(b"".join(rows))
 
@@ -42,7 +42,7 @@ def write_pickles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {}
     for name in NAMES:
         data = (folder / "binary" / BINARY / f"{name}.bin").read_bytes()
-        rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + VALUES)
+        rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + CIFAR_VALUES)
         pickled = pickle.dumps({"data": rows[:, 1:].numpy(), "labels": rows[:, 0].tolist()})
         (place / name).write_bytes(pickled)
         known[name] = hashlib.md5(pickled).hexdigest()  # noqa: S324 - torchvision's
@@ -82,8 +82,8 @@ def test_a_pickle_that_is_not_theirs_is_not_read(tmp_path: Path, monkeypatch: py
     [
         (None, r"cannot read CIFAR-10 .*data_batch_3.bin; fix: unpack cifar-10-binary.tar.gz in"),
         (b"", "not a file of CIFAR-10: 0 bytes"),
-        (bytes(VALUES), "3072 bytes"),
-        (bytes([11]) + bytes(VALUES), "3073 bytes, with other labels"),
+        (bytes(CIFAR_VALUES), "3072 bytes"),
+        (bytes([11]) + bytes(CIFAR_VALUES), "3073 bytes, with other labels"),
     ],
 )
 def test_a_file_that_is_wrong_is_named(tmp_path: Path, data: bytes | None, message: str) -> None:

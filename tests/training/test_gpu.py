@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.config import parse
 from training.data.splits import FromLoaders, InMemory, Norm
-from training.errors import KNOWN, UserError, explain
+from training.errors import TORCH_ERRORS, UserError, explain
 from training.model import optimizer
 from training.model.optimizer import build_optimizer
 from training.model.precision import Autocast, choose_kernels, wants_channels_last
@@ -359,7 +359,7 @@ def test_eight_ranks_warm_up_step_and_agree(eight: Session) -> None:
     assert score.samples == 5
 
 
-@pytest.mark.parametrize("text", [part for part, _, _ in KNOWN])
+@pytest.mark.parametrize("text", [part for part, _, _ in TORCH_ERRORS])
 def test_errors_of_torch_are_explained(tmp_path: Path, text: str) -> None:
     line = explain(
         RuntimeError(f"of torch: {text}\nmore lines"), session(tmp_path, rank=1, size=2).world.name

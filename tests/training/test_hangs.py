@@ -953,7 +953,7 @@ def test_a_rank_is_known_by_its_store_where_no_thread_has_a_name(
         sources = (f"{meets}; time.sleep(999)", "import time; time.sleep(999)")
         processes = [subprocess.Popen([sys.executable, "-c", source], env=env) for source in sources]
         connection, _ = store.accept()
-        seen = [stacks._meets(process.pid) for process in processes]
+        seen = [stacks._is_in_group(process.pid) for process in processes]
         connection.close()
     for process in processes:
         process.kill()

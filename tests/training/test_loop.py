@@ -307,8 +307,8 @@ def test_sums_are_the_same_however_many_outputs_are_kept(
     steps = [(torch.rand(n), torch.randn(n, 3), torch.randint(3, (n,))) for n in (6,) * 40 + (5,)]
     parts_of = [loop.sums_of(losses_B, logits_BK.argmax(1) == y_B) for losses_B, logits_BK, y_B in steps]
     whole = torch.stack(parts_of).sum(dim=0)
-    monkeypatch.setattr(loop, "PARTS", parts)
-    monkeypatch.setattr(loop, "SMALL", small)
+    monkeypatch.setattr(loop, "MAX_KEPT_PARTS", parts)
+    monkeypatch.setattr(loop, "MAX_KEPT_VALUES", small)
     tally = loop.Tally(made)
     for step in steps:
         tally.add(*step)

@@ -224,7 +224,7 @@ def test_to_look_waits_for_nothing(here: Here, tmp_path: Path) -> None:
 
 
 def test_of_huge_events_the_last_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MOST", 1 << 22)
+    monkeypatch.setattr(log, "MAX_EVENTS_BYTES", 1 << 22)
     with (tmp_path / "events.jsonl").open("wb") as file:
         file.truncate(1 << 27)
         file.seek(0, os.SEEK_END)

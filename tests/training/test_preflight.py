@@ -119,7 +119,7 @@ def test_two_nodes_that_do_not_reach_each_other_are_both_named_in_the_message() 
 
 
 def test_a_product_of_whole_numbers_is_known_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "SIZE", 64)
+    monkeypatch.setattr(node, "MATRIX_SIZE", 64)
     assert node.wrong_products(torch, "cpu") == ""
     right = torch.Tensor.__matmul__
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from training.ray_node import LATE, STARTED, address_of
+from training.ray_node import STARTED, TIMED_OUT, address_of
 
 NODE = REPOSITORY / "training/ray_node.py"
 # A Ray that gives up at its first starts; from then on its module, which the count of nodes imports, knows one node.
@@ -33,7 +33,7 @@ MODULE = "def init(**_): pass\ndef nodes(): return [1]\n"
 
 @pytest.mark.parametrize(
     ("failures", "says", "status", "starts"),
-    [(0, "", 7, 1), (2, LATE, 7, 3), (1, "Address already in use", 1, 1)],
+    [(0, "", 7, 1), (2, TIMED_OUT, 7, 3), (1, "Address already in use", 1, 1)],
     ids=["healthy", "busy", "broken"],
 )
 def test_a_first_node_that_was_too_busy_starts_again(
@@ -158,4 +158,4 @@ def test_the_sentence_is_the_one_of_the_installed_ray() -> None:
     if spec is None or spec.origin is None:
         pytest.skip("needs ray, which the oldest environment lacks")
     node = Path(spec.origin).parent / "_private/node.py"
-    assert LATE in node.read_text(), version("ray")
+    assert TIMED_OUT in node.read_text(), version("ray")

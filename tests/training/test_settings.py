@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 from training.config import Config, parse, unused_settings
 from training.errors import UserError
-from training.flags_of_others import OURS
+from training.flags_of_others import FLAGS
 from training.model.optimizer import build_optimizer, lr_at
 from training.runfolder import look
 
@@ -199,10 +199,10 @@ def test_a_flag_of_another_trainer_is_told_by_ours(typed: str, ours: str) -> Non
     )
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", FLAGS)
 def test_each_flag_of_another_trainer_stands_for_one_that_there_is(name: str) -> None:
     """The fix is typed, with the dataset, the schedule or the value that its flag needs."""
-    flag, _, value = OURS[name].partition(" ")
+    flag, _, value = FLAGS[name].partition(" ")
     beside = ["--dataset", "imagefolder", "--schedule", "step"] if flag != "--dataset" else []
     beside += ["--launcher", "spawn", "--weight-decay", "0.1"]
     field = next(field for field in fields(Config) if f"--{field.name.replace('_', '-')}" == flag)

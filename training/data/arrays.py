@@ -24,10 +24,10 @@ FILES = {
 }
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # torchvision makes MNIST/raw
-MOST = 1 << 32  # values in a file, because a small .gz file may unpack to many more
+MAX_VALUES = 1 << 32  # values in a file, because a small .gz file may unpack to many more
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
-VALUES = 3 * 32 * 32
+CIFAR_VALUES = 3 * 32 * 32
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,8 +66,8 @@ def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
         raise ValueError(f"not an IDX file of {dimensions} dimensions")
     sizes = struct.unpack(f">{dimensions}I", header[4:])
     values = math.prod(sizes)
-    if values > MOST:
-        raise ValueError(f"its header says {values} values, more than {MOST}")
+    if values > MAX_VALUES:
+        raise ValueError(f"its header says {values} values, more than {MAX_VALUES}")
     data = bytearray(file.read(values + 1))
     if len(data) != values:
         held = f"more than {values}" if len(data) > values else len(data)
@@ -110,8 +110,9 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     except OSError as error:
         fix = f"unpack cifar-10-binary.tar.gz in {path.parent}"
         raise UserError(f"cannot read CIFAR-10 ({one_line(error)})", at=str(path), fix=fix) from error
-    whole = bool(data) and not len(data) % (1 + VALUES)
-    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, 1 + VALUES) if whole else torch.empty(0, 1)
+    whole = bool(data) and not len(data) % (1 + CIFAR_VALUES)
+    row = 1 + CIFAR_VALUES
+    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, row) if whole else torch.empty(0, 1)
     if not whole or int(rows[:, 0].max()) >= CLASSES:
         what = f"not a file of CIFAR-10: {len(data)} bytes" + ", with other labels" * whole
         raise UserError(what, at=str(path), fix="unpack its archive again")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from training.config import OF_FILES, Config
+from training.config import FILE_DATA_SETS, Config
 from training.data.arrays import read_cifar10, read_mnist
 from training.data.images import MEAN, STD, images_in_files
 from training.data.order import mix
@@ -17,7 +17,7 @@ from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Spli
 from training.errors import UserError
 
 # By data set: the function that reads its files, its norm, and the pixels by which images are shifted.
-IN_FILES = {
+READ_DATA_SETS = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
 }
@@ -51,13 +51,13 @@ def load_data(config: Config, device: torch.device) -> Data:
     shown as a bug.
     """
     norm, shift = Norm(), 0
-    if config.augment not in {"auto", "none"} and config.dataset not in OF_FILES[1]:
+    if config.augment not in {"auto", "none"} and config.dataset not in FILE_DATA_SETS[1]:
         what = f"--augment {config.augment} is for --dataset {' and '.join(FILES)}, this is {config.dataset}"
         raise UserError(what, fix="leave it out; a data set of your own changes its images itself")
     train: Any
     validation: Any
-    if config.dataset in IN_FILES:
-        read, norm, shift = IN_FILES[config.dataset]
+    if config.dataset in READ_DATA_SETS:
+        read, norm, shift = READ_DATA_SETS[config.dataset]
         train, validation = (read(Path(config.data_dir), part) for part in ("train", "test"))
     elif config.dataset == "fake":
         train, validation = _fake(config)

@@ -24,7 +24,7 @@ from training.processes.stop import end_with_parent, ignore_signals
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-AHEAD = 4  # batches that each loader process prefetches, in shared memory
+PREFETCHED = 4  # batches that each loader process prefetches, in shared memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ class FromLoaders:
             pin_memory=device.type == "cuda",
             worker_init_fn=_start_worker,
             persistent_workers=workers > 0,
-            prefetch_factor=AHEAD if workers else None,
+            prefetch_factor=PREFETCHED if workers else None,
             multiprocessing_context="fork" if workers else None,  # data sets need not be picklable
         )
         atexit.register(_end, weakref.ref(self._loader))

@@ -11,8 +11,8 @@ FILE = "wandb-run-id"  # the file in the run folder, so that a new folder begins
 NAMES = ("WANDB_RUN_ID", "WANDB_RESUME")  # a user who sets one of them decides about both
 UNSENT = ("offline", "dryrun", "disabled")  # values of WANDB_MODE without a run on the server to continue
 # The variable with the process that knows the name; `next` is the next process to start.
-TOLD, NEXT = "SBATCHGEN_WANDB", "next"
-STOPPABLE = (
+OWNER, NEXT_PROCESS = "SBATCHGEN_WANDB", "next"
+RESUMABLE = (
     "SBATCHGEN_AGAIN_FILE",
     "SBATCHGEN_STOP_FILE",
     "SBATCHGEN_EXIT_FILE",
@@ -21,16 +21,16 @@ STOPPABLE = (
 
 def keep() -> None:
     """Set the run's name in the environment of a trainer that has wandb, unless a name is set."""
-    by = os.environ.get(TOLD, "")
-    if by not in ("", NEXT, str(os.getpid())):
-        for name in ("WANDB_RUN_ID", "WANDB_RESUME", TOLD):  # inherited from the parent process
+    by = os.environ.get(OWNER, "")
+    if by not in ("", NEXT_PROCESS, str(os.getpid())):
+        for name in ("WANDB_RUN_ID", "WANDB_RESUME", OWNER):  # inherited from the parent process
             os.environ.pop(name, None)
         return
-    if by == NEXT:
-        del os.environ[TOLD]
-    resumes = any(name in os.environ for name in STOPPABLE)
+    if by == NEXT_PROCESS:
+        del os.environ[OWNER]
+    resumes = any(name in os.environ for name in RESUMABLE)
     folder = os.environ.get("RUN_DIR", "")
-    is_first = by == NEXT or os.environ.get("RANK") == "0"
+    is_first = by == NEXT_PROCESS or os.environ.get("RANK") == "0"
     if not (folder and resumes and is_first) or any(name in os.environ for name in NAMES):
         return
     if os.environ.get("WANDB_MODE") in UNSENT or importlib.util.find_spec("wandb") is None:
@@ -44,4 +44,4 @@ def keep() -> None:
     with open(path) as file:  # noqa: PTH123
         number = file.read(64).strip()
     if number:
-        os.environ.update(WANDB_RUN_ID=number, WANDB_RESUME="allow", **{TOLD: str(os.getpid())})
+        os.environ.update(WANDB_RUN_ID=number, WANDB_RESUME="allow", **{OWNER: str(os.getpid())})

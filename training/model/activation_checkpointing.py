@@ -14,21 +14,21 @@ from torch.utils.checkpoint import checkpoint
 
 from training.errors import UserError
 
-OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and Transformers' names
+OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and Transformers' names
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """Return the model with checkpointing, by its own method (OWN) or in each outermost nn.Sequential.
+    """Return the model with checkpointing, by an own method (OWN_METHODS) or in outermost nn.Sequentials.
 
     Raises UserError if the model has no such method and no nn.Sequential.
     """
-    method = next((getattr(model, name) for name in OWN if hasattr(model, name)), None)
+    method = next((getattr(model, name) for name in OWN_METHODS if hasattr(model, name)), None)
     if method is not None:
         method()
         return model
     made = _replace(model)
     if not any(isinstance(module, Stages) for module in made.modules()):
-        methods = " or ".join(f"{name}()" for name in OWN)
+        methods = " or ".join(f"{name}()" for name in OWN_METHODS)
         fix = f"leave it out, or give the model nn.Sequential stages, or {methods}"
         what = f"--activation-checkpointing: {type(model).__name__} has no stages to recompute"
         raise UserError(what, fix=fix)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-FIRST = 10  # classes
+MAX_CLASSES = 10  # the first classes, which are counted
 
 
 def count_confused(logits_BK: Any, y_B: torch.Tensor, *, classes: int) -> torch.Tensor:

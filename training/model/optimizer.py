@@ -17,7 +17,7 @@ from training.model.models import head_of
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 # The names in each optimizer's state of a weight.
-KEPT: dict[type[Optimizer], set[str]] = {
+STATE_NAMES: dict[type[Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
     torch.optim.Adadelta: {"step", "square_avg", "acc_delta"},
@@ -80,7 +80,7 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
             parts["step"] = torch.tensor(float(parts["step"]))
         plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in parts.values())
         shapes = {name: value.shape for name, value in parts.items() if value.is_floating_point()}
-        wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
+        wanted = {name: () if name == "step" else weight.shape for name in STATE_NAMES[type(optimizer)]}
         if parts and not (plain and shapes == wanted and parts.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
         if parts:  # in the memory format of the weight: fused kernels don't look at strides

@@ -15,7 +15,7 @@ from training.errors import UserError
 CPUINFO = Path("/proc/cpuinfo")
 # Features of CPUs that compute in bfloat16. Without them torch converts each bfloat16 to float32 and back.
 # The last name is Arm's.
-BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def autocast(config: Config, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -80,7 +80,7 @@ def warn_of_bf16() -> str | None:
     """
     with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-        if flags and not set(BF16) & set(flags[1].split()):
-            without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
+        if flags and not set(BF16_FEATURES) & set(flags[1].split()):
+            without = f"this processor has neither {BF16_FEATURES[0]} nor {BF16_FEATURES[1]}"
             return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
     return None

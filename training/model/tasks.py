@@ -47,7 +47,7 @@ def build_task(config: Config, data: Data) -> Task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_count, top=data.classes > 2 * TOP)
         task = Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
-        first = min(data.classes, confusion.FIRST)
+        first = min(data.classes, confusion.MAX_CLASSES)
         counts = functools.partial(confusion.count_confused, classes=first)
         return dataclasses.replace(task, counts=counts, counted=first * (first + 1))
     loss, metrics = import_function(config.task, "--task")(config)

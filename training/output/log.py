@@ -18,17 +18,17 @@ from training.files import near, open_regular, own_folder, parse, read_small, re
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
-MOST, LONGEST = 1 << 28, 1 << 16  # bytes that are read of all events, and of one event
+MAX_EVENTS_BYTES, MAX_EVENT_BYTES = 1 << 28, 1 << 16  # bytes that are read of all events, and of one event
 CURVES = "tensorboard"  # the folder of the curves
 FLUSH_S = 10  # seconds whose points a killed run loses
-PARTS = {
+CURVE_EVENTS = {
     "train": "train",
     "epoch": "validation",
     "evaluation": "validation",
 }  # events with curves, and the endings of their tags
 NO_CURVES = {"event", "time", "epoch", "step", "samples", "train_loss", "slow", "confusion", "weights"}
 # facts of training steps only, whose tags have no ending
-ALIKE = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
+TRAINING_TAGS = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Log:
             event = {"event": kind, **facts, **_now()}
             line = json.dumps(event) + "\n"
             self._record(EVENTS, lambda path: append(path, line.encode()))
-            if self.curves and kind in PARTS:
+            if self.curves and kind in CURVE_EVENTS:
                 with self._drawing():
                     _draw(self.curves, event)
             for name, tracker in [*self.trackers.items()]:
@@ -141,10 +141,10 @@ class Log:
 def as_points(event: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of an event by tag, such as loss/validation; empty for an event without curves."""
     kind = event["event"]
-    if kind not in PARTS:
+    if kind not in CURVE_EVENTS:
         return {}
-    names = event.keys() - NO_CURVES - (set() if kind == "train" else ALIKE)
-    return {name if name in ALIKE else f"{name}/{PARTS[kind]}": event[name] for name in names}
+    names = event.keys() - NO_CURVES - (set() if kind == "train" else TRAINING_TAGS)
+    return {name if name in TRAINING_TAGS else f"{name}/{CURVE_EVENTS[kind]}": event[name] for name in names}
 
 
 def _draw(curves: Any, event: dict[str, Any]) -> None:
@@ -204,10 +204,10 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in the last MOST bytes of events.jsonl; skip broken lines."""
+    """Yield the events in the last MAX_EVENTS_BYTES bytes of events.jsonl; skip broken lines."""
     with contextlib.suppress(OSError), open_regular(run_dir / EVENTS) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST))
-        while line := file.readline(LONGEST):
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_EVENTS_BYTES))
+        while line := file.readline(MAX_EVENT_BYTES):
             if event := parse(line):
                 yield event
 

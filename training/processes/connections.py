@@ -16,8 +16,8 @@ from typing import NamedTuple
 # From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, linux/unix_diag.h and linux/tcp.h.
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
 ESTABLISHED, SYN_SENT = 1, 2
-ANY, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # all states; a flag; the attribute with a Unix socket's other end
-INFO = 2  # the attribute with struct tcp_info
+ALL_STATES, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # a mask; a flag; the attribute with a Unix socket's other end
+TCP_INFO = 2  # the attribute with struct tcp_info
 SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
     44,
     52,
@@ -26,8 +26,8 @@ SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
 )  # last_data_sent, last_data_recv, bytes_acked, ..received
 HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
 UNIX_MESSAGE = struct.Struct("=4xI8x")
-ENOUGH = 1 << 20  # bytes of one read of an answer
-LONGEST_S = 2.0
+READ_BYTES = 1 << 20  # bytes of one read of an answer
+TIMEOUT_S = 2.0
 
 
 class Connection(NamedTuple):
@@ -45,7 +45,7 @@ def connections() -> dict[int, Connection]:
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
             states = 1 << ESTABLISHED | 1 << SYN_SENT
-            ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, states)
+            ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), 0, states)
             for message in _dump(ask):
                 inode, connection = _read(message)
                 if inode:
@@ -56,7 +56,7 @@ def connections() -> dict[int, Connection]:
 def other_end(inode: int) -> int:
     """Return the inode of a Unix socket's other end; 0 without one, or if the kernel does not answer."""
     with contextlib.suppress(OSError, AttributeError, struct.error):
-        for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ANY, 0, SHOW_PEER, 0, 0)):
+        for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ALL_STATES, 0, SHOW_PEER, 0, 0)):
             if UNIX_MESSAGE.unpack_from(message)[0] == inode:
                 attributes = dict(_attributes(message[UNIX_MESSAGE.size :]))
                 return int.from_bytes(attributes.get(PEER, b""), sys.byteorder)
@@ -66,10 +66,10 @@ def other_end(inode: int) -> int:
 def _dump(ask: bytes) -> Iterator[bytes]:
     """Yield the kernel's messages about the sockets that a request asks for; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
-        link.settimeout(LONGEST_S)
+        link.settimeout(TIMEOUT_S)
         link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
         while True:
-            data = link.recv(ENOUGH)
+            data = link.recv(READ_BYTES)
             while len(data) >= HEADER.size:
                 length, kind, *_ = HEADER.unpack_from(data)
                 if kind in (DONE, ERROR) or length < HEADER.size:
@@ -81,7 +81,7 @@ def _dump(ask: bytes) -> Iterator[bytes]:
 def _read(message: bytes) -> tuple[int, Connection]:
     """Return the inode of a socket, and its connection, in a message of the kernel."""
     family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
-    info = dict(_attributes(message[MESSAGE.size :])).get(INFO, b"")
+    info = dict(_attributes(message[MESSAGE.size :])).get(TCP_INFO, b"")
     ends = _address(family, local, port), _address(family, remote, remote_port)
     if len(info) < BYTES_AT + 8:  # before Linux 4.2
         return inode, Connection(*ends, 0, state == SYN_SENT)

@@ -38,15 +38,15 @@ AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable (seconds, or off), and the 
 SET_PTRACER = 0x59616D61  # an option of prctl(2) without which Yama lets no process trace its parent
 ACT = "HANG"  # the variable: report, stop or requeue
 LOOKS = 8  # looks in the time of HANG_AFTER
-FIRST = 2  # factor of the time before the first step: a trainer compiles, and prepares its data
-LATE = 8  # factor of the time after which a rank counts that computes, waits outside, or gives no answer
-LONGER = 3  # factor of the longest pause so far
-CONTINUES = 3  # signs of life after a report that show that the run continues
-AGAIN = 3  # looks right before the end, in whose time a watcher of another node looks twice
+FIRST_STEP_FACTOR = 2  # factor of the time before the first step: a trainer compiles, and prepares its data
+LATE_FACTOR = 8  # factor of the time after which ranks count that compute, wait outside, or do not answer
+PAUSE_FACTOR = 3  # factor of the longest pause so far
+CONTINUING_SIGNS = 3  # signs of life after a report that show that the run continues
+LAST_LOOKS = 3  # looks right before the end, in whose time a watcher of another node looks twice
 ANSWER_S = 10.0  # seconds that other watchers have at least for an answer, on busy machines
-ASK = "ask"  # the file in FOLDER with the question, and the time for which a rank must have been idle
+QUESTION = "ask"  # the file in FOLDER with the question, and the time for which a rank must have been idle
 BY_PROC, ASLEEP, AWAKE = range(3)  # kinds of questions; each kind includes the kinds before
-ODD = f"{FOLDER}/odd"  # the file with a line for each end: the job, and the node of the rank that hung
+ODD_NODES = f"{FOLDER}/odd"  # the file with a line for each end: the job, and the node of the rank that hung
 
 
 class Watcher:
@@ -124,9 +124,9 @@ class Watcher:
 
     def _limits(self) -> tuple[float, float]:
         """Return the limits of a pause: if all ranks are idle, and if a rank computes or waits outside."""
-        base_s = self.after_s * (1 if self._signs.has_begun else FIRST)
-        early_s = max(base_s, LONGER * self._longest_s)
-        return early_s, max(LATE * base_s, early_s, LONGER * self._longest_outside_s)
+        base_s = self.after_s * (1 if self._signs.has_begun else FIRST_STEP_FACTOR)
+        early_s = max(base_s, PAUSE_FACTOR * self._longest_s)
+        return early_s, max(LATE_FACTOR * base_s, early_s, PAUSE_FACTOR * self._longest_outside_s)
 
     def _note_life(self, at_s: float, *, learns: bool = False, is_news: bool = True) -> None:
         """Note a sign of life at a time, which ends a pause.
@@ -144,7 +144,7 @@ class Watcher:
         self._next_s = self._outside_s = 0.0
         if self._reported_s is not None and is_news:
             self._news += 1
-            if self._news >= CONTINUES:
+            if self._news >= CONTINUING_SIGNS:
                 self._reported_s, self._news = None, 0
                 complain("hang: it continues")
                 with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ class Watcher:
         ranks = self._ask(BY_PROC, early_s)
         self._note_life(self._now_s - min((rank["life_s"] for rank in ranks), default=0.0))
         quiet_s = self._now_s - self._alive_s
-        if quiet_s < early_s or max((rank["size"] for rank in ranks), default=0) < verdict.FEWEST:
+        if quiet_s < early_s or max((rank["size"] for rank in ranks), default=0) < verdict.MIN_RANKS:
             return
         late = quiet_s >= late_s
         self._next_s = self._now_s + (quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s)))
@@ -176,17 +176,17 @@ class Watcher:
             complain(f"hang: {made.says}; stacks: {self.run_dir / FOLDER}")
         elif self._alive_s > self._reported_s:  # a rank has moved since the report: this is another pause
             self._reported_s = self._now_s
-        elif made.is_sure and self._is_the_same(made, late=late, early_s=early_s):
+        elif made.is_sure and self._is_unchanged(made, late=late, early_s=early_s):
             self._act(os.environ.get(ACT, ""), made.says)
 
-    def _is_the_same(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
+    def _is_unchanged(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
         """Return whether nothing has moved since the verdict, by a last look at all signs of life."""
         found_s = self._now_s
         before = self._ask(ASLEEP, early_s, may_cut=late)
         again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
         # The first look sees the effects of this watcher's signals on each node. No signal is sent before the
         # next look.
-        for _ in range(AGAIN):
+        for _ in range(LAST_LOOKS):
             time.sleep(self.after_s / LOOKS)
             self._note_ranks()
         after, since_s = self._ask(BY_PROC, early_s), self._now_s - found_s
@@ -215,7 +215,7 @@ class Watcher:
         leave_status(HANGS)
         complain("hang: the training is ended, and what it has not saved is lost")
         # A program around a rank could start that rank again.
-        above = () if self._spawns else stacks.tops(self._root)
+        above = () if self._spawns else stacks.top_programs(self._root)
         for pid in [*above, *(rank.pid for rank in self._ranks.values())]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # a rank in a collective handles no other signal
@@ -223,13 +223,13 @@ class Watcher:
     def _note_node(self, says: str) -> None:
         nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
         if len(nodes) == 1:
-            with (self.run_dir / ODD).open("a") as file:
+            with (self.run_dir / ODD_NODES).open("a") as file:
                 file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
     def _asked(self) -> dict[str, Any]:
         """Return the last question of rank 0's watcher, or a question with the number 0."""
         with contextlib.suppress(OSError, ValueError):
-            asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / ASK))
+            asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / QUESTION))
             return asked
         return {"number": 0, "what": BY_PROC, "still_s": 0.0, "may_cut": False}
 
@@ -242,7 +242,8 @@ class Watcher:
         folder.mkdir(mode=0o700, exist_ok=True)
         number = time.time_ns()
         _put(
-            folder / ASK, json.dumps({"number": number, "what": what, "still_s": still_s, "may_cut": may_cut})
+            folder / QUESTION,
+            json.dumps({"number": number, "what": what, "still_s": still_s, "may_cut": may_cut}),
         )
         self._answer()
         until = time.monotonic() + max(self.after_s / 2, ANSWER_S)
@@ -287,7 +288,7 @@ class Watcher:
         call, at = stacks.place(rank.pid, frames)
         waits_for_loader = stacks.waits_for_loader(frames)
         if what >= ASLEEP and stands_still and not frames:  # such as in a poll, with torch before 2.5
-            at = stacks.line_of_locked_loader(rank.pid)
+            at = stacks.locked_loader_line(rank.pid)
             waits_for_loader = bool(at)
         about = {
             "rank": number,

@@ -15,17 +15,17 @@ from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, which also works without a script
 LIMIT, CANCELLED = "time limit", "cancelled"  # reasons to stop
-WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # words that the script writes into the stop file
+STOP_WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # words that the script writes into the stop file
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
 PARENT = "SBATCHGEN_PARENT"  # the variable with the process that started a rank
-LONGEST = 64  # bytes that are read of a stop file
+MAX_BYTES = 64  # bytes that are read of a stop file
 
 
 def read_stop_file(path: Path) -> str:
     """Return LIMIT or CANCELLED if the script wrote the stop file, else ""."""
     with contextlib.suppress(OSError):
-        return WORDS.get(read_small(path, size=LONGEST).strip(), "")
+        return STOP_WORDS.get(read_small(path, size=MAX_BYTES).strip(), "")
     return ""
 
 

@@ -22,14 +22,14 @@ _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(o
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
 # epoll_wait(2) of gloo's thread: the numbers of the call, and its arguments (64 events, 10 ms).
-EPOLL_WAITS, OF_GLOO = (
+EPOLL_WAITS, GLOO_ARGUMENTS = (
     {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ()),
     ["0x40", "0xa"],
 )
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
 # Signals that may wake up a process. Other caught signals end a process, come from a child, or belong to
 # Python, torch or the watcher.
-WAKING = (
+WAKING_SIGNALS = (
     signal.SIGHUP,
     signal.SIGUSR1,
     signal.SIGUSR2,
@@ -39,7 +39,7 @@ WAKING = (
     signal.SIGPROF,
     signal.SIGIO,
 )
-NOWHERE = ("/dev/", "/proc/", "/sys/", "/memfd:")  # folders without files that grow
+FIXED_FOLDERS = ("/dev/", "/proc/", "/sys/", "/memfd:")  # folders without files that grow
 
 
 class Thread(NamedTuple):
@@ -99,13 +99,13 @@ def polls_for_gloo(pid: int, task: int) -> bool:
     Torch 2.2 gives that thread no name.
     """
     call = read(pid, f"task/{task}/syscall").split()
-    return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == OF_GLOO
+    return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == GLOO_ARGUMENTS
 
 
 def awaits_signals(pid: int) -> bool:
     """Return whether a process catches a signal of a timer or of a user, which may wake up the process."""
     caught = re.search(r"\nSigCgt:\s(\w+)", read(pid, "status"))
-    return not caught or any(int(caught[1], 16) & 1 << (number - 1) for number in WAKING)
+    return not caught or any(int(caught[1], 16) & 1 << (number - 1) for number in WAKING_SIGNALS)
 
 
 def accepts(pid: int, task: int) -> bool:
@@ -203,7 +203,7 @@ def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
             target = _target(pid, number)
             if inode(target):
                 sockets.add(inode(target))
-            elif target in log or target.startswith(NOWHERE) or not target.startswith("/"):
+            elif target in log or target.startswith(FIXED_FOLDERS) or not target.startswith("/"):
                 continue
             elif _is_written(pid, number):
                 sizes[target] = os.stat(f"/proc/{pid}/fd/{number}").st_size  # noqa: PTH116 - a link

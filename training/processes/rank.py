@@ -30,10 +30,10 @@ TENSORS = 8 << 10  # bytes between two ranks on a slow network; the store of wai
 GROWN_BELOW = 4 << 10  # bytes by which files of the processes below grow: loggers write all the time
 CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of the processes below
 # Threads of libraries that wake up many times a second. A loader's worker runs the user's code.
-_POLLS = re.compile(r"gloo|pt_(?!data_worker)|NCCL|cuda")
+_POLLING_THREADS = re.compile(r"gloo|pt_(?!data_worker)|NCCL|cuda")
 _PACKAGE = str(Path(__file__).resolve().parents[1])
-_HOOKS = "pt_autograd"  # threads that also run hooks of the user
-_FOR_CHILD = re.compile(
+_HOOK_THREADS = "pt_autograd"  # threads that also run hooks of the user
+_PROGRAM_WAITS = re.compile(
     r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
 )  # kernel functions in which a thread may wait for a program
 
@@ -84,7 +84,7 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
         if is_main and key[0] == asked:
             continue
         cpu, wakes = (MAIN_CPU, MAIN_WAKES) if is_main else (OTHER_CPU, OTHER_WAKES)
-        if is_main or not _POLLS.match(thread.name):
+        if is_main or not _POLLING_THREADS.match(thread.name):
             work += max((thread.wanted_s - was.wanted_s) / cpu, (thread.wakes - was.wakes) / wakes)
     ended_s = sum(after.children_s[pid] - before.children_s.get(pid, 0.0) for pid in after.children_s)
     return work + max(ended_s, 0.0) / OTHER_CPU > seconds
@@ -121,7 +121,8 @@ def is_alone(pid: int, after: Sample) -> bool:
     tasks = [
         task
         for (each, task), thread in after.threads.items()
-        if each == pid != task and (not _POLLS.match(thread.name) or thread.name.startswith(_HOOKS))
+        if each == pid != task
+        and (not _POLLING_THREADS.match(thread.name) or thread.name.startswith(_HOOK_THREADS))
     ]
     may_be_woken = proc.awaits_signals(pid) and not _is_bundled(pid)
     return not may_be_woken and all(proc.waits_for_own_lock(pid, task) for task in tasks)
@@ -225,7 +226,7 @@ class Rank:
         look at all processes of the machine, so it is made only for a report.
         """
         own = proc.read(self.pid, "cmdline")
-        if not _FOR_CHILD.match(proc.wait(self.pid)):
+        if not _PROGRAM_WAITS.match(proc.wait(self.pid)):
             return ""
         for child in proc.children(self.pid):
             command = proc.read(child, "cmdline")

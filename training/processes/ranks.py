@@ -14,11 +14,11 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
 # The variables of Open MPI, of Intel MPI and MPICH (Hydra), and of MVAPICH2, which mpirun or a site's ibrun
 # starts. Sources: mpirun(1) of Open MPI 5; Intel MPI's and MVAPICH2's guides.
-OF_COMM_WORLD = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
+COMM_WORLD_NAMES = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
 MPI = (
-    tuple(f"OMPI_COMM_WORLD_{name}" for name in OF_COMM_WORLD),
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in COMM_WORLD_NAMES),
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    tuple(f"MV2_COMM_WORLD_{name}" for name in OF_COMM_WORLD),
+    tuple(f"MV2_COMM_WORLD_{name}" for name in COMM_WORLD_NAMES),
 )
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free port) before srun"
@@ -51,7 +51,7 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
         require(environ, SRUN, fix="start with: srun python -m training")
         is_step = environ.get("SLURM_STEP_ID", "").isdecimal()  # negative in a batch script
         if launcher == "srun" or is_step or tasks(environ) > 1:
-            return _place("srun", environ, SRUN, _tasks_here(environ))
+            return _place("srun", environ, SRUN, _node_tasks(environ))
     return Place()
 
 
@@ -97,7 +97,7 @@ def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], lo
     return Place(launcher, rank, size, local_rank, max(local_size, 1))
 
 
-def _tasks_here(environ: Mapping[str, str]) -> int:
+def _node_tasks(environ: Mapping[str, str]) -> int:
     """Return the number of the step's tasks on this node, by SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3"."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", "")):

@@ -14,17 +14,17 @@ from pathlib import Path
 from training.files import CHECKPOINTS, LOCK
 from training.processes import proc
 
-OURS = "hang: "  # the start of each line of the watcher
+WATCHER_PREFIX = "hang: "  # the start of each line of the watcher
 FOLDER, REPORT = "stacks", "hang.json"  # the folder and the file of the watcher in the run folder
-FILES = 256  # files of the run folder that are looked at
-READ = 1 << 16  # bytes of new text in a log that are read
-STEPS = 2  # lines of steps, or records of metrics, that show the first step
+MAX_FILES = 256  # files of the run folder that are looked at
+MAX_READ_BYTES = 1 << 16  # bytes of new text in a log that are read
+FIRST_STEPS = 2  # lines of steps, or records of metrics, that show the first step
 _LOG = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
 _METRICS = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
 _STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
 _RATE = re.compile(r"(?i)\d\s?(?:it/s|s/it|samples/s)")
 # The text before the rate in a progress bar of steps. Bars of loading or preparing have other words.
-_OF_STEPS = re.compile(r"(?i)^(?:\[\w+\]:)?[^a-z]*$|\b(?:step|iter|epoch|train|batch|loss)")
+_STEP_BAR = re.compile(r"(?i)^(?:\[\w+\]:)?[^a-z]*$|\b(?:step|iter|epoch|train|batch|loss)")
 
 
 class Signs:
@@ -32,10 +32,10 @@ class Signs:
 
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._run_dir = run_dir
-        self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_log_of_job(environ)]
+        self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_job_log(environ)]
         self._known: dict[str, tuple[int, ...]] = {}
         self._programs: dict[str, int] = {}
-        self._steps = STEPS  # so that the first look counts no steps of an earlier start
+        self._steps = FIRST_STEPS  # so that the first look counts no steps of an earlier start
         self.look()
         self._steps = 0
         self._first_lines: dict[str, str] = {}  # lines of steps: the start without numbers, and the rest
@@ -43,7 +43,7 @@ class Signs:
     @property
     def has_begun(self) -> bool:
         """Whether the first step has come, by printed steps or written metrics."""
-        return self._steps >= STEPS
+        return self._steps >= FIRST_STEPS
 
     def look(self) -> bool:
         """Look at the log and the run folder; return whether anything is new since the last look."""
@@ -51,7 +51,7 @@ class Signs:
         for path in self._outputs:
             is_new |= self._has_grown(str(path), path)
         paths = [*(self._run_dir / CHECKPOINTS).glob("*"), *self._run_dir.glob("*")]
-        for path in paths[:FILES]:
+        for path in paths[:MAX_FILES]:
             with contextlib.suppress(OSError):
                 is_new |= path.name not in (REPORT, FOLDER, LOCK) and self._is_new(path)
         return is_new
@@ -86,12 +86,12 @@ class Signs:
             if status.st_size == before:
                 return False
             with path.open("rb") as file:
-                file.seek(max(before if status.st_size > before else 0, status.st_size - READ))
-                text = file.read(READ).decode(errors="replace")
+                file.seek(max(before if status.st_size > before else 0, status.st_size - MAX_READ_BYTES))
+                text = file.read(MAX_READ_BYTES).decode(errors="replace")
             lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
             for line in lines if not self.has_begun else ():
                 self._steps += self._steps_of(line)
-            return any(OURS not in line for line in lines)
+            return any(WATCHER_PREFIX not in line for line in lines)
         return False
 
     def _steps_of(self, line: str) -> int:
@@ -101,15 +101,15 @@ class Signs:
         such as `batch size 32`, does not count: its numbers never change.
         """
         rate, step = _RATE.search(line), _STEP.search(line)
-        if rate and _OF_STEPS.search(line[: rate.start()]):
+        if rate and _STEP_BAR.search(line[: rate.start()]):
             return 1
         if not step:
             return 0
         start, rest = re.sub(r"\d", "", line[: step.end()]), line[step.start() :]
-        return 0 if self._first_lines.setdefault(start, rest) == rest else STEPS
+        return 0 if self._first_lines.setdefault(start, rest) == rest else FIRST_STEPS
 
 
-def _log_of_job(environ: Mapping[str, str]) -> list[Path]:
+def _job_log(environ: Mapping[str, str]) -> list[Path]:
     """Return the log of this job if its script runs on this node; tasks of srun only have a pipe to it."""
     job = f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID', '')}"
     for pid in proc.processes():

@@ -25,7 +25,7 @@ from training.processes.connections import connections
 HOOK = Path(__file__).parents[1] / "hook"
 ANSWER_S, POLL_S = 2.0, 0.02  # limit of an answer, which a running process writes in a few milliseconds
 APART_S, TRIES = 0.01, 50  # seconds between two looks, and pairs of looks: a polling thread often wakes up
-CALLS = "2000"  # collective operations in the flight recorder; later versions of torch have this default
+RECORDED_CALLS = "2000"  # collective operations in the flight recorder; later versions of torch keep as many
 TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2); glibc has the function since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
@@ -38,12 +38,14 @@ _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*
 _SOCKET = re.compile(r"unix_stream|wait_woken|sk_wait|inet_csk_accept")
 _LOADER, _WORKER = "torch/utils/data/dataloader.py", "_worker_loop"
 _LOADER_NAME = "pt_data_worker"  # the name of a loader's process since torch 2.6
-_OF_GROUP = re.compile(r"pt_(?:gloo|nccl|tcpstore)|gloo")
+_GROUP_THREADS = re.compile(r"pt_(?:gloo|nccl|tcpstore)|gloo")
 _WAITS_FOR_WORK = re.compile(r"/multiprocessing/|/selectors\.py$")  # files of the queue of work
 _TORCH = re.compile(r"/torch/")
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
 # functions that may wait for other ranks, such as DDP's `backward`
-_WAITS = re.compile(r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$")
+_WAITING_CALLS = re.compile(
+    r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$"
+)
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
@@ -56,7 +58,8 @@ def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
     if _torch_is_before(2, 9):  # the old names of the variables
         size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    recorder = {size: CALLS, file: f"{Path(run_dir).resolve()}/nccl-rank-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    prefix = f"{Path(run_dir).resolve()}/nccl-rank-"
+    recorder = {size: RECORDED_CALLS, file: prefix, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     return {**(recorder if run_dir else {}), **environ}
 
 
@@ -75,7 +78,7 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
     The process of a rank is its topmost Python program, or the trainer that this program wraps. With `spawns`
     the trainer itself starts its ranks, on node number `node`.
     """
-    ranks = [*map(_wrapped, tops(root))]
+    ranks = [*map(_wrapped, top_programs(root))]
     if spawns and ranks:
         return _spawned(ranks[0], node)
     return {int(proc.variable(pid, "RANK", "SLURM_PROCID") or 0): pid for pid in ranks}
@@ -118,13 +121,13 @@ def _by_multiprocessing(pid: int) -> list[int]:
     return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
 
 
-def tops(pid: int) -> Iterator[int]:
+def top_programs(pid: int) -> Iterator[int]:
     """Yield the topmost Python programs at and below a launcher."""
     if _memory(pid):
         yield pid
     else:  # far fewer processes than all descendants
         for child in proc.children(pid):
-            yield from tops(child)
+            yield from top_programs(child)
 
 
 def _wrapped(pid: int) -> int:
@@ -137,9 +140,9 @@ def _wrapped(pid: int) -> int:
     for child in proc.children(pid):
         command = proc.read(child, "cmdline")
         if command not in ("", own) and "multiprocessing" not in command:
-            started += map(_wrapped, tops(child))
+            started += map(_wrapped, top_programs(child))
     trainers = [each for each in started if _has_torch(each)]
-    if len(trainers) != 1 or _meets(pid) or (_has_torch(pid) and not _meets(trainers[0])):
+    if len(trainers) != 1 or _is_in_group(pid) or (_has_torch(pid) and not _is_in_group(trainers[0])):
         return pid
     return trainers[0]
 
@@ -148,9 +151,9 @@ def _has_torch(pid: int) -> bool:
     return "/libtorch" in proc.read(pid, "maps")
 
 
-def _meets(pid: int) -> bool:
+def _is_in_group(pid: int) -> bool:
     """Return whether a process is in a process group, by its threads, or before torch 2.5 its connections."""
-    if any(_OF_GROUP.match(thread.name) for thread in proc.threads(pid).values()):
+    if any(_GROUP_THREADS.match(thread.name) for thread in proc.threads(pid).values()):
         return True
     return _torch_is_before(2, 5) and _is_at_store(pid)
 
@@ -237,14 +240,14 @@ def frames(text: str) -> list[tuple[str, str, str]]:
 
 def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     """Return the call in which a stack waits for other ranks, and the line of the user's code, or ""."""
-    at = _users(stack)
+    at = _user_frame(stack)
     inner = [f"{path} {function}" for path, _, function in stack[:at]]
-    calls = [*filter(_C10D.search, inner)] or [*filter(_WAITS.search, inner)]
+    calls = [*filter(_C10D.search, inner)] or [*filter(_WAITING_CALLS.search, inner)]
     if calls and not _TORCH.search(stack[0][0]):  # such as an upload of torch's own checkpoint
         calls = []
     if not calls and any(_LOADER in each for each in inner):
         for loader in proc.children(pid):
-            line = _line_of_loader(frames(stack_asleep(loader, tries=3)))
+            line = _loader_line(frames(stack_asleep(loader, tries=3)))
             if line:
                 return "", line
     call = calls[-1].rpartition(" ")[2] if calls else ""
@@ -264,10 +267,10 @@ def has_locked_loader(pid: int) -> bool:
     return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
 
 
-def line_of_locked_loader(pid: int) -> str:
+def locked_loader_line(pid: int) -> str:
     """Return the line of the user's code in a deadlocked loader; "" without such a loader."""
     locked = (child for child in proc.children(pid) if _is_locked(child))
-    return next(filter(None, (_line_of_loader(frames(stack_asleep(child, tries=3))) for child in locked)), "")
+    return next(filter(None, (_loader_line(frames(stack_asleep(child, tries=3))) for child in locked)), "")
 
 
 def _is_locked(pid: int) -> bool:
@@ -285,17 +288,17 @@ def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
     """Return whether a stack waits for a loader, which torch polls every few seconds."""
-    return any(_LOADER in path for path, *_ in stack[: _users(stack)])
+    return any(_LOADER in path for path, *_ in stack[: _user_frame(stack)])
 
 
-def _users(stack: Sequence[Sequence[str]]) -> int:
+def _user_frame(stack: Sequence[Sequence[str]]) -> int:
     """Return the index of the innermost frame of the user's code, or of the outermost frame without one."""
     return next(
         (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), max(len(stack) - 1, 0)
     )
 
 
-def _line_of_loader(stack: Sequence[Sequence[str]]) -> str:
+def _loader_line(stack: Sequence[Sequence[str]]) -> str:
     """Return the line of the user's code in a loader's stack; "" if the loader waits for work."""
     names = [function for *_, function in stack]
     for path, line, _ in stack[: names.index(_WORKER)] if _WORKER in names else ():

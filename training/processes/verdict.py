@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-FEWEST = 2  # ranks, because a single rank waits for no other rank
-NAMED = 4  # ranks that the line names
+MIN_RANKS = 2  # ranks, because a single rank waits for no other rank
+MAX_NAMED = 4  # ranks that the line names
 HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 # The activity of a rank. A rank in a collective call waits, whatever its threads do. STILL needs evidence:
 # the rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is
 # OUTSIDE.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
-ASLEEP = 0.75  # share of a pause in which a sleeping rank has not woken up once
-OF_GPU = "synchronize"  # the call in which a rank may wait only for its own GPU
+ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
+GPU_CALL = "synchronize"  # the call in which a rank may wait only for its own GPU
 
 
 class Verdict(NamedTuple):
@@ -104,7 +104,7 @@ def judge(
     stands = (STILL, OUTSIDE) if late else (STILL,)
     if spinning and all(rank["does"] in stands for rank in odd) and (odd or gone):
         waiting, others = waiting + spinning, odd
-    if not waiting or size < FEWEST:
+    if not waiting or size < MIN_RANKS:
         return Verdict()
     is_whole = {*here} >= {*gone}  # otherwise ranks of another node may be late with their answer
     is_still = all(rank["does"] == STILL for rank in others)
@@ -112,7 +112,7 @@ def judge(
     # Another thread of a rank in a call may do the work for which another rank waits, such as in a group of
     # its own.
     is_alone = all(rank["alone"] for rank in waiting) or any(rank["state"] in HELD for rank in others)
-    is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != OF_GPU for rank in waiting)
+    is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != GPU_CALL for rank in waiting)
     all_wait = is_whole and is_still and all(_waits(rank, is_odd=is_odd) for rank in waiting)
     is_early = all_wait and ((is_alone and (is_odd or is_apart)) or late)
     may_end = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
@@ -124,7 +124,7 @@ def judge(
     if not is_early and not is_late:
         return Verdict()
     # A rank that wakes up now and then may come. Ranks in one call may have a slow network.
-    is_odd_asleep = all(rank["does"] == STILL or rank["woke_s"] > ASLEEP * quiet_s for rank in others)
+    is_odd_asleep = all(rank["does"] == STILL or rank["woke_s"] > ASLEEP_SHARE * quiet_s for rank in others)
     is_silent = is_still or all(rank["does"] != COMPUTES for rank in waiting)
     is_sure = is_whole and may_end and is_odd_asleep and is_silent and is_alone and (is_odd or is_apart)
     return Verdict(_line(waiting, others, gone, size, quiet_s, is_whole=is_whole), is_sure)
@@ -149,9 +149,9 @@ def _line(
     if count > 1:
         does = re.sub("^is ", "are ", re.sub("^(waits|computes)", lambda verb: verb[0][:-1], does))
     parts = [f"{count} of {size} ranks {does}"]
-    parts += [f"rank {rank} has ended" + " or gives no answer" * (not is_whole) for rank in gone[:NAMED]]
-    parts += [f"rank {rank['rank']} on {rank['host']} {says(rank)}" for rank in named[:NAMED]]
-    if max(len(gone), len(named)) > NAMED:
+    parts += [f"rank {rank} has ended" + " or gives no answer" * (not is_whole) for rank in gone[:MAX_NAMED]]
+    parts += [f"rank {rank['rank']} on {rank['host']} {says(rank)}" for rank in named[:MAX_NAMED]]
+    if max(len(gone), len(named)) > MAX_NAMED:
         parts.append("more ranks are elsewhere")
     long, unit = (quiet_s / 60, "minutes") if quiet_s >= 100 else (quiet_s, "seconds")
     return f"{'; '.join(parts)} for {long:.0f} {unit}"

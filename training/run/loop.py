@@ -24,15 +24,15 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
-# Outputs with at most SMALL values are kept until PARTS parts of steps are there, for their metrics.
-SMALL, PARTS = 1 << 20, 16
+# The outputs of so many parts of steps, each with so many values, are kept until their metrics are computed.
+MAX_KEPT_VALUES, MAX_KEPT_PARTS = 1 << 20, 16
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
 
 
 class Tally:
     """The sums of loss, score and samples: float64 (3,) on the device.
 
-    The metrics of small outputs are computed for PARTS parts at once, because they need 14 kernels.
+    The metrics of small outputs are computed for MAX_KEPT_PARTS parts at once, because they need 14 kernels.
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,9 +42,9 @@ class Tally:
 
     def add(self, losses_B: torch.Tensor, outputs: Any, y_B: torch.Tensor) -> None:
         """Add a part of a step."""
-        is_small = self._classifies and outputs.numel() <= SMALL
+        is_small = self._classifies and outputs.numel() <= MAX_KEPT_VALUES
         self._parts.append((losses_B.detach(), outputs.detach() if is_small else outputs, y_B))
-        if not is_small or len(self._parts) == PARTS:
+        if not is_small or len(self._parts) == MAX_KEPT_PARTS:
             self.total()
 
     def total(self) -> torch.Tensor:

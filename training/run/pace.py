@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-SLOWER, STEPS = 1.5, 20  # a slow rank needs so many times the median of the ranks, for so many steps
-ROUNDS = 3  # synchronisations at least, because a rank may be late once
-TIMED = 20  # parts of steps that are timed after a synchronisation
+SLOW_FACTOR = 1.5  # a slow rank needs so many times the median of the ranks
+SLOW_STEPS = 20  # steps for which a rank must be slow
+MIN_ROUNDS = 3  # synchronisations at least, because a rank may be late once
+MAX_TIMED_PARTS = 20  # parts of steps that are timed after a synchronisation
 # The share of a step's time that a slow rank must cost. The backward pass, twice as long as the forward pass,
 # is not timed. If all ranks load data at nearly the same speed, only the slowest rank waits, because the
 # loaders of the other ranks get ahead meanwhile.
-LOST = {"data wait": 1 / 3, "forward pass": 1 / 10}
+MIN_LOST_SHARE = {"data wait": 1 / 3, "forward pass": 1 / 10}
 
 
 class Pace:
@@ -32,7 +33,7 @@ class Pace:
 
     def mark(self) -> None:
         """Mark the beginning of a part of a step, of its forward pass, or of its backward pass."""
-        if len(self._hosts) > 1 and len(self._marks) < 3 * TIMED:
+        if len(self._hosts) > 1 and len(self._marks) < 3 * MAX_TIMED_PARTS:
             self._marks.append(_event() if self._on_gpu else time.perf_counter())
 
     def spent(self, *, saves: bool, is_saving: bool) -> list[float]:
@@ -57,16 +58,16 @@ class Pace:
             return ""
         usual = {what: median_low(each) for what, each in took.items()}
         own = [sum(each) for each in zip(*took.values(), strict=True)]
-        limit, new = SLOWER * median_low(own), ""
+        limit, new = SLOW_FACTOR * median_low(own), ""
         for rank, host in enumerate(self._hosts):
             if own[rank] <= limit and rank not in self._known:
                 self._steps[rank] = 0
                 continue
             lost = {what: each[rank] - usual[what] for what, each in took.items()}
-            is_slow = own[rank] > limit and any(lost[what] > LOST[what] * part_s for what in lost)
+            is_slow = own[rank] > limit and any(lost[what] > MIN_LOST_SHARE[what] * part_s for what in lost)
             differs = is_slow != (rank in self._known)
-            self._steps[rank] = (self._steps[rank] + min(self._parts, -(-STEPS // ROUNDS))) * differs
-            if self._steps[rank] < STEPS:
+            self._steps[rank] = (self._steps[rank] + min(self._parts, -(-SLOW_STEPS // MIN_ROUNDS))) * differs
+            if self._steps[rank] < SLOW_STEPS:
                 continue
             self._steps[rank] = 0
             if self._known.pop(rank, None) is None:

@@ -24,12 +24,12 @@ from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
 from training.saving.reading import State, load
 
-PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # saved fields
+PROGRESS_FIELDS = ("step", "epoch", "consumed", "best", "sums")  # saved fields
 RETRY_S = 10.0  # between two tries to write a checkpoint
 LATE_S = 30.0  # the wait for a save after which the training reports the wait
 FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
 FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
-SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
+SAMPLE_SETTINGS = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
 # A checkpoint: its path (relative in the run folder), its bytes for other processes, its state, its progress.
 Found = tuple[bytes, bytes, State, Progress]
 
@@ -83,7 +83,7 @@ def _write(
     """Write the copied state to disk, in the thread, which changes only `checkpoint` of `progress`."""
     place, step, keep = checkpoint_folder(session.config), now.step, session.config.keep
     name = f"{place.name}/{name_of(step)}"
-    state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS}
+    state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS_FIELDS}
     named = now.epoch if session.config.keep_epochs and not now.consumed else 0
     if progress.checkpoint == name and (place / name_of(step)).exists():
         state = None  # the state is saved already
@@ -222,13 +222,13 @@ def _apply(session: Session, state: State, name: str) -> Progress:
             return Progress(step=state["step"], epoch=state["epoch"])
         load_weights(session.model, state["model"], name)
         session.updater.load(state, optimizer="optimizer" not in changed)
-        progress = Progress(**{key: state[key] for key in PROGRESS})
+        progress = Progress(**{key: state[key] for key in PROGRESS_FIELDS})
     except UserError as error:
         raise error if changed else MisfitError(str(error)) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         kind = UserError if changed else MisfitError
         what = f"the state is of another model ({one_line(error)})"
         raise kind(what, at=name, fix="the same --model") from error
-    if changed.keys() & set(SAME_SAMPLES):
+    if changed.keys() & set(SAMPLE_SETTINGS):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress

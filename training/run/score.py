@@ -16,7 +16,7 @@ from training.output.log import append
 from training.run.session import Session
 
 TABLE = "evaluations.csv"  # in the run folder
-SHOWN = {"accuracy": "Accuracy", "top5": "Top-5"}  # metrics that are shown as percents
+PERCENTS = {"accuracy": "Accuracy", "top5": "Top-5"}  # metrics that are shown as percents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Score:
 def show(metrics: dict[str, float]) -> str:
     """Return the metrics as one line."""
     return ", ".join(
-        f"{SHOWN[name]}: {100 * value:.2f}%" if name in SHOWN else f"{name}: {value:.4g}"
+        f"{PERCENTS[name]}: {100 * value:.2f}%" if name in PERCENTS else f"{name}: {value:.4g}"
         for name, value in metrics.items()
     )
 

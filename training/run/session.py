@@ -17,7 +17,7 @@ from training.run.pace import Pace
 from training.run.usage import Usage
 from training.saving.writer import Writer
 
-WORST = -1e299
+WORST_SCORE = -1e299
 SYNC_S = 1.0  # seconds between synchronisations: a request to stop waits so long, or for the end of a step
 
 
@@ -28,7 +28,7 @@ class Progress:
     step: int = 0
     epoch: int = 0  # trained epochs
     consumed: int = 0  # trained samples of the current epoch
-    best: float = WORST  # highest first metric of a validation
+    best: float = WORST_SCORE  # highest first metric of a validation
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # loss, score, samples of this epoch
     checkpoint: str | None = None  # path of the newest checkpoint in the run folder
 

@@ -36,7 +36,7 @@ from training.saving.checkpoint import decode_weights
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
 
-MOST_LOADERS = 8  # loaders by default, because each loader prefetches batches in shared memory
+MAX_LOADERS = 8  # loaders by default, because each loader prefetches batches in shared memory
 
 
 def announce(config: Config, world: World, log: Log) -> None:
@@ -66,7 +66,7 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
     Raises UserError if the data or the model are wrong.
     """
     if config.workers < 0:
-        config = dataclasses.replace(config, workers=min(MOST_LOADERS, world.cpus))
+        config = dataclasses.replace(config, workers=min(MAX_LOADERS, world.cpus))
     if config.log_to:
         log.trackers = on_rank0(world, lambda: start_trackers(config, log.say)) or {}
     choose_kernels(config, world.device)

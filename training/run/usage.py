@@ -20,7 +20,7 @@ from training.processes.proc import children, read
 from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"
-BEFORE = 5  # first steps that the trace excludes, because kernels are chosen and compiled
+MAX_FIRST_STEPS = 5  # first steps that the trace excludes, because kernels are chosen and compiled
 SAMPLE_S = 5.0  # between two samples of the GPUs' utilisation, which NVML measures over up to a second
 
 
@@ -112,10 +112,10 @@ def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
     """Record steps of rank 0 within this context; yield torch's profiler, or None without --profile-steps.
 
     The caller calls the profiler's `step` after each step. `left` is the number of steps of this start. At
-    most BEFORE first steps are excluded.
+    most MAX_FIRST_STEPS first steps are excluded.
     """
     steps, path = config.profile_steps, log.run_dir / TRACE
-    before = min(BEFORE, left - steps)
+    before = min(MAX_FIRST_STEPS, left - steps)
     if not steps or not log.speaks:
         yield None
         return

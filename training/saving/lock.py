@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import LOCK, SMALL, near, open_regular, parse, read_small
+from training.files import LOCK, SMALL_BYTES, near, open_regular, parse, read_small
 from training.processes.proc import read
 
 BEAT_S = 10.0
@@ -145,7 +145,7 @@ def _read(path: Path) -> tuple[Holder, float | None]:
     try:
         with open_regular(path) as file:  # opening the file makes NFS ask the server
             beat = os.fstat(file.fileno()).st_mtime
-            return parse(file.read(SMALL)), beat
+            return parse(file.read(SMALL_BYTES)), beat
     except FileNotFoundError:
         return {}, None
 

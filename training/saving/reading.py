@@ -12,8 +12,8 @@ import torch
 from training.errors import UserError, one_line
 
 FORMAT = 1
-MOST = 10**15  # steps or samples
-BROKEN = {errno.EINVAL, None}  # errors of a seek to a wrong offset in a corrupt archive
+MAX_COUNT = 10**15  # steps or samples
+SEEK_ERRORS = {errno.EINVAL, None}  # errors of a seek to a wrong offset in a corrupt archive
 DOS_FOLDER = 0x10
 
 State = dict[str, Any]
@@ -54,7 +54,7 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
         # torch's own text advises to load the file with its code
         raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
     except Exception as error:  # many types for a corrupt file
-        if isinstance(error, OSError) and error.errno not in BROKEN:
+        if isinstance(error, OSError) and error.errno not in SEEK_ERRORS:
             raise
         raise CorruptError(one_line(error)[:200]) from error
 
@@ -88,7 +88,7 @@ def _checked(state: Any) -> State:
     settings = [value for value in state["config"].values() if not isinstance(value, str)]
     numbers = [*settings, *(state.get("scaler") or {}).values(), state["best"], *state["sums"]]
     if not (
-        all(type(count) is int and 0 <= count < MOST for count in counts)
+        all(type(count) is int and 0 <= count < MAX_COUNT for count in counts)
         and all(isinstance(number, (int, float)) and abs(number) < 1e300 for number in numbers)
         and len(state["sums"]) == 3
         and state["epoch"] <= state["epochs"]
