@@ -7,8 +7,10 @@ script has a single assignment.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from sbatchgen.check.bash.statement import DECLARATIONS, Assignment, Command, Context, VariableUse
 from sbatchgen.check.bash.text import Placed
@@ -35,15 +37,16 @@ class Variables:
 
     def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
         self._source = walk.source
-        self._functions = [(node.start, node.end) for node in walk.functions]
-        self._loops = [(loop.start, loop.end) for loop, _ in walk.loops]
+        self._functions = _Spans((node.start, node.end) for node in walk.functions)
+        self._loops = _Spans((loop.start, loop.end) for loop, _ in walk.loops)
         # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
         self._known: dict[int, tuple[Word, Word]] = {}  # a word and its expansion, by the word's id
-        self._by_name: dict[str, list[Assignment]] = {}
+        by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:
             if not assignment.prefix:
-                self._by_name.setdefault(assignment.name, []).append(assignment)
+                by_name.setdefault(assignment.name, []).append(assignment)
+        self._by_name = {name: _Sets(known) for name, known in by_name.items()}
 
     def followed(self, word: Word) -> Word:
         """Return the word with the known values of variables in place of their expansions."""
@@ -90,7 +93,7 @@ class Variables:
     def _value(self, name: str, at: int) -> Word | None:
         """Return the value of a variable at an offset; None if the value is not known."""
         last, later = self._last(name, at)
-        if last is None or later:
+        if last is None or next(later, None) is not None:
             return None
         if last.items is not None:
             return last.items[0] if last.items else None
@@ -99,29 +102,84 @@ class Variables:
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
         """Return the elements of an array at an offset, also those that a branch may append."""
         last, later = self._last(name, at)
-        if last is None or last.items is None or not all(each.append and each.items for each in later):
+        if last is None or last.items is None:
             return None
-        return last.items + tuple(item for each in later for item in each.items or ())
+        items = [*last.items]
+        for each in later:
+            if not each.append or not each.items:
+                return None
+            items += each.items
+        return tuple(items)
 
-    def _last(self, name: str, at: int) -> tuple[Assignment | None, list[Assignment]]:
+    def _last(self, name: str, at: int) -> tuple[Assignment | None, Iterator[Assignment]]:
         """Return the last certain assignment before an offset, and the uncertain assignments after it."""
-        known = self._by_name.get(name, [])
-        if any(start <= at < end for start, end in self._functions):
-            only = known[0] if len(known) == 1 and known[0].context.top else None
-            return only, []
-        last: Assignment | None = None
-        later: list[Assignment] = []
-        always = [each for each in known if each.context.function and each.by not in LOCAL]
-        loop_end = next((end for start, end in self._loops if start <= at < end), at)
-        for each in known:
-            if each.context.function:
-                continue
-            is_before = each.end <= at and not (each.context.subshell or each.context.substitution)
-            if is_before and each.context.top and not each.append and not each.subscript:
-                last, later = each, []
-            elif is_before or at <= each.at < loop_end:
-                later.append(each)
-        return last, later + always
+        sets = self._by_name.get(name)
+        if sets is None:
+            return None, iter(())
+        if self._functions.end_around(at):
+            return sets.only, iter(())
+        index = bisect_right(sets.ends, at)
+        following = sets.always[index - 1] + 1 if index else 0
+        last = sets.own[following - 1] if index else None
+        later = chain(
+            sets.made_before(at, following), sets.made_again(at, self._loops.end_around(at)), sets.by_calls
+        )
+        return last, later
+
+
+class _Spans:
+    """The outermost parts of a kind in a text, such as loops."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(spans):
+            if not self._ends or start >= self._ends[-1]:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def end_around(self, at: int) -> int:
+        """Return the end of the part around an offset; 0 outside of all parts."""
+        index = bisect_right(self._starts, at)
+        return self._ends[index - 1] if index and at < self._ends[index - 1] else 0
+
+
+class _Sets:
+    """The assignments of a variable, by place: a use of the variable looks at few of them."""
+
+    def __init__(self, known: list[Assignment]) -> None:
+        self.only = known[0] if len(known) == 1 and known[0].context.top else None
+        self.by_calls = [each for each in known if each.context.function and each.by not in LOCAL]
+        self._outside = [each for each in known if not each.context.function]
+        self._starts = [each.at for each in self._outside]
+        self.own = [each for each in self._outside if _is_own(each)]  # not of subshells
+        # The indices of the certain assignments in `own`, and the offsets where they end.
+        self.always = [at for at, each in enumerate(self.own) if _is_whole(each)]
+        self.ends = [self.own[at].end for at in self.always]
+
+    def made_before(self, at: int, index: int) -> Iterator[Assignment]:
+        """Yield the assignments of `own` from an index on that end before an offset."""
+        while index < len(self.own) and self.own[index].at <= at:
+            if self.own[index].end <= at:
+                yield self.own[index]
+            index += 1
+
+    def made_again(self, at: int, end: int) -> Iterator[Assignment]:
+        """Yield the assignments between an offset and the end of the loop around the offset."""
+        index = bisect_left(self._starts, at)
+        while index < len(self._outside) and self._starts[index] < end:
+            each = self._outside[index]
+            if each.end > at or not _is_own(each):
+                yield each
+            index += 1
+
+
+def _is_own(assignment: Assignment) -> bool:
+    return not (assignment.context.subshell or assignment.context.substitution)
+
+
+def _is_whole(assignment: Assignment) -> bool:
+    return assignment.context.top and not assignment.append and not assignment.subscript
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:

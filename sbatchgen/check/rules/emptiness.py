@@ -24,6 +24,7 @@ RULES: Rules[JobScript] = Rules()
 
 SHORTEST = 5  # characters of a name that counts as a misspelt name
 ALIKE = 0.9
+PAIRS_MAX = 20_000  # of names: a program has written a script with more, and mistypes none
 _HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
 _SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
     r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
@@ -146,6 +147,8 @@ def _misnamed(
 ) -> Iterator[Hit]:
     """Find unset variables with nearly the name of a variable that the script sets."""
     plain = {_plain(name): name for name in sets if len(name) >= SHORTEST}
+    if len(unset) * len(plain) > PAIRS_MAX:
+        return
     by_length: dict[int, list[tuple[str, str, str]]] = {}  # a script may set thousands of names
     for like, name in plain.items():
         by_length.setdefault(len(like), []).append((like, name, re.sub(r"\d", "", name)))
