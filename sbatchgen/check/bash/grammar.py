@@ -184,8 +184,8 @@ _ASSIGNMENTS = re.compile(
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
-# A line that may hold several assignments; most scripts have none.
-_SEVERAL = re.compile(rb"""\n[^\n='")}]*[='")}].*[ \t]\w+\+?=""")
+# A line that may hold several assignments; most scripts have none. Directives are comments.
+_SEVERAL = re.compile(rb"""\n(?!#)[^\n='")}]*[='")}].*[ \t]\w+\+?=""")
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 # Escaped blanks and backslashes, which the grammar can skip; in $'\\' the grammar takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
@@ -216,11 +216,11 @@ def _ended_once(data: bytes) -> bytes:
     lines, end = data.split(b"\n"), b""
     ends = {line.lstrip(b"\t") for line in lines}
     for at, line in enumerate(lines):
-        if not end:
+        if not end and b"<<" in line:
             end = next((match[1] for match in _HEREDOC.finditer(line) if match[1] in ends), b"")
-        elif line.lstrip(b"\t") == end:
+        elif end and line.lstrip(b"\t") == end:
             end = b""
-        elif line.startswith(end):
+        elif end and line.startswith(end):
             lines[at] = b"." * len(end) + line[len(end) :]
     return b"\n".join(lines)
 

@@ -229,7 +229,8 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
             joined.append(Span(node, node.start, node.start))
         elif node.kind in _WORDS:
             last = joined[-1] if joined and joined[-1].node.kind in _WORDS else None
-            if last and not text[last.end : node.start].replace("\\\n", "") and last.end <= node.start:
+            gap = node.start - last.end if last else 1
+            if last and (not gap or (gap > 1 and not text[last.end : node.start].replace("\\\n", ""))):
                 joined[-1] = last._replace(end=node.end)
             else:
                 joined.append(Span(node, node.start, node.end))
@@ -245,7 +246,8 @@ def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
     if command.test and (opener := _OPENER.match(source.text, command.at)):
         words.append(word(source, *opener.span()))
     for first, at, stop in spans(source.text, unfolded(nodes, _GROUPS)):
-        if not command.test and "\n" in source.text[end:at].replace("\\\n", ""):
+        gap = source.text[end:at]
+        if gap not in (" ", "") and not command.test and "\n" in gap.replace("\\\n", ""):
             break  # after an error, the grammar adds the next line to the command
         if first.kind in REDIRECTS:
             match = _OPERATOR.match(source.text, first.start)

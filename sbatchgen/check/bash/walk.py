@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
 # Nodes that read the assignments among their children themselves.
 _HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
+_OF_WORDS = frozenset(("command_name", "string", "concatenation", "expansion"))
+_SUBSTITUTED = re.compile(r"\$\(|`|[<>]\(")
 _NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
 _FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
 _SUBSTITUTION_CONTEXT = {"substitution": True, "condition": False, "background": False}
@@ -71,6 +74,12 @@ _CONTEXTS: dict[str, dict[str, Any]] = {
 }
 
 
+@lru_cache(maxsize=256)
+def _inside(kind: str, context: Context) -> Context:
+    """Return the context of the commands in a node of this kind."""
+    return context._replace(**_CONTEXTS[kind])
+
+
 def walk(source: ShellText, context: Context) -> Walk:
     """Return the commands of a text and their contexts."""
     walker = _Walker(source)
@@ -82,6 +91,12 @@ def walk(source: ShellText, context: Context) -> Walk:
             command.last = True
             break
     return walker.walk
+
+
+def _may_hold_command(text: str, node: Node, parent: str) -> bool:
+    """Return whether a node may hold a command. Most words hold none, and a word is searched once."""
+    is_part = node.kind not in _OF_WORDS or parent in _OF_WORDS
+    return is_part or _SUBSTITUTED.search(text, node.start, node.end) is not None
 
 
 class _Walker:
@@ -109,12 +124,11 @@ class _Walker:
                 context = context._replace(subshell=True)
             node, rest = self.split_assignments(node) if kind == "command" else (node, None)
             inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
-        changes = _CONTEXTS.get(kind)
-        inner_context = inner.context._replace(**changes) if changes else inner.context
+        inner_context = _inside(kind, inner.context) if kind in _CONTEXTS else inner.context
         inner = _Place(kind, inner_context, inner.pipe, inner.stage)
         entered: list[tuple[Node, _Place]] = []
         for child in node.children:
-            if child.children or child.kind in _SIMPLE:
+            if (child.children or child.kind in _SIMPLE) and _may_hold_command(source.text, child, kind):
                 entered.append((child, inner))
             elif child.kind == "then":
                 inner = inner._replace(context=inner.context._replace(branch=True, condition=False))

@@ -71,6 +71,8 @@ class Word(Placed):
 LITERAL = frozenset(("text", "glob"))
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
 _PLAIN = re.compile(r"[\w./:,=%@^+\-\]}]+")
+_QUOTED = re.compile(r"""\"[^"\\$`]+"|'[^']*'""")
+_ONE_VARIABLE = re.compile(r"""("?)\$([A-Za-z_][A-Za-z0-9_]*)\1""")
 _VARIABLE = r"\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])"
 _BARE = re.compile(
     r"""(?P<text>[^\\'"$`~{*?\[(<>]+) | \\\n | \\(?P<escaped>.) | '(?P<single>[^']*)' | "(?P<empty>)"
@@ -102,8 +104,15 @@ _KINDS = {"`": "command", "<": "process", ">": "process", "(": "array"}
 
 def word(source: ShellText, at: int, end: int) -> Word:
     """Return the word between two offsets."""
-    if _PLAIN.fullmatch(source.text, at, end):
-        return Word((Piece("text", source.text[at:end], quoted=False, at=at),), at, end, source)
+    text = source.text
+    if _PLAIN.fullmatch(text, at, end):
+        return Word((Piece("text", text[at:end], False, at),), at, end, source)
+    if _QUOTED.fullmatch(text, at, end):  # as most words with quotes
+        return Word((Piece("text", text[at + 1 : end - 1], True, at + (text[at] == '"')),), at, end, source)
+    if variable := _ONE_VARIABLE.fullmatch(text, at, end):
+        start, stop = variable.span(2)
+        piece = Piece("variable", text[start - 1 : stop], bool(variable[1]), start - 1, variable[2])
+        return Word((piece,), at, end, source)
     pieces: list[Piece] = []
     last: Piece | None = None  # a text, to which the next text with the same quotes is added
     for piece in _pieces(source, at, end):

@@ -7,8 +7,10 @@ from sbatchgen.check.sbatch.getopt import Option, Stop
 from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
-_MARKS = re.compile(r"[{<@%!_X]|[=:\s]#")  # a line without a match has no placeholder of a program
-_BODY_MARKS = re.compile(r"\{[{%]|[@!][A-Z]|<<<|\n\.[A-Z]")  # a fast look at the whole text
+# A line without a match has no placeholder of a program.
+_MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
+_OPENINGS = ("{{", "{%", "<<<")  # the starts of placeholders in a body
+_BEFORE_NAMES = ("@", "!", "\n.")  # the starts that a capital letter follows
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
 # of public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
@@ -24,7 +26,7 @@ _DIRECTIVE_PLACEHOLDER = re.compile(
     r"|(?<=[=:\s])#[A-Z][A-Z0-9_]*#(?!\S)"
 )
 # Placeholders of people, such as <your account>, <N> or [budget code].
-PERSON_PLACEHOLDER = re.compile(r"(?<![$<])<(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+PERSON_PLACEHOLDER = re.compile(r"<(?<![$<]<)(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
 _NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
 # Placeholders for a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. The letters I, O and l are mistyped digits.
 # Some words are values that people believe Slurm has.
@@ -43,7 +45,7 @@ def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[st
     """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
-    if _BODY_MARKS.search(text):
+    if _may_hold_placeholder(text):
         numbers |= {text.count("\n", 0, match.start()) + 1 for match in _BODY_PLACEHOLDER.finditer(text)}
     for number in sorted(numbers):
         line, wanted = (
@@ -53,6 +55,12 @@ def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[st
         if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
             matches[number] = match  # an address is for a person to fill in
     return matches
+
+
+def _may_hold_placeholder(text: str) -> bool:
+    """Return whether a text holds the start of a placeholder; most texts hold none."""
+    parts = (part for start in _BEFORE_NAMES for part in text.split(start)[1:])
+    return any(opening in text for opening in _OPENINGS) or any(part[:1].isupper() for part in parts)
 
 
 def for_person(
