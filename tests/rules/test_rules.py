@@ -13,7 +13,7 @@ import pytest
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.lint.fix import edited
 from sbatchgen.check.lint.linter import lint, rules
-from sbatchgen.check.rules import comments, judge
+from sbatchgen.check.rules import comments, judge, syntax
 from sbatchgen.check.rules.rule_page import FOLDER, PAGE_LINES, PROFILE, Example, Page, pages
 from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.check.script.script import JobScript
@@ -27,7 +27,7 @@ from sbatchgen.jobs.resolved.programs import resolve_programs
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.lab.plan.planning import plan_of
 from sbatchgen.lab.started.judge_started import check_started
-from tests.conftest import REPOSITORY
+from tests.conftest import GOLDEN, REPOSITORY
 from tests.plan.plans import needs_sandbox
 from tests.tables import hold
 
@@ -150,7 +150,8 @@ def test_a_rule_that_a_text_spares_finds_nothing(tmp_path: Path) -> None:
     """By the words that a rule names, and without a cluster: what is spared is time, never a finding."""
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     texts = [example.text for page in PAGES.values() for example in page.examples if not example.is_job]
-    texts += [each.read_text(errors="surrogateescape") for each in CORPUS.glob("*.sh")]
+    files = (*CORPUS.glob("*.sh"), *CORPUS.parent.glob("scripts/*.slurm"), *GOLDEN.glob("*.sh"))
+    texts += [each.read_text(errors="surrogateescape") for each in files]
     spared = 0
     for text in texts:
         for profile in (NO_CLUSTER, cluster("").value):
@@ -160,6 +161,43 @@ def test_a_rule_that_a_text_spares_finds_nothing(tmp_path: Path) -> None:
             spared += len(left)
             assert [rule.id for rule in left if judge.findings(rule, script)] == [], text
     assert spared > len(texts) * len(every)  # of two times as many calls
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("echo done", 0),
+        ("echo 'if so, do'", 0),
+        ("while read x; do echo fi; done < x", 0),
+        ("done", 1),
+        ("srun a; fi", 1),
+        ("esac", 1),
+        ("else srun b", 1),
+        ("if true; then srun a", 1),
+    ],
+)
+def test_bash_is_asked_where_the_grammar_is_in_doubt(
+    line: str, asks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word such as done, which bash takes for a part of a loop, is in doubt where a command begins."""
+    asked: list[str] = []
+    ask = syntax.faults_of_bash
+
+    def noted(text: str) -> list[tuple[int, str]]:
+        asked.append(text)
+        return ask(text)
+
+    monkeypatch.setattr(syntax, "faults_of_bash", noted)
+    hits = lint(JobScript(file="job.slurm", text=f"#!/bin/bash\n#SBATCH -t 1\n{line}\n"))
+    assert (len(asked), sum(finding.rule == "SB814" for finding in hits)) == (asks, asks)
+
+
+@pytest.mark.parametrize(("count", "hits"), [(100, 100), (150, 0)])
+def test_names_are_compared_unless_a_program_has_written_them(count: int, hits: int) -> None:
+    names = [f"{chr(97 + at % 26)}{chr(97 + at // 26)}" * 4 for at in range(count)]
+    text = "".join(f"{name}_one=1\ncp ${name}_onee .\n" for name in names)
+    ids = [each.rule for each in lint(JobScript(file="job.slurm", text=f"#!/bin/bash\n#SBATCH -t 1\n{text}"))]
+    assert ids.count("SB335") == hits
 
 
 @needs_sandbox

@@ -16,6 +16,7 @@ from sbatchgen.base.finding import Place
 from sbatchgen.check.executables.program import SHELLS
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.script.job import IN_CONTAINER
+from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import CONTAINER_WORDS, JobScript
 from sbatchgen.check.script.script_containers import IMAGE_FILE, PULLED
 
@@ -226,10 +227,8 @@ def _home(script: JobScript) -> Iterator[Hit]:
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
-    held = script.launches if "container" in script.text or "exec" in script.text else ()
-    for launch in () if _HAS_SLURM.search(script.text if held else "") else held:
-        if not (launch.container or (launch.step and "container-image" in launch.step.options)):
-            continue
+    held = [each for each in script.launches if each.container or _has_image(each)]
+    for launch in () if held and _HAS_SLURM.search(script.text) else held:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None
             string = option.value_word if option else None
@@ -243,6 +242,10 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
                     return
+
+
+def _has_image(launch: Launch) -> bool:
+    return launch.step is not None and "container-image" in launch.step.options
 
 
 _SLURM_PROGRAMS = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))

@@ -53,15 +53,20 @@ def _by_words(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
     groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
     for rule in rules:
         if known or rule.has_defaults or not rule.about_fit:
-            groups.setdefault(rule.words, []).append(rule)
+            groups.setdefault(_shortest(rule.words), []).append(rule)
     return [*groups.items()]
+
+
+def _shortest(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out words that hold another: a text with torchrun has torch too."""
+    return tuple(word for word in words if not any(other != word and other in word for other in words))
 
 
 def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any]]:
     """Leave out rules whose words a script lacks, and those about a cluster where none is known."""
-    text, wanted = script.text, []
+    wanted, has = [], cache(script.text.__contains__)  # several rules name the same word
     for words, group in _by_words(rules, known=script.known):
-        if not words or any(map(text.__contains__, words)):
+        if not words or any(map(has, words)):
             wanted += group
     return wanted
 

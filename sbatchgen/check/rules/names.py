@@ -35,6 +35,7 @@ _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
 OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
 CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])
 _CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
+_RANK_VARIABLES = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
@@ -76,9 +77,10 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     yield from _unexported_to_tasks(script, exported)
     exported |= {assignment.name for assignment in body.sets if assignment.exported}
     used = {use.name for use in body.uses}
-    has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
-    if not has_python or any(each.launcher for each in script.launches):
-        used |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"}  # MPI ignores them, launchers set them
+    if not _RANK_VARIABLES.isdisjoint(script.assigned):
+        has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
+        if not has_python or any(each.launcher for each in script.launches):
+            used |= _RANK_VARIABLES  # MPI ignores them, launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
         name, context = assignment.name, assignment.context

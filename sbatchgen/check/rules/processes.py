@@ -287,13 +287,15 @@ def _expected(script: JobScript) -> Iterator[Hit]:
         if launch.command.background or launch.launcher or nodes is None:
             continue  # SB304 is about launchers; programs in the background share the job
         for name, word, value in arguments(launch):
-            wanted, last = int(value) if _COUNT.fullmatch(value) else 0, name.rpartition(".")[2]
+            if not _COUNT.fullmatch(value):
+                continue
+            wanted, last = int(value), name.rpartition(".")[2]
             unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
             has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
                 has = (launch.tasks_per_node or 0) if launch.is_native else 0
             is_all = launch.nodes == nodes or "ray start" in script.text  # else other steps may have the rest
-            if wanted and has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
+            if has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{has}{' on a node' * (unit != 'node')}: "
                 what += "it waits for more" if wanted > has else "the others are idle, or do the same"
@@ -521,16 +523,14 @@ LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
 def _without_ranks(script: JobScript) -> Iterator[Hit]:
-    if (
-        script.folder is None
-        or _TELLS_RANKS.search(script.text)
-        or script.starts_unseen
-        or script.named("cd")
-    ):
+    native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
+    if not native or script.folder is None or script.starts_unseen or script.named("cd"):
         return
-    for launch in script.trainings:
-        tasks = launch.tasks or 0
-        if not launch.is_native or tasks < 2 or script.containers or not launch.program.name.endswith(".py"):
+    if _TELLS_RANKS.search(script.text):
+        return
+    for launch in native:
+        tasks = launch.tasks
+        if script.containers or not launch.program.name.endswith(".py"):
             continue
         name, source = launch.program.name, script.source_of(launch)
         if source and source.needs_ranks:
@@ -541,7 +541,7 @@ def _without_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-_TELLS_RANKS = re.compile(r"\bRANK\b|PROCID")
+_TELLS_RANKS = re.compile(r"RANK\b(?<!\wRANK)|PROCID")  # begins with a literal, for a fast search
 
 
 def _head(launch: Launch) -> str:

@@ -23,6 +23,8 @@ RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISNAMED = re.compile(r"([\w.-]+)\+?=")
+# NAME =VALUE, also after assignments. The text alone is searched, as most commands have no such word.
+_SPACED = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
 _EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
 _LOADED = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
@@ -59,17 +61,17 @@ def _named(script: JobScript) -> Iterator[Hit]:
         return  # a line that looks like a command may be text
     yield from _run_by_mistake(script)
     for command in script.commands:
-        words = command.words
+        text = command.source.text
         if "=" in command.path:
             match = _MISNAMED.match(command.path)
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
                 yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
-        elif match := _EXPANDED.match(script.body.source.text, command.at, command.end):
+        elif (match := _EXPANDED.match(text, command.at)) and match.end() <= command.end:
             what = f"bash expands ${match[1]} before it looks for an assignment, runs what is left as a "
             what += "command, and sets nothing"
             yield Hit(script.at_word(command), what, f"{match[1]}=..., without $ and spaces")
-        elif len(words) > 1 and _NAME.fullmatch(command.path) and _is_assignment(script, command):
+        elif _SPACED.match(text, command.at) and _is_assignment(script, command):
             what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
@@ -88,7 +90,7 @@ def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
     """Return whether a command such as NAME = VALUE or NAME =VALUE is meant as an assignment."""
-    second = command.words[1].text
+    second = command.words[1].text if len(command.words) > 1 and _NAME.fullmatch(command.path) else ""
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
     used = any(use.name == command.path for use in script.body.uses)
@@ -269,8 +271,8 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield the lines with a placeholder for a person, each with the placeholder."""
     text = script.text.lower()
     words = [word for word in _UNFILLED_WORDS if word in text]
-    lines = enumerate(text.split("\n"), start=1) if words else ()
-    wanted = {number for number, line in lines if any(word in line for word in words)}
+    starts = (match.start() for word in words for match in re.finditer(re.escape(word), text))
+    wanted = {text.count("\n", 0, at) + 1 for at in starts}
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
     for number in sorted(wanted | script.unfilled.keys()):
@@ -331,15 +333,14 @@ _COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?
 
 @RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
 def _not_continued(script: JobScript) -> Iterator[Hit]:
-    if not _OPTION_LINE.search(script.text):
-        return  # saves looking for comments
+    if not _OPTION_LINE.search(script.text) or script.body.language not in SHELLS:
+        return  # saves looking for commands
+    starts = {command.at for command in script.body.commands if command.at < script.body.end}
+    lines = (match.end() - 1 for match in _OPTION_LINE.finditer(script.text))
+    places = [at for at in lines if at in starts]  # the grammar takes --name=value for an assignment
     ends: set[int] = set()
-    comments = {line for line, _ in script.body.comments}
-    starts = {command.at for command in script.body.commands}
-    for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
-        at = match.end() - 1
-        if at >= script.body.end or at not in starts:
-            continue  # the grammar takes --name=value for an assignment
+    comments = {line for line, _ in script.body.comments} if places else set()
+    for at in places:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         stripped = before.rstrip(" \t")

@@ -15,17 +15,21 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The start of each kind of token, its name, and its shape.
+# The start of each kind of token, its name, and its shape. A shape begins with the literal start, for which
+# the search is fast.
 _TOKENS = {
-    "hf_": ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
-    "gh": ("a GitHub token", re.compile(r"\bgh[opsu]_[A-Za-z0-9]{30,}")),
-    "github_pat_": ("a GitHub token", re.compile(r"\bgithub_pat_\w{22,}")),
-    "glpat-": ("a GitLab token", re.compile(r"\bglpat-[\w-]{20,}")),
-    "sk-": ("an API key", re.compile(r"\bsk-[A-Za-z0-9_-]{0,40}[A-Za-z0-9]{20,}")),
-    "AKIA": ("an AWS access key", re.compile(r"\bAKIA[A-Z0-9]{16}\b")),
-    "xox": ("a Slack token", re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}")),
+    "hf_": ("a Hugging Face token", re.compile(r"hf_(?<!\whf_)[A-Za-z0-9]{30,}")),
+    **{
+        start: ("a GitHub token", re.compile(rf"{start}(?<!\w{start})[A-Za-z0-9]{{30,}}"))
+        for start in ("gho_", "ghp_", "ghs_", "ghu_")
+    },
+    "github_pat_": ("a GitHub token", re.compile(r"github_pat_(?<!\wgithub_pat_)\w{22,}")),
+    "glpat-": ("a GitLab token", re.compile(r"glpat-(?<!\wglpat-)[\w-]{20,}")),
+    "sk-": ("an API key", re.compile(r"sk-(?<!\wsk-)[A-Za-z0-9_-]{0,40}[A-Za-z0-9]{20,}")),
+    "AKIA": ("an AWS access key", re.compile(r"AKIA(?<!\wAKIA)[A-Z0-9]{16}\b")),
+    "xox": ("a Slack token", re.compile(r"xox(?<!\wxox)[abeprs]-[A-Za-z0-9-]{10,}")),
     "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
-    "://": ("a password in a URL", re.compile(r"(?<=://)[^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,}(?=@)")),
+    "://": ("a password in a URL", re.compile(r"://([^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,})@")),
 }
 _WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
 _ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
@@ -51,12 +55,12 @@ def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
         for match in shape.finditer(text) if start in text else ():
-            secret = match[0].rpartition(":")[2] if start == "://" else match[0]
+            shown, at = match[match.lastindex or 0], match.start(match.lastindex or 0)
+            secret = shown.rpartition(":")[2] if start == "://" else shown
             if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
                 continue
-            line = text.count("\n", 0, match.start()) + 1
-            column = match.start() - text.rfind("\n", 0, match.start())
-            yield kind, secret, script.at(line, column, column + len(match[0])), "TOKEN"
+            line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+            yield kind, secret, script.at(line, column, column + len(shown)), "TOKEN"
 
 
 def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
@@ -76,8 +80,10 @@ def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):
-            name, equals, _ = word.text.lstrip("-").partition("=")
-            if not word.text.startswith("-") or not _SECRET_NAME.fullmatch(name):
+            if not (written := word.text).startswith("-"):
+                continue
+            name, equals, _ = written.lstrip("-").partition("=")
+            if not _SECRET_NAME.fullmatch(name):
                 continue
             holder = word if equals else words[index + 1] if index + 1 < len(words) else None
             value = None if holder is None else holder.value

@@ -101,6 +101,8 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 )
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
+        if command.name and command.name not in SHELLS and not _SHELL_FILES.search(command.path):
+            continue  # saves reading the words
         words = command.words
         if command.name in SHELLS:  # with -c, -n or -s, the shell does not run a file
             words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)

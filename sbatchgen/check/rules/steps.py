@@ -292,9 +292,8 @@ def last_work(script: JobScript) -> Command | None:
             return None  # the script may check the status
         if elsewhere or command.background or command.test or (command.pipe and command.stage):
             continue
-        if command.arguments == ["--version"] or (command.name == "wait" and not command.arguments):
-            continue
-        if is_launch or (command.name and command.name not in HELPERS | SMALL_PROGRAMS | _SHELL_BUILTINS):
+        does_work = is_launch or (command.name and command.name not in _NO_WORK)
+        if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
             return command
     return None
 
@@ -312,7 +311,7 @@ def _status_of_another(script: JobScript, work: Command) -> Command | None:
     return None
 
 
-_SHELL_BUILTINS = programs("builtin", "environment")
+_NO_WORK = HELPERS | SMALL_PROGRAMS | programs("builtin", "environment")
 
 
 @RULES.add(
@@ -501,12 +500,14 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
+        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
+        if not tasks or tasks < 2 or not (name in SERIAL or verb in _SERIAL_GROMACS):
+            continue
         own_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
         once_a_node = launch.tasks_per_node == 1 and name in _STAGING
         if once_a_node or own_disk or launch.mpi:
             continue
-        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
-        if launch.step and tasks and tasks > 1 and (name in SERIAL or verb in _SERIAL_GROMACS):
+        if launch.step:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
@@ -517,11 +518,11 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
     """Find a program that srun starts several times, each a training of its own, with the same saved file."""
-    if _TASK_MARKS.search(script.text) or script.named("cd"):
+    native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
+    if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
-    for launch in script.trainings:
-        tasks = launch.tasks or 0
-        source = script.source_of(launch) if launch.is_native and tasks > 1 else None
+    for launch in native:
+        tasks, source = launch.tasks, script.source_of(launch)
         if source and source.trains_alone and source.saved:
             name = launch.program.name
             what = f"srun starts {name} {tasks} times, and {name} knows nothing of other processes: each "
@@ -551,7 +552,7 @@ def _once_for_all(script: JobScript) -> Iterator[Hit]:
 def _values(script: JobScript, text: str) -> Iterator[str]:
     """Yield the values that the script gives the variables in a text of bash."""
     for made in script.body.sets:
-        if made.word and re.search(rf"\$\{{?{made.name}\b", text):
+        if made.word and made.name in text and re.search(rf"\$\{{?{made.name}\b", text):
             yield " " + script.body.text_of(made.word).strip('"')
 
 

@@ -22,8 +22,8 @@ BYTES_MAX = 4 << 20  # `lint` reads no larger script
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HEREDOC_FAULT = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"#(?<!\S#).*")  # begins with the literal #, for which the search is fast
-_PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
-_WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
+# Where a part of a construct is missing, the grammar takes such a word for a command.
+_KEYWORDS = frozenset(("if", "then", "elif", "else", "fi", "for", "while", "do", "done", "case", "esac", "}"))
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
 _HEREDOC_START = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
@@ -95,8 +95,7 @@ def _is_doubtful(script: JobScript) -> bool:
     text = _COMMENT.sub("", script.text)
     if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True
-    words = _WORD.findall(text)
-    if any(words.count(start) != words.count(end) for start, end in _PAIRS):
+    if any(command.name in _KEYWORDS for command in script.body.commands):
         return True
     ends = {line.lstrip("\t") for line in script.lines} if "<<" in text else set()
     return any(match[1] not in ends for match in _HEREDOC_START.finditer(text))
