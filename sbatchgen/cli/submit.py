@@ -133,7 +133,7 @@ def submit_reviewed(
 ) -> None:
     """Show the reviews of submissions, ask once, and submit them in this order."""
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.submit import sbatch
+    from sbatchgen.jobs.submit import sbatch, twin
 
     _refuse_several(submissions, follow=follow)
     _find_all(after if dry_run else ())
@@ -148,12 +148,6 @@ def submit_reviewed(
         _put_submitted(form, [], reviews)
         return
     index = sbatch.open_index(os.environ, note)
-    for submission in () if again or after or not index else submissions:
-        if job := sbatch.twin(submission, index, os.environ):
-            what = f"job {job} is the same script with the same options, and has not ended"
-            raise CommandLineError.of(
-                what, fix="look at it: sbatchgen status; to submit it once more: --again"
-            )
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
         from sbatchgen.jobs.submit import local
@@ -161,14 +155,15 @@ def submit_reviewed(
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
     done: list[SubmittedRun] = []
-    for number, submission in enumerate(submissions):
-        try:
-            with contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout):
-                done += submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
-        except BaseException:
-            if len(submissions) > 1:
-                _report_all([each.about.name for each in submissions], number)
-            raise
+    with twin.refused(() if again or after else submissions, index, os.environ):
+        for number, submission in enumerate(submissions):
+            try:
+                with contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout):
+                    done += submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+            except BaseException:
+                if len(submissions) > 1:
+                    _report_all([each.about.name for each in submissions], number)
+                raise
     _put_submitted(form, done, reviews)
     if follow and index:
         from sbatchgen.cli.run_logs import follow_run
@@ -275,18 +270,6 @@ def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
 
     for submission in submissions:
         sbatch.refuse_past_budget(submission, os.environ)
-
-
-def _refuse_twins(submissions: Sequence[Submission], index: Index | None) -> None:
-    """Refuse a job that waits or runs already: who has lost an answer submits it once more."""
-    from sbatchgen.jobs.submit import sbatch
-
-    for submission in submissions:
-        if job := sbatch.twin(submission, index, os.environ):
-            what = f"job {job} is the same script with the same options, and has not ended"
-            raise CommandLineError.of(
-                what, fix="see sbatchgen status; to submit the job once more, add --again"
-            )
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ from sbatchgen.jobs.runs.index import Index
 from sbatchgen.jobs.runs.record import Record, run_name
 from sbatchgen.jobs.runs.snapshot import Snapshot, describe
 from sbatchgen.jobs.slurm import client
-from sbatchgen.jobs.slurm.queue import find_job, folder_name, key_of, new_key, queue
+from sbatchgen.jobs.slurm.queue import find_job, folder_name, new_key
 from sbatchgen.jobs.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
 from sbatchgen.jobs.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.jobs.submit.submission import Submission
@@ -71,25 +71,6 @@ def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -
     asked = submission.review.request
     env, _ = client.submit_environment(environment)
     Debit("", submission.script, submission.options, env, asked.jobs if asked else 0).enter(keep=False)
-
-
-def twin(submission: Submission, index: Index | None, environment: Mapping[str, str]) -> str:
-    """Return the id of a job that waits or runs with the same bytes and options, from the same folder."""
-    folders = {run.name: run.folder for run in index.runs()} if index else {}
-    alike = set()
-    for job in index.jobs() if index else ():
-        record = None if job.ended or not job.id else records.read_record(folders[job.run], job.id)
-        about = submission.about
-        if record and (record.folder, record.options) == (about.folder, about.options):
-            with contextlib.suppress(OSError):
-                script = submitted_scripts.path(folders[job.run], job.id)
-                if files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script:
-                    alike.add(job.key)
-    with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
-        for row in queue(environment) if alike else ():
-            if key_of(row.command) in alike and not row.state.ended:
-                return str(row.job)
-    return ""
 
 
 @contextlib.contextmanager
