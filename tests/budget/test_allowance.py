@@ -9,35 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.errors import BudgetError
+from sbatchgen.base.errors import BudgetError, SlurmError
 from sbatchgen.jobs.budget import demand as demands
+from sbatchgen.jobs.budget import share
 from sbatchgen.jobs.budget.allowance import VARIABLE, allowances
-from sbatchgen.jobs.slurm.node import NodeGres
+from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
+from sbatchgen.jobs.slurm.partition import SlurmPartition, partitions_in
 from tests.conftest import REPOSITORY
 
 HEAD = "#!/bin/bash\n#SBATCH --time=60\n"
 
 
-class FakePartition:
-    """A partition of nodes that jobs share, or get whole."""
+def partition(name: str, **facts: str) -> SlurmPartition:
+    """A partition as scontrol shows it."""
+    shown = {"Default": "NO", "TotalNodes": "40", "MaxTime": "UNLIMITED", "OverSubscribe": "NO"} | facts
+    text = " ".join(f"{key}={value}" for key, value in shown.items())
+    return next(partitions_in(f"PartitionName={name} {text}\n"))
 
-    def __init__(self, name: str, *, exclusive: bool = False) -> None:
-        self.name, self.exclusive, self.default = name, exclusive, not exclusive
 
-
-class FakeNode:
-    """A node with four GPUs in the partition gpu, and in one of whole nodes."""
-
-    partitions, cpus = ("gpu", "whole"), 64
-    gres = (NodeGres("gpu", "a100", 4), NodeGres("shard", "", 64))
+PARTITIONS = [
+    partition("gpu", Default="YES"),
+    partition("whole", OverSubscribe="EXCLUSIVE"),
+    partition("short", DefaultTime="00:30:00"),
+    partition("most", MaxTime="02:00:00"),
+    partition("two", TotalNodes="2"),
+]
+NODE = """\
+NodeName=n1 Arch=x86_64 CoresPerSocket=32 CPUTot=64 Sockets=2 ThreadsPerCore=1 RealMemory=1000 Gres=gpu:a100:4,shard:64,mps:400 \
+State=IDLE Partitions=gpu,whole,short,most,two
+"""
 
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What scontrol would say."""
-    both = [FakePartition("gpu"), FakePartition("whole", exclusive=True)]
-    monkeypatch.setattr(demands, "partitions", lambda _: both)
-    monkeypatch.setattr(demands, "nodes", lambda _: [FakeNode()])
+    monkeypatch.setattr(share, "partitions", lambda _: PARTITIONS)
+    monkeypatch.setattr(share, "nodes", lambda _: [*nodes_in(NODE)])
+    monkeypatch.setattr(share, "config", lambda _: {})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--gpus-per-task=1 --ntasks=8", (), 8, 8),
         ("--gpus-per-node=1 --array=0-9%2", (), 10, 10),
         ("--gpus-per-node=1 --array=0-9999", ("--time=30-0",), 7_200_000, 7_200_000),
+        ("--gpus-per-node=4 --ntasks=8 --partition=two", (), 8, 8),  # there are two
+        ("--gpus-per-node=1 --gpus=16 --partition=two", (), 16, 2),  # which never runs
         ("--gres=shard:16 --partition=gpu", (), 1, 1),
+        ("--gres=mps:50 --partition=gpu", (), 0.5, 1),
+        ("--gres=gres/gpu:2,gpu:a100:1", (), 3, 1),
+        ("--nodelist=n[1-3] --gpus-per-node=1", (), 3, 3),
+        ("--ntasks=8 --ntasks-per-gpu=4 --nodes=1", (), 2, 8),
+        ("--exclusive=user --gpus-per-node=1", (), 1, 1),
+        ("--core-spec=2", (), 4, 64),
         ("--gres=gpu:1 --exclusive --nodes=2 --partition=gpu", (), 8, 128),
         ("--partition=whole", (), 4, 64),
         ("--time=10\n#SBATCH --gpus=1 --time=120", (), 2, 2),  # the last one counts
@@ -76,7 +92,7 @@ def test_restarts_of_our_own_script_count() -> None:
         ("#!/bin/bash\n#SBATCH --gpus=1\nx\n", "it has no time limit", "--time"),
         (f"{HEAD}#SBATCH --time=UNLIMITED\nx\n", "it has no time limit", "--time"),
         (f"{HEAD}#SBATCH hetjob\n#SBATCH --gpus=8\nx\n", "heterogeneous", "component"),
-        (f"{HEAD}#SBATCH --gpus-per-socket=4 --sockets-per-node=2\nx\n", "leaves its GPUs open", "--gpus-per-node"),
+        (f"{HEAD}#SBATCH --gpus-per-socket=4 --sockets-per-node=2\nx\n", "leaves open what it gets", "--gpus-per-node"),
         (f"{HEAD}scontrol requeue $SLURM_JOB_ID\n", "number of its restarts", "--no-requeue"),
     ],
 )  # fmt: skip
@@ -84,6 +100,31 @@ def test_what_can_not_be_counted_is_refused(text: str, says: str, fix: str) -> N
     with pytest.raises(BudgetError, match=says) as caught:
         demands.demand(text.encode(), (), {})
     assert fix in caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize(("partition", "hours"), [("short", 0.5), ("most", 2), ("short,most", 2)])
+def test_without_a_time_limit_that_of_the_partition_counts(partition: str, hours: float) -> None:
+    text = f"#!/bin/bash\n#SBATCH --gpus=1 --partition={partition}\nx\n"
+    asked = demands.demand(text.encode(), (), {})
+    assert asked.hours(asked.gpus) == hours
+
+
+def test_whole_nodes_that_slurm_does_not_show_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(_: object) -> list[SlurmNode]:
+        raise SlurmError.of("Access/permission denied")
+
+    monkeypatch.setattr(share, "nodes", hidden)
+    with pytest.raises(BudgetError, match="gets whole nodes, and Slurm does not show"):
+        demands.demand(f"{HEAD}#SBATCH --exclusive\nx\n".encode(), (), {})
+    asked = demands.demand(f"{HEAD}#SBATCH --gpus=1\nx\n".encode(), (), {})
+    assert (asked.gpus, asked.cpus) == (1, 2)  # a core may have two threads
+
+
+def test_slurm_that_gives_sockets_is_counted_in_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share, "config", lambda _: {"SelectTypeParameters": "CR_SOCKET_MEMORY"})
+    assert demands.demand(f"{HEAD}x\n".encode(), (), {}).cpus == 32
+    monkeypatch.setattr(share, "config", lambda _: {"SelectType": "select/linear"})
+    assert demands.demand(f"{HEAD}x\n".encode(), (), {})[2:4] == (4, 64)
 
 
 def test_a_script_that_may_not_be_requeued_is_counted() -> None:
