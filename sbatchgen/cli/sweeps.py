@@ -114,7 +114,7 @@ def _most_tasks(resolved: ResolvedJob) -> int:
 
 def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
     """Return how many points may run at once: as many as wanted, or as the budgets leave for its arrays."""
-    from sbatchgen.jobs.budget.ledger import standings
+    from sbatchgen.jobs.budget.spent import standings
 
     for left in (each for each in standings(os.environ) if each.jobs is not None):
         most = max(int(left.jobs or 0) // arrays, 1)  # where none is left, the submission is refused

@@ -28,7 +28,7 @@ HOME = "{home}"  # in a call: the home of the user
 
 DRIVER = """
 import importlib, json, os, subprocess, sys
-for name in "cli.submit cli.sweeps cli.jobs submit.sbatch submit.rendered submit.finished submit.reviewed runs.status".split():
+for name in "cli.submit cli.sweeps cli.jobs jobs.submit.sbatch jobs.submit.finished jobs.submit.reviewed jobs.runs.status".split():
     importlib.import_module(f"sbatchgen.{name}")
 from sbatchgen.cli import main
 def call(each):
@@ -258,9 +258,8 @@ def gpu_hours(cluster: Cluster) -> float:
         per_node = sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerNode", ""))))
         nodes = int(value["NumNodes"].partition("-")[2] or value["NumNodes"].partition("-")[0])
         in_all = sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerJob", ""))))
-        in_all += int(value["NumTasks"]) * sum(
-            map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerTask", "")))
-        )
+        tasks = int(value["NumTasks"]) if value["NumTasks"].isdecimal() else 1  # N/A once it has ended
+        in_all += tasks * sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerTask", ""))))
         tasks = 1
         if waiting := re.fullmatch(r"(\d+)-(\d+)(?:%\d+)?", value.get("ArrayTaskId", "")):
             tasks = int(waiting[2]) - int(waiting[1]) + 1

@@ -36,7 +36,7 @@ def user(cluster: Cluster) -> Iterator[User]:
     cluster.put("ledger/job.sh", SCRIPT)
     cluster.put("ledger/testing.yaml", PROFILE)
     cluster.put("ledger/train.py", "import torch\n")
-    cluster.run(["rm", "-rf", ".local", "ledger/runs"])
+    cluster.run(["rm", "-rf", ".local", ".config/sbatchgen/settings.yaml", "ledger/runs"])
     yield User(cluster)
     cluster.run(["scancel", "--me"])
 
@@ -47,9 +47,14 @@ class User:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def type(self, *words: str, budget: str = "gpu_hours: 10\njobs: 4\n") -> CompletedProcess[str]:
+    def type(
+        self, *words: str, budget: str = "gpu_hours: 10\njobs: 4\n", **more: str
+    ) -> CompletedProcess[str]:
         self.cluster.put("ledger/budget.yaml", budget)
-        env = {"PYTHONPATH": str(REPOSITORY), "SBATCHGEN_BUDGET": f"{self.cluster.home}/ledger/budget.yaml"}
+        env = {
+            "PYTHONPATH": str(REPOSITORY),
+            "SBATCHGEN_BUDGET": f"{self.cluster.home}/ledger/budget.yaml",
+        } | more
         return self.cluster.run(
             [sys.executable, "-m", "sbatchgen", *words], env=env, cwd=self.cluster.home / "ledger"
         )
@@ -121,12 +126,63 @@ def test_nothing_trains_on_a_login_node_under_a_budget(user: User) -> None:
     assert "--profile local trains on this machine" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["[[1]]", "{}x", '[["k", [], 1.0, 1, 1, 1, 1, -50.0, 0.0]]'])
+ROW = '"k", ["/b"], 1.0, 1, 1, 1, 1'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[1]]", "{}x", f"[[{ROW}, -50.0, 0.0]]", f"[[{ROW}, NaN, 0.0]]", '[["k", null, 1.0, 1, 1, 1, 1, 5.0, 0.0]]'],
+)  # fmt: skip
 def test_a_damaged_ledger_stops_all(user: User, text: str) -> None:
     user.cluster.put(".local/state/sbatchgen/budget.json", text)
     done = user.type("submit", "job.sh", "--yes")
     assert (done.returncode, user.jobs()) == (7, 0)
-    assert "budget.json can't be used: it is damaged" in done.stderr
+    assert "budget.json is damaged" in done.stderr
+    fix = done.stderr.rpartition("count from zero again: ")[2]
+    assert user.cluster.run(("bash", "-c", fix)).returncode == 0
+    assert user.type("submit", "job.sh", "--yes").returncode == 0
+
+
+def test_a_ledger_that_can_not_be_read_stops_all(user: User) -> None:
+    user.cluster.put(".local/state/sbatchgen/budget.json", "[]", mode=0)
+    done = user.type("submit", "job.sh", "--yes")
+    assert (done.returncode, user.jobs()) == (7, 0)
+    assert "budget.json can't be used: Permission denied" in done.stderr
+    fix = done.stderr.rpartition("see who may use it: ")[2]
+    assert user.cluster.run(("bash", "-c", fix)).stdout.startswith("----------")
+
+
+def test_as_many_jobs_as_the_budget_has_may_wait(user: User) -> None:
+    single = "jobs: 1\n"
+    assert user.type("submit", "job.sh", "--yes", budget=single).returncode == 0
+    refused = user.type("submit", "job.sh", "--yes", "--again", budget=single)
+    assert refused.returncode == 7
+    assert "this adds 1 job that may wait or run; 0 of 1 are left" in refused.stderr
+    assert "sbatchgen status" in refused.stderr
+    assert user.type("status").returncode == 0
+    user.cluster.run(["scancel", "--me"])
+    user.cluster.until(lambda: not user.jobs(), "no job")
+    assert user.type("submit", "job.sh", "--yes", "--again", budget=single).returncode == 0
+
+
+def test_of_a_chain_with_too_many_jobs_none_is_submitted(user: User) -> None:
+    done = user.type(*CHAIN, "--chain", "5", "--time", "10", "--nodes", "1", budget="jobs: 2\n")
+    assert (done.returncode, user.jobs()) == (7, 0), done.stderr
+    assert "this adds 5 jobs that may wait or run; 2 of 2 are left" in done.stderr
+    assert (
+        user.type(*CHAIN, "--chain", "2", "--time", "10", "--nodes", "1", budget="jobs: 2\n").returncode == 0
+    )
+    assert user.jobs() == 2
+
+
+@pytest.mark.parametrize("name", ["SLURM_HOSTFILE", "SBATCH_ACCOUNT", "SLURM_HINT"])
+def test_what_variables_change_is_not_counted(user: User, name: str) -> None:
+    user.cluster.put("ledger/nodes", "n1\nn2\nn3\n")
+    env = {name: "nodes" if name == "SLURM_HOSTFILE" else "nomultithread"}
+    done = user.type("submit", "job.sh", "--yes", "--keep-sbatch-env", **env)
+    assert (done.returncode, user.jobs()) == (7, 0), done.stderr
+    assert f"can't count a job that {name} changes" in done.stderr
+    assert user.type("submit", "job.sh", "--yes", **env).returncode == 0
 
 
 def test_preflight_and_a_rehearsal_keep_to_it(user: User) -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import final
 
-from . import config, mounts, site
+from . import accounting, config, mounts, site
 from .host import PATH, Host
 from .job import TERMINAL, parse_jobs
 
@@ -50,6 +50,7 @@ class Cluster:
         gres: str = config.RUNNING_GRES,
         root: Path | None = None,
         path: str = "",
+        accounts: Sequence[str] = (),
     ) -> None:
         """Nothing is started yet.
 
@@ -62,12 +63,17 @@ class Cluster:
             gres: Lines of gres.conf; {nodes} in them stands for all nodes, {site} for the folder with their devices.
             root: The folder of another system, whose Slurm it is.
             path: Further folders of programs, before the others of PATH.
+            accounts: Commands of sacctmgr, for a cluster with a database.
         """
         self._root = root
         self._path = {"PATH": f"{path}:{PATH}"} if path else {}
         self._visible = [path.resolve() for path in visible]
         self._plugstack = plugstack
         self._settings = settings
+        if accounts:  # hosts other than the controller ask the database too
+            reached = accounting.SETTINGS.replace("localhost", site.CONTROLLER)
+            self._settings = config.override(settings, reached)
+        self._accounts = accounts
         self._gres = gres
         self._hosts: dict[str, Host] = {}
 
@@ -91,7 +97,7 @@ class Cluster:
             # slurmctld calls the nodes as it starts: where no host has the address yet, that takes it 3 s
             for name in ADDRESSES:
                 self._up(name)
-            self._site.start()
+            self._site.start(self._start_database)
             for name in NODES:
                 self._serve(name)
             site.until(lambda: self._states() == {"idle"}, f"{len(NODES)} idle nodes")
@@ -271,6 +277,10 @@ class Cluster:
     def log(self, name: str = "slurmctld", *, lines: int = 40) -> str:
         """The end of the log of slurmctld, or of the slurmd of a node."""
         return self._site.log(name, lines=lines)
+
+    def _start_database(self) -> None:
+        if self._accounts:
+            accounting.start(self._site, self._accounts)
 
     def _up(self, name: str) -> None:
         """Make a host: own /tmp and /dev/shm, hsn0 on the network that all share."""

@@ -1,10 +1,13 @@
 """What `submit` prints for programs."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from sbatchgen.base.errors import BudgetError
 from sbatchgen.base.finding import Finding
-from sbatchgen.jobs.budget.ledger import Standing, standings
+from sbatchgen.jobs.budget.ledger import Standing
+from sbatchgen.jobs.budget.spent import standings
 from sbatchgen.jobs.review.node_share import Cost
 from sbatchgen.jobs.review.review import Review
 from sbatchgen.jobs.submit.sbatch import SubmittedRun
@@ -31,6 +34,9 @@ def submit_output(
     done: Sequence[SubmittedRun], reviews: Sequence[Review], environment: Mapping[str, str]
 ) -> SubmitOutput:
     """Return the jobs that Slurm has accepted."""
+    left: list[Standing] = []
+    with contextlib.suppress(*(BudgetError,) * bool(done)):  # the jobs are there, whatever the ledger says
+        left = standings(environment)
     return {
         "jobs": [
             {
@@ -44,5 +50,5 @@ def submit_output(
         "digests": [review.digest for review in reviews],
         "cost": [review.cost for review in reviews],
         "findings": [finding for review in reviews for finding in review.findings],
-        "budgets": standings(environment),
+        "budgets": left,
     }

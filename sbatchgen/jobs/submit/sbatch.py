@@ -19,7 +19,7 @@ from sbatchgen.base.machine import search_path
 from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.base.quoting import word
 from sbatchgen.jobs.budget.allowance import allowances
-from sbatchgen.jobs.budget.ledger import Debit
+from sbatchgen.jobs.budget.debit import Debit
 from sbatchgen.jobs.runs import index as run_index
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs import run_folder, submitted_scripts
