@@ -108,6 +108,7 @@ ROWS = (
         "sbatchgen adopt job.sh --to new",
         status=3,
     ),
+    Row("jobs/budget/allowance.py", "ls -l {}", "mkdir 'a budget'", f'SBATCHGEN_BUDGET="$PWD/a budget" {RUN}'),
     Row("cli/again.py", "sbatchgen resume {}", RUN, "sbatchgen resubmit job --yes", " --yes"),
     Row("cli/groups.py", "sbatchgen trust", "", "sbatchgen trust --remove"),
     Row("cli/jobs.py", "sbatchgen plan --diff {} {}", f"{SCRIPT}; cp 'old job.sh' new.sh", "sbatchgen plan 'old job.sh' new.sh"),
@@ -165,6 +166,11 @@ ELSEWHERE = {
     ("jobs/runs/fix_for_run.py", "sbatchgen resume {} --snapshot --snapshot-file {}"): (
         "tests/runs/test_snapshot.py", '"--snapshot", "--snapshot-file", "data", "--dry-run"'
     ),
+    ("jobs/budget/debit.py", "sbatchgen status"): ("tests/budget/test_ledger.py", '"sbatchgen status" in refused.stderr'),
+    ("jobs/budget/ledger.py", "ls -l {}"): ("tests/budget/test_ledger.py", '(("bash", "-c", fix))'),
+    ("jobs/budget/ledger.py", "rm {}"): ("tests/budget/test_ledger.py", '(("bash", "-c", fix))'),
+    ("jobs/submit/twin.py", "sbatchgen status"): ("tests/budget/test_twin.py", '"-m", "sbatchgen", "status"'),
+    ("lab/sandbox/box.py", "sbatchgen review"): ("tests/plan/test_nested.py", '"review", *words'),
     ("cli/runs.py", "sbatchgen submit {}"): ("tests/test_fixes.py", 'site.sbatchgen("submit", "plain.sh"'),
     ("jobs/runs/plain_job.py", "sbatchgen status {}"): ("tests/test_fixes.py", 'site.sbatchgen("status", array'),
     ("jobs/runs/run_folder.py", "rm -r {}"): ("tests/trust/test_folder.py", 'owner.bash(f"rm -r {link}")'),

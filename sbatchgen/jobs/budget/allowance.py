@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from sbatchgen.base.errors import BudgetError, DocumentError
+from sbatchgen.base.errors import BudgetError, DocumentError, Problem
 from sbatchgen.base.files import OTHERS_WRITE, user_folder
 from sbatchgen.base.keys import described, record
 from sbatchgen.base.machine.trust import OtherWriter, other_writer
@@ -101,5 +101,9 @@ def _read(file: Path, kind: type[_Kind]) -> _Kind:
     try:
         return read_document(file, kind).value
     except DocumentError as error:
-        fix = f"see who may read it: ls -l {name}"
-        raise BudgetError(each if each.fix else each._replace(fix=fix) for each in error.problems) from error
+        raise BudgetError(_with_fix(each, name) for each in error.problems) from error
+
+
+def _with_fix(problem: Problem, name: str) -> Problem:
+    where = "correct that line" if problem.at else f"see who may read the budget: ls -l {name}"
+    return problem._replace(fix=problem.fix or where)
