@@ -65,7 +65,7 @@ BROKEN: dict[str, tuple[Sequence[str], dict[str, str]]] = {
     "a budget that is too small for the time": ((*SINGLE, "--time", "4:00:00", "--max-restarts", "0", "--budget", "small.yaml"), {}),
     "a budget without the partition": ((*SCRIPT, "--budget", "low.yaml"), script("#SBATCH --partition=gpu\n")),
     "a budget that others can write": ((*SCRIPT, "--budget", "open.yaml"), script("")),
-    "a budget and no time": ((*SCRIPT, "--budget", "low.yaml"), script("#SBATCH --partition=low\n", head="#!/bin/bash\n")),
+    "a budget and no end": ((*SCRIPT, "--budget", "low.yaml"), script("#SBATCH --partition=low\n", head="#!/bin/bash\n#SBATCH --time=UNLIMITED\n")),
     "requeue under a budget": ((*SCRIPT, "--budget", "low.yaml", "--partition", "low"), script("", "srun hostname || scontrol requeue $SLURM_JOB_ID")),
     "variables of sbatch under a budget": ((*SCRIPT, "--keep-sbatch-env", "--budget", "low.yaml", "--partition", "low"), script("")),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from tests.cluster.slurm import Cluster
 NOT_MENDED = {
     "spaces around =", "space before the value", "spaces around = of memory", "a dash that is long",  # edit the line
     "shards of more GPUs", "too many GPUs of a mode",  # what the job is for
-    "ambiguous time", "a budget and no time",  # how long
+    "ambiguous time", "a budget and no end",  # how long
     "mistyped profile",  # which cluster
 }  # fmt: skip
 
