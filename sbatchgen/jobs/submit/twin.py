@@ -62,8 +62,13 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
 
 
 def _is_alike(job: RunJob, folder: Path, submission: Submission) -> bool:
-    """Whether a job has the bytes and the options; one without an id is of a command that was killed."""
+    """Whether a job has the bytes and the options; one without an id is of a command that was killed.
+
+    In the run folder of the submission itself, `sbatch.reserved` finds such a job, and keeps its record.
+    """
     about = submission.about
+    if not job.id and folder == submission.run_dir:
+        return False
     record = records.read_record(folder, job.id) if job.id else records.submitting(folder)
     if not record or (record.folder, record.options) != (about.folder, about.options):
         return False
