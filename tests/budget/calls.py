@@ -255,7 +255,9 @@ def gpu_hours(cluster: Cluster) -> float:
         waits_or_runs = value["JobState"] not in TERMINAL
         days, _, clock = value["TimeLimit" if waits_or_runs else "RunTime"].rpartition("-")
         hours, minutes, seconds = map(int, clock.split(":"))
-        per_node = sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerNode", ""))))
+        # --gpus-per-node and --gres are both named there: the larger counts (test_share.py)
+        counts = re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerNode", ""))
+        per_node = max(map(int, counts), default=0)
         nodes = int(value["NumNodes"].partition("-")[2] or value["NumNodes"].partition("-")[0])
         in_all = sum(map(int, re.findall(r"gpu(?::\w+)?:(\d+)", value.get("TresPerJob", ""))))
         tasks = int(value["NumTasks"]) if value["NumTasks"].isdecimal() else 1  # N/A once it has ended
