@@ -180,6 +180,14 @@ def test_messages_of_the_background_are_read_in_any_order() -> None:
     assert ("program", "/home/work", 3) in by_line(missing(*pairs[-1])).values()
 
 
+def test_a_file_that_tasks_of_the_background_lack_has_its_first_line() -> None:
+    lines = (7, "srun bash worker.sh 0"), (9, "srun bash worker.sh 1")
+    traces = permutations(Traced(line, command, "/home") for line, command in lines)
+    err = "bash: line 1: worker.sh: No such file or directory\n" * 2
+    needs = [by_line(missing(err, trace)).values() for trace in traces]
+    assert [[*each] for each in needs] == [[("file", "/home/worker.sh", 7)]] * 2
+
+
 LACKED = ((2, "cd: /nowhere/runs"), (3, "./work"), (4, "./work"), (5, "./late"))
 
 

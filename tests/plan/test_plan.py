@@ -263,6 +263,33 @@ def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "file",
+    ["/etc/profile.d/site-modules.sh", "/usr/share/site/Modules/init/bash", "/usr/local/bin/site-env.sh"],
+)
+def test_a_file_of_the_nodes_system_is_needed_and_the_script_goes_on(tmp_path: Path, file: str) -> None:
+    done, findings = planned(f"set -e\nsource {file}\nsrun python train.py\n", tmp_path)
+    assert [(need.kind, need.name) for need in done.needed] == [("file", file)]
+    assert [step.command for step in done.steps] == [("srun", "python", "train.py")]
+    assert not said(findings)
+
+
+def test_the_folder_of_the_log_is_there_when_the_script_starts(tmp_path: Path) -> None:
+    text = "#SBATCH --output=logs/a/%j.out\n#SBATCH --error=/errors/of/%x/%j\nset -e\n"
+    text += "ln -sfn $SLURM_JOB_ID.out logs/a/latest\ncd logs/a\nsrun python train.py\n"
+    done, findings = planned(text, tmp_path)
+    assert not done.needed
+    assert [process.cwd for process in done.steps[0].processes] == [str(tmp_path / "logs" / "a")]
+    assert not said(findings)
+
+
+def test_what_ksh_alone_can_read_is_no_mistake(tmp_path: Path) -> None:
+    text = "#!/bin/ksh\nif true; then ; echo a; fi\npython train.py\n"
+    (finding,) = planned(text, tmp_path)[1]
+    assert finding.severity == "info"
+    assert finding.problem.what.startswith("bash, which stands for ksh in a plan, can't parse this: line 2: ")
+
+
+@pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
         ("data=${1:?Usage: job DATA}\n", "arguments", "1"),
@@ -418,6 +445,11 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
         "srun -N $1 python train.py\n",
         "#SBATCH --export=NONE\nsrun --export=all python train.py\n",
         "srun --het-group=0 ray start --block &\nsrun --het-group=1 python train.py\n",
+        (
+            "i=0; for node in $(scontrol show hostnames); do\n"
+            'cmd="torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$i --master_addr=node1 t.py"; ((++i))\n'
+            'if [ $node = node1 ]; then $cmd & else ssh $node "$cmd" & fi\ndone; wait\n'
+        ),
         "CUDA_VISIBLE_DEVICES=0 python a.py &\nCUDA_VISIBLE_DEVICES=0,1,2,3 python b.py &\nwait\n",
     ],
 )

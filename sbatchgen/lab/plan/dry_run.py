@@ -44,6 +44,7 @@ from sbatchgen.lab.plan.stand_ins import (
     facts_of_steps,
     knows_cpus,
     laid_over,
+    layers_with,
 )
 from sbatchgen.lab.plan.started import StartRecord, Step, read, steps
 from sbatchgen.lab.plan.step_placement import placements
@@ -175,6 +176,7 @@ def dry_run(
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = box_of(script, grant, home=home, workdir=workdir)
+    given = _with(given, _log_folders(script, workdir))
     with ExitStack() as copies:
         box = box._replace(laid=laid_over(box.over, copies))
         given_folders = (sys.base_prefix, *see)  # this Python starts the program
@@ -274,6 +276,14 @@ def _needs(has: _Round, done: DryRun, at_first: Iterable[tuple[str, str]]) -> It
     return needed.values()
 
 
+def _log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
+    """Yield the folders of --output and --error: without them Slurm makes them, or does not start the job."""
+    for option in ("output", "error"):
+        folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
+        if folder and not set("%$\\") & set(folder) and not path_of(path := _absolute(folder, workdir)):
+            yield Need("folder", os.path.normpath(path), 0)
+
+
 def _once(  # noqa: PLR0917 - of one caller
     script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box, sight: Sight
 ) -> DryRun:
@@ -289,7 +299,9 @@ def _once(  # noqa: PLR0917 - of one caller
     most = f"{box.limits.started} {COMMANDS}\n".encode()
     box = box._replace(files={**files, **box.files, f"{PLACE}/most": (most, 0o644), f"{PLACE}/clock": None})
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *given.arguments]
-    ended, left_out = sight.run(lambda shown: (run(argv, batch, shown.in_box(box)), shown.left_out))
+    with ExitStack() as layers:
+        box = box._replace(laid=layers_with(given_files, box.laid, layers))
+        ended, left_out = sight.run(lambda shown: (run(argv, batch, shown.in_box(box)), shown.left_out))
     starts = tuple(
         start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
     )

@@ -122,7 +122,7 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
     messages += [(match[1], match[2].strip()) for match in _PROGRAM_MESSAGE.finditer(err)]
     for program, path in sorted(messages)[:_MAX_NEEDS]:
         if program != "script" and is_path(path):
-            path_entries = [entry for entry in trace if path in entry.command]
+            path_entries = sorted(entry for entry in trace if path in entry.command)  # the trace has no order
             kind = "output" if program in ("tee", "touch") else "file"
             kind = "folder" if program in _FOLDERS and "*" not in path else kind
             lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120

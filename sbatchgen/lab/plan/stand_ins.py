@@ -100,6 +100,27 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
+def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack) -> Mapping[str, str]:
+    """Return the layers of a box, and more for files in folders of the system, which are read-only."""
+    added = dict(laid)
+    for path, data in files.items():
+        if not _is_below(path, _COVERED_ALL):
+            continue
+        folder = next(str(each) for each in Path(path.rstrip("/")).parents if each.is_dir())
+        if folder not in added:
+            made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
+            made.mkdir()
+            added[folder] = str(made)
+        place = Path(added[folder], os.path.relpath(path, folder))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            place.mkdir(exist_ok=True)
+        else:
+            place.write_bytes(data)
+            place.chmod(0o755)
+    return added
+
+
 def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
     """Write the files for folders that get many, laid over these at once: a mount each takes 0.2 ms."""
     laid: dict[str, str] = {}

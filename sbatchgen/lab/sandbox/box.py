@@ -264,7 +264,8 @@ def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[
     line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
-    line += ["--tmpfs", "/", *_system_words(programs), *_devices((*_DEVICES, *box.devices), opened)]
+    line += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
+    line += _devices((*_DEVICES, *box.devices), opened)
     seen = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
@@ -275,7 +276,7 @@ def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[
     if box.trusts:  # other programs can't open sockets with a path
         as_they_are = [*box.readable, *programs.as_they_are]
         line += [word for path in _sockets(as_they_are) for word in ("--ro-bind", "/dev/null", path)]
-    for folder, layer in box.laid.items():
+    for folder, layer in sorted(box.laid.items()):  # outer folders first
         line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
         if os.path.dirname(path) not in box.laid:
@@ -329,11 +330,18 @@ def _system_words(programs: _Programs) -> Iterator[str]:
     for path in (f"/{name}" for name in _SYSTEM_FOLDERS if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
         yield from ("--symlink", link, path) if link else programs.shown(path)
-    yield from (word for name in _ETC for word in ("--ro-bind-try", *[f"/etc/{name}"] * 2))
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
     yield from (word for name in _TEMPORARY for word in ("--perms", "1777", "--dir", name))
     yield from ("--proc", "/proc", "--remount-ro", "/proc")  # because root could write settings of the kernel
+
+
+def _etc_words(files: Iterable[str]) -> Iterator[str]:
+    """Yield the options that show some of /etc: a whole folder, or its files if the box adds a file to it."""
+    for place in (f"/etc/{name}" for name in _ETC):
+        is_whole = not any(path.startswith(f"{place}/") for path in files) or not os.path.isdir(place)
+        for path in [place] if is_whole else sorted(f"{place}/{name}" for name in os.listdir(place)):
+            yield from ("--ro-bind-try", path, path)
 
 
 def _sockets(folders: Sequence[str]) -> Iterator[str]:

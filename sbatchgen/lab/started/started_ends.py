@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules import directives, environment, safety, steps, syntax
@@ -134,7 +135,12 @@ def _unread(done: DryRun) -> Iterator[Hit]:
     if match and not done.ended.limit:
         before = "before its end" if done.steps else "before it starts a program"
         what = f"the script ends with {done.ended.status} {before}: {match[1]}"
-        yield Hit(done.at(number_of(match[2])), what, "close what is open, or fill in what is missing")
+        fix = "close what is open, or fill in what is missing"
+        if done.script.body.language == "ksh":  # which takes more than bash
+            what = f"bash, which stands for ksh in a plan, can't parse this: {match[1]}"
+            fix = "plan a script of bash"
+        severity: Severity | None = "info" if done.script.body.language == "ksh" else None
+        yield Hit(done.at(number_of(match[2])), what, fix, severity)
     task_error = _UNREAD_BY_TASKS.search(_stderr(done))
     for step in done.steps if task_error else ():
         is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))

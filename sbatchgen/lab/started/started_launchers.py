@@ -12,7 +12,7 @@ from itertools import product
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.launcher import LauncherCall
-from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.rules import names, processes, rendezvous, steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
@@ -97,7 +97,7 @@ def _missing_nodes(done: DryRun) -> Iterator[Hit]:
                 groups.setdefault(key, []).append((step.line, launcher))
         count = sum(map(len, groups.values()))
         for (name, nodes, _), members in groups.items():
-            if len(members) < nodes and count < nodes:
+            if len(members) < nodes and count < nodes and not _started_elsewhere(done, name):
                 option = PROGRAMS[name].role("NODES")
                 what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
                 fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
@@ -105,6 +105,14 @@ def _missing_nodes(done: DryRun) -> Iterator[Hit]:
                     what += f": the job has {counted(len(done.grant.nodes), 'node')}"
                     fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={nodes}"
                 yield Hit(done.at(members[0][0]), what, fix)
+
+
+def _started_elsewhere(done: DryRun, name: str) -> bool:
+    """Whether ssh or the like starts a launcher on other nodes, which a plan does not follow."""
+    return any(
+        entry.command.partition(" ")[0] in programs("elsewhere") and name in entry.command
+        for entry in done.trace
+    )
 
 
 def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:

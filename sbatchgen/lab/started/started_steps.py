@@ -29,7 +29,11 @@ def _refused(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         if step.refusal and not any(nodes_of(done, step)):
             what = f"Slurm refuses this step: {step.refusal}"
-            yield Hit(done.at(step.line), what, "see -n, -N and -c of srun")
+            fix = "see -n, -N and -c of srun"
+            if "(gres)" in step.refusal and not any(done.grant.gpus):
+                what = f"Slurm refuses this step, unless the partition gives whole nodes: {step.refusal}"
+                fix = "ask for the GPUs of the job, as by --gpus-per-node, or plan with --profile"
+            yield Hit(done.at(step.line), what, fix)
 
 
 @RULES.add(*SAME_GPU, source=NCCL)
