@@ -125,7 +125,7 @@ def _filled_in(line: str) -> str:
     if line.startswith("#SBATCH"):
         line = _BARE_ANNOTATION.sub("", line)
         code = re.split(r"[ \t]#", line, maxsplit=1)[0]
-        return f"{line} <value>" if _ILLUSTRATION.search(code) else line
+        return f"{code} <value>{line[len(code) :]}" if _ILLUSTRATION.search(code) else line
     return _COMMAND_PLACEHOLDER.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 
 

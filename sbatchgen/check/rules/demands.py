@@ -92,7 +92,11 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
     tasks, nodes = job.resources.ntasks, job.resources.nodes_min
     if tasks and nodes and tasks < nodes:
         what = f"{counted(tasks, 'task')} on {nodes} nodes: Slurm gives the job {counted(tasks, 'node')}"
-        yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
+        each = job.resources.ntasks_per_node
+        fix = (
+            f"remove --ntasks: --ntasks-per-node={each} gives {counted(nodes * each, 'task')}" if each else ""
+        )
+        yield Hit("nodes", what, fix or "set --ntasks-per-node instead of --ntasks")
 
 
 @RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")

@@ -24,6 +24,7 @@ _SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # such as #xSBATCH an
 _NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
+_IS_OPTION = re.compile(r"[# \t]*SBATCH[ \t]*(?:-|hetjob|packjob)", re.IGNORECASE)  # and no prose
 _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # a comment about the call of the script
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
@@ -111,7 +112,7 @@ def unread_lines(script: JobScript) -> Iterator[str]:
 @RULES.add("SB106", "info", "a directive that is commented out", words=("##",))
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
-        if line.kind is Kind.DISABLED:
+        if line.kind is Kind.DISABLED and _IS_OPTION.match(line.text):
             fix = "remove one # to use the option, or remove the line"
             yield Hit(script.at(line.line, line.column), "##SBATCH is a comment to Slurm", fix)
 

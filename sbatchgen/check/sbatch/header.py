@@ -19,6 +19,7 @@ _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
 _CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
+_DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
 # Before 24.05, `\ ` ended a word; from 24.05 on, it is a space in the word.
 _WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
@@ -154,7 +155,7 @@ def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
             yield replace(read, kind=Kind.SEPARATOR) if separator else read
         elif _LOOKALIKE.match(line):
             column = line.index("#") + 1
-            kind = Kind.DISABLED if line.startswith("##", column - 1) else Kind.LOOKALIKE
+            kind = Kind.DISABLED if _DISABLED.match(line, column - 1) else Kind.LOOKALIKE
             yield Directive(kind=kind, text=line, line=number, column=column)
 
 

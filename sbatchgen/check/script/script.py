@@ -12,7 +12,7 @@ from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import record
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.check.sbatch.header import READ, Kind, OtherScheduler, other_scheduler
+from sbatchgen.check.sbatch.header import READ, Directive, Kind, OtherScheduler, other_scheduler
 from sbatchgen.check.sbatch.option_table import Spec, line_of
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
@@ -41,6 +41,13 @@ CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a c
 _BRIEF = programs("brief") | {""}
 _WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
 _SET_BEFORE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
+
+
+def _comment_start(directive: Directive) -> int:
+    """Return where the comment after the words of a directive starts; its length without one."""
+    text = directive.text
+    end = directive.words[-1].end - 1 if directive.words else len(text)
+    return text.index("#", end) if text[end:].lstrip().startswith("#") and text[end].isspace() else len(text)
 
 
 @record
@@ -125,7 +132,11 @@ class JobScript(Job):
         if self.is_template:
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
-        return placeholders.for_person(directives, self.uses, lambda name: name in self.assigned, self.slurm)
+        matches = placeholders.for_person(
+            directives, self.uses, lambda name: name in self.assigned, self.slurm
+        )
+        ends = {each.line: _comment_start(each) for each in self.sbatch.directives if each.line in matches}
+        return {line: match for line, match in matches.items() if match.start() < ends[line]}
 
     @cached_property
     def refused_unfilled(self) -> bool:
