@@ -63,6 +63,7 @@ MENDS = (
     Mend("SB131", ((" --mem-per-gpu=16G", ""),)),
     Mend("SB132", ((" --ntasks=9", ""),), "python 8"),
     Mend("SB133", (("--ntasks=2", "--ntasks-per-node=4"),), "python 16"),
+    Mend("SB133", ((" --ntasks=1", ""),), "python 4", 1),
     Mend("SB135", (("#SBATCH --gpus=3\n", ""),)),
     Mend("SB137", (("#SBATCH --ntasks-per-core=1\n", ""),), "model 1"),
     Mend("SB138", (("=64", "=64G"),)),
@@ -252,7 +253,7 @@ MENDS = (
     Mend("SB605", (("--requeue", "--no-requeue"),)),
     Mend("SB606", (("--requeue", "--requeue --open-mode=append"), ("train.py", "train.py --resume auto"))),
     Mend("SB610", (('sbatch "$0"\n', ""), ("--gpus", "--array=1-10%1 --gpus"))),
-    Mend("SB611", (("--dep", "--kill-on-invalid-dep=yes --dep"),), "python 1 sbatch 1", 1),
+    Mend("SB611", (("--dep", "--kill-on-invalid-dep=yes --dep"),), "sbatch 1 python 1", 1),
     Mend(
         "SB614",
         (("=USR1", "=B:USR1"), ("srun", "trap 'touch stop' USR1\nsrun"), ("auto", f"auto &\n{_LOOP}")),
@@ -300,7 +301,11 @@ MENDS = (
     Mend("SB625", (("kill -TERM $pid", "scancel --signal=TERM $SLURM_JOB_ID"),)),
     Mend("SB626", (("\nwait $pid", "\nwhile kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"),)),
     Mend("SB627", (("rm -rf", "((${SLURM_RESTART_COUNT:-0})) || rm -rf"),)),
+    Mend(
+        "SB627", (("rm jobs/42.rds\n", ""), ("work.R\n", "work.R || exit\nrm jobs/42.rds\n")), "Rscript 1", 1
+    ),
     Mend("SB628", (("do sleep 5", "do kill -0 $! || exit 1; sleep 5"),), "vllm 1 python 1"),
+    Mend("SB628", (("do sleep 5", "do kill -0 $! || exit 1; sleep 5"),), "dask 3", 1),
     Mend("SB702", (("train.log", "train-%j.log"),)),
     Mend("SB704", (("--time", "--array=0-3 --time"),)),
     Mend("SB705", (("-%N", ""),), "python 2"),

@@ -242,12 +242,19 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
                     return
+        if submits := _SUBMITS.search(" ".join(word.text for word in launch.program.rest)):
+            what = f"{launch.program.name} {submits[0]} calls Slurm's commands inside the container, and few "
+            what += "images have Slurm"
+            fix = f"install {launch.program.name} outside of the container, and give its jobs the image"
+            yield Hit(script.at_word(launch.command), what, fix)
+            return
 
 
 def _has_image(launch: Launch) -> bool:
     return launch.step is not None and "container-image" in launch.step.options
 
 
+_SUBMITS = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
 _SLURM_PROGRAMS = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
 _HAS_SLURM = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"

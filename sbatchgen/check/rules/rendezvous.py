@@ -64,7 +64,7 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
             yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
-        elif made.word is not None and made.name.upper() in _PORT_NAMES:
+        elif made.word is not None and _IS_PORT.search(made.name):
             highest = _highest(made.word.text)
             if highest and highest > LAST_PORT:
                 what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
@@ -72,6 +72,7 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
 
 
 LAST_PORT = 65535
+_IS_PORT = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")
 _SUM = re.compile(r"\$\(\((.*)\)\)")
 _RANGE = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")
 _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?ID)\}?(?:%(\d+))?\)?")

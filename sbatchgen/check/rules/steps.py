@@ -511,6 +511,9 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
+        elif launch.step and tasks and tasks > 1 and name in SERVERS:
+            what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
+            yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
     yield from _once_for_all(script)
     yield from _alone_in_each_task(script)
@@ -565,6 +568,7 @@ _TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HO
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # commands that fill each node's own disk
 SERIAL = programs("serial")
+SERVERS = programs("waits") - programs("helper")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
 
 

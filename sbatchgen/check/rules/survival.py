@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.base.finding import Edit
 from sbatchgen.base.quoting import OR
-from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.values import read_signal
 from sbatchgen.check.script.launches import HELPERS, TRAINING_WORDS
 from sbatchgen.check.script.script import JobScript
 
 if TYPE_CHECKING:
-    from sbatchgen.check.bash import Body, Command
+    from sbatchgen.check.bash import Body, Command, Word
     from sbatchgen.check.bash.statement import Context
 
 RULES: Rules[JobScript] = Rules()
@@ -255,6 +255,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
     """Find a folder of the program's results that a job with --requeue removes at its start."""
     if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
         return
+    yield from _deletes_input(script)
     for command in script.named("rm"):
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
         if not re.search("[rR]", flags) or not command.context.top:
@@ -276,23 +277,98 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-@RULES.add("SB628", "warning", "a wait for a server that may have ended", source="bash(1)", words=_ASKS)
+def _deletes_input(script: JobScript) -> Iterator[Hit]:
+    """A file that the script copies or unpacks at first and removes later: a second run finds none."""
+    read = {
+        word.text: command
+        for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", ".")
+        if command.context.top
+        for word in command.words[1 : None if command.name in ("tar", "unzip", "source", ".") else -1]
+        if not word.text.startswith("-")
+    }
+    for command in script.named("rm"):
+        works = any(each.at > command.end and each.name not in _BRIEF for each in script.body.commands)
+        for word in command.words[1:] if works and command.context.top else ():
+            first = read.get(word.text)
+            if first and first.name != "mv" and first.at < command.at and not _made_here(word, first, script):
+                what = "--requeue starts the script again from its first line: then "
+                what += f"{script.body.text_of(word)}, which line {first.line} reads, is gone"
+                yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
+                return
+
+
+def _made_here(word: Word, first: Command, script: JobScript) -> bool:
+    """Whether the script itself makes a file before it reads it: also after a requeue."""
+    earlier = script.body.source.text[: first.at]
+    name = re.escape(word.text.strip('"'))
+    return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
+        each.words[-1].text == word.text for each in script.named("cp", "rsync", "ln") if each.at < first.at
+    )
+
+
+@RULES.add(
+    "SB628",
+    "warning",
+    "a wait for a server that may have ended",
+    source="bash(1)",
+    words=("while", "until"),
+    report="https://github.com/SemiAnalysisAI/InferenceX/pull/348",
+)
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that waits for a server in the background, without a bound or a check of the server."""
-    servers = [each for each in script.body.commands if each.background and not each.context.substitution]
-    for command in script.named(*_ASKS) if servers else ():
+    """A loop without a bound or a look at the server, which runs in the background, or at the other job."""
+    commands = script.body.commands
+    servers = [each.at for each in commands if each.background and not each.context.substitution]
+    jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
+    for command, start in _endless(script) if servers or jobs else ():
+        asks = command.name in _ASKS
+        if not asks and not _is_named(command.words[-1], script.body.source.text[:start]):
+            continue  # for a file that a person makes
+        if servers and servers[0] < start:
+            what = f"if the server has ended, {command.name} never succeeds: "
+            if not asks:
+                what = f"if the program that writes {command.words[-1].text} has ended, no file comes: "
+            fix = "in the loop: kill -0 $! || exit 1"
+        elif jobs and jobs[0] < start and not asks:
+            what = f"if sbatch fails, or the other job ends early, {command.words[-1].text} never comes: "
+            fix = (
+                'JOB=$(sbatch --parsable ...) || exit, and in the loop: squeue -hj "$JOB" | grep -q . || exit'
+            )
+        else:
+            continue
+        yield Hit(script.at_word(command), f"{what}the job waits until its time limit", fix)
+        return
+
+
+def _is_named(word: Word, earlier: str) -> bool:
+    """Whether a text names a file, or sets one of the variables in its name."""
+    return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
+
+
+def _endless(script: JobScript) -> Iterator[tuple[Command, int]]:
+    """Yield what a loop asks again and again as long as it fails, and where the loop starts."""
+    for command in script.body.commands:
         context = command.context
         if not (context.loop and context.condition) or context.background or context.function:
             continue
+        if not (command.name in _ASKS or _looks_for_a_file(command)):
+            continue
         start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
-        if servers[0].at < start and not _BOUND.search(script.body.source.text[start:end]):
-            what = (
-                f"if the server has ended, {command.name} never succeeds: the job waits until its time limit"
-            )
-            yield Hit(script.at_word(command), what, "in the loop: kill -0 $! || exit 1")
-            return
+        loop = script.body.source.text[start:end]
+        is_negated = "!" in loop[: command.at - start + 5]
+        if not _BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
+            yield command, start
 
 
+def _looks_for_a_file(command: Command) -> bool:
+    """Whether a command fails as long as a file is not there: [ -f FILE ] or ls FILE."""
+    words = [word.text for word in command.words]
+    if command.pipe and len(command.pipe.stages) > 1:
+        return False
+    is_test = command.test and len(words) == _TEST_OF_A_FILE and words[1] in ("-e", "-f", "-s", "-d", "-r")
+    return is_test or (len(words) == 1 + 1 and words[0] in ("ls", "stat"))
+
+
+_TEST_OF_A_FILE = 3  # words: [ -f FILE
 _BOUND = re.compile(
     r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
 )
@@ -353,12 +429,22 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
         edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
         yield Hit(at, what, f"add {option}", edits=edits)
     for command in script.named("sbatch"):
-        if any("kill-on-invalid-dep" in word.text for word in command.words):
+        if any("kill-on-invalid-dep" in word.text for word in command.words) or _at_the_end(command, script):
             continue
         for word in command.words[1:]:
             pieces = script.body.followed(word).pieces  # a $( ) may submit other jobs
             if _AFTER_OK.search("".join(piece.text for piece in pieces if piece.kind != "command")):
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
+
+
+_BRIEF = programs("brief")
+
+
+def _at_the_end(command: Command, script: JobScript) -> bool:
+    """Whether a command names the job itself and is the last one that may fail: then the job does not."""
+    later = (each for each in script.body.commands if each.at > command.end)
+    is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
+    return bool(is_own) and command.context.top and all(each.name in _BRIEF for each in later)
 
 
 @RULES.add(
