@@ -180,6 +180,17 @@ def test_messages_of_the_background_are_read_in_any_order() -> None:
     assert ("program", "/home/work", 3) in by_line(missing(*pairs[-1])).values()
 
 
+def test_a_task_without_end_has_each_of_its_programs_once(tmp_path: Path) -> None:
+    text = "#SBATCH --ntasks=1\nsrun bash -c 'while true; do ray stop; ray start --block; done' &\n"
+    text += "until [ -f ready ]; do sleep 2; done\npython drive.py\n"
+    done, _ = planned(text, tmp_path)
+    assert done.ended.limit == "time"
+    assert [process.argv for process in done.steps[0].processes] == [
+        ("ray", "stop"),
+        ("ray", "start", "--block"),
+    ]
+
+
 def test_a_file_that_tasks_of_the_background_lack_has_its_first_line() -> None:
     lines = (7, "srun bash worker.sh 0"), (9, "srun bash worker.sh 1")
     traces = permutations(Traced(line, command, "/home") for line, command in lines)

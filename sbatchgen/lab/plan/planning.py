@@ -20,6 +20,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.batch_job import grant
 from sbatchgen.lab.plan.dry_run import MANY, DryRun, Given, dry_run
 from sbatchgen.lab.plan.rounds import least_steps
+from sbatchgen.lab.plan.started import Step
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given
@@ -72,12 +73,18 @@ def _refuse_other(script: JobScript) -> None:
 
 def _with_first_steps(done: DryRun) -> DryRun:
     """Return a run that a limit has ended with its first steps, and how many others there are at least."""
-    script, shown = done.script, done.steps[:MANY]
+    script, shown = done.script, tuple(map(_without_rounds, done.steps[:MANY]))
     last = shown[-1].line if shown else 0
     later = (each.command.line for each in script.launches if each.command.context.top)
     lines = [*(step.line for step in shown), *(line for line in later if line > last)]
     more = least_steps(script.body, lines) - len(shown)
     return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
+
+
+def _without_rounds(step: Step) -> Step:
+    """Return a step with each program of its tasks once: an endless task starts them by chance."""
+    once = {(each.rank, each.node, each.argv, each.cwd): each for each in reversed(step.processes)}
+    return replace(step, processes=tuple(reversed(once.values())))
 
 
 def may_be_lost(done: DryRun) -> bool:
