@@ -316,6 +316,7 @@ def _made_here(word: Word, first: Command, script: JobScript) -> bool:
 )
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
     """A loop without a bound or a look at the server, which runs in the background, or at the other job."""
+    yield from _never_cancelled(script)
     commands = script.body.commands
     servers = [each.at for each in commands if each.background and not each.context.substitution]
     jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
@@ -337,6 +338,29 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
             continue
         yield Hit(script.at_word(command), f"{what}the job waits until its time limit", fix)
         return
+
+
+def _never_cancelled(script: JobScript) -> Iterator[Hit]:
+    """A loop that compares what sacct prints with CANCELLED: after that word comes who did it, or a +."""
+    text = script.body.source.text
+    for command in script.named("sacct"):
+        if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
+            continue
+        loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
+        loop = text[slice(*loops[-1])] if loops else ""
+        if _IS_CANCELLED.search(loop) and not _OF_FIRST_WORD.search(loop):
+            what = (
+                "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel the "
+            )
+            what += "loop does not end"
+            yield Hit(script.at_word(command), what, "compare the first word: ${STATE%%[ +]*}")
+            return
+
+
+_IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
+_OF_FIRST_WORD = re.compile(
+    r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
+)
 
 
 def _is_named(word: Word, earlier: str) -> bool:
