@@ -23,6 +23,7 @@ from sbatchgen.jobs.review.review import Review
 from sbatchgen.jobs.runs.bill import Bill
 from sbatchgen.jobs.runs.cost import Report
 from sbatchgen.jobs.runs.diagnosis import Diagnosis
+from sbatchgen.jobs.starts.prospects import Prospects
 from sbatchgen.lab.adopt.adopt_output import AdoptOutput
 from sbatchgen.lab.plan.plan_output import PlanOutput
 from sbatchgen.lab.rehearsal import outcome
@@ -47,6 +48,7 @@ OUTPUTS = {
     "review": Review,
     "status": runs.StatusOutput,
     "submit": submitted.SubmitOutput,
+    "when": Prospects,
 }
 Schema = dict[str, Any]
 _RUN: Schema = {

@@ -48,6 +48,7 @@ COMMANDS = {
     "test-only": ("review", "job.yaml", "--test-only"),
     "explain": ("explain", "job.yaml", "--lines"),
     "plan": ("plan", "job.slurm"),
+    "when": ("when", "job.yaml"),
     "submit": ("submit", "job.yaml", "--yes"),
     "submit script": ("submit", "job.slurm", "--yes"),
     "lint": ("lint", "job.slurm", "job.md"),

@@ -35,8 +35,8 @@ from sbatchgen.jobs.resolved.request import Request, read_request
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.runtimes.base import Runtime
 from sbatchgen.jobs.slurm import client
+from sbatchgen.jobs.starts.rough import TEST_TIMEOUT_S, ask_slurm
 from sbatchgen.jobs.submit.rendered import of_job
-from sbatchgen.jobs.submit.sbatch import TEST_TIMEOUT_S, ask_slurm
 
 # ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
 # drained: --test-only refuses it while nodes are away; sbatch takes it, and it waits for them.
@@ -206,7 +206,7 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
         if problems or not (live and resolved.slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
         submission = of_job(request, places.environment, None, review_only=True)
-        answer = ask_slurm(submission, places.environment)
+        answer = ask_slurm(submission.script, submission.name, (), submission.asked, places.environment)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
     outcome: Outcome = "ok" if answer.accepted else "refused"

@@ -33,7 +33,7 @@ GROUPS = {
         "plot": "run_results",
     },
     "Check": {"lint": "scripts", "lsp": "scripts", "rehearse": "rehearse", "preflight": "submit",
-        "gpus": "gpus",
+        "gpus": "gpus", "when": "gpus",
     },
     "Set up": {
         "profile": "profiles", "trust": "groups", "page": "prepare", "data": "prepare", "image": "prepare",

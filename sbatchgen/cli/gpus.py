@@ -1,15 +1,22 @@
-"""gpus: who has which GPUs and shards now, and whether a job would start."""
+"""gpus, when: who has which GPUs and shards now, and when a job would start."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, put_in_form, redraw, report
+from sbatchgen.cli.output import FORMAT, here, put_in_form, redraw, report
 from sbatchgen.jobs.inputs import completion
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.resolved.request import Request
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
@@ -90,12 +97,10 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     from sbatchgen.jobs.slurm.gpu_nodes import gpu_nodes
     from sbatchgen.jobs.slurm.node import nodes
     from sbatchgen.jobs.slurm.partition import partitions
-    from sbatchgen.jobs.slurm.room import rooms
+    from sbatchgen.jobs.starts.room import rooms
 
     resolved = request_of(job, args, job_options).resolved
-    if not resolved.slurm:
-        what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
-        raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")
+    _refuse_without_slurm(resolved)
     report(check(resolved))
     asked, all_nodes, known = resolved.resources, nodes(os.environ), partitions(os.environ)
     availabilities = rooms(asked, all_nodes, gpu_nodes(all_nodes, os.environ), known, config(os.environ))
@@ -105,3 +110,56 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
         at = str(resolved.origin("options.partition"))
         raise FitError.of(f"this cluster has no {name}", at=at, fix=fix)
     put_in_form(form, RoomOutput(partitions=availabilities), screen.room_as_text(availabilities))
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
+)
+@FORMAT
+@click.pass_obj
+def when(args: tuple[str, ...], /, job: str, needs: str | None, form: str, **job_options: Any) -> None:
+    """Show when a job would start, and which shapes of it would end sooner.
+
+    A hole is free now. A plan is Slurm's own, for a job that waits. A bound is rough: sbatch --test-only
+    ignores holes. Each row shows the options that make it. Submits nothing.
+    """
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.review.free_gpus import starts_as_text
+    from sbatchgen.jobs.starts.moment import read_moment
+    from sbatchgen.jobs.starts.prospects import starts
+
+    first = request_of(job, args, job_options)
+    resolved, named = first.resolved, job_options["partition"]
+    _refuse_without_slurm(resolved)
+    report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
+    moment = read_moment(os.environ)
+    known = {"profile": first.rerun[4]}  # which is noted once
+    names = [*resolved.resources.partitions] or [each.name for each in moment.partitions if each.default]
+    names += [] if named else map(str, resolved.profile.partitions)
+
+    def ask(more: Mapping[str, str]) -> Request:
+        return request_of(job, args, {**job_options, **known, **more}) if more else first
+
+    answer = starts(ask, names, moment, os.environ, _needs(needs, resolved))
+    put_in_form(form, answer, starts_as_text(answer))
+
+
+def _needs(text: str | None, resolved: ResolvedJob) -> Callable[[int], float | None]:
+    """Return what a training still needs with so many GPUs: what was typed, or what its runs measured."""
+    from sbatchgen.base.units import meant_time, seconds
+    from sbatchgen.jobs.starts.needs import read_pace
+
+    if text is None:
+        folder = resolved.run_dir
+        pace = None if folder.unset(os.environ) else read_pace(here() / folder.filled(os.environ))
+        return pace.needs if pace else lambda _: None
+    if not (needs_s := seconds(meant_time(text) or text)):
+        raise CommandLineError.of(f"'{text}' is no time", at="--needs", fix="write 30h, or 1-06:00:00")
+    return {resolved.resources.gpus_in_all: float(needs_s)}.get
+
+
+def _refuse_without_slurm(resolved: ResolvedJob) -> None:
+    if not resolved.slurm:
+        what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
+        raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")

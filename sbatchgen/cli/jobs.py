@@ -212,8 +212,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
     the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
     """
+    from sbatchgen.jobs.starts.rough import ask_slurm
     from sbatchgen.jobs.submit.reviewed import with_digest
-    from sbatchgen.jobs.submit.sbatch import ask_slurm
 
     whole, brief = job_options.pop("whole"), job_options.pop("brief")
     snapshot = snapshot_of(job_options)
@@ -223,7 +223,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only and submission.local:
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
-        shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
+        about = (submission.script, submission.name, submission.options, submission.asked)
+        shown = dataclasses.replace(shown, slurm=ask_slurm(*about, os.environ))
     if brief:
         shown = dataclasses.replace(shown, script=None, parts=(), own_lines=None)
     show_review(shown, sys.stdout, form, whole=whole)

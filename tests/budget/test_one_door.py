@@ -12,7 +12,7 @@ STARTERS = {"sbatch", "srun", "salloc"}
 # Where a command line of these is made, by function, and why.
 ALLOWED = {
     "jobs/submit/sbatch.py submit": "the one door: it charges the budgets first",
-    "jobs/submit/sbatch.py ask_slurm": "sbatch --test-only, which submits nothing",
+    "jobs/starts/rough.py ask_slurm": "sbatch --test-only, which submits nothing",
     "cli/running_jobs.py exec_": "srun --overlap in a job that runs already",
     "lab/discover/slurm_answers.py": "sbatch --help",
     "lab/plan/step.py": "a stand-in in the sandbox reads the options of srun",
@@ -45,7 +45,7 @@ def test_one_function_submits() -> None:
     assert used - allowed == set()
     assert {
         "jobs/submit/sbatch.py submit",
-        "jobs/submit/sbatch.py ask_slurm",
+        "jobs/starts/rough.py ask_slurm",
         "cli/running_jobs.py exec_",
     } <= used
 

@@ -98,6 +98,7 @@ class Cluster:
             for name in ADDRESSES:
                 self._up(name)
             self._site.start(self._start_database)
+            accounting.fill(self._site, [each for each in self._accounts if not each.startswith("add ")])
             for name in NODES:
                 self._serve(name)
             site.until(lambda: self._states() == {"idle"}, f"{len(NODES)} idle nodes")
@@ -280,7 +281,7 @@ class Cluster:
 
     def _start_database(self) -> None:
         if self._accounts:
-            accounting.start(self._site, self._accounts)
+            accounting.start(self._site, [each for each in self._accounts if each.startswith("add ")])
 
     def _up(self, name: str) -> None:
         """Make a host: own /tmp and /dev/shm, hsn0 on the network that all share."""

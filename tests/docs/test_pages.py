@@ -143,7 +143,9 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and context.params["profile"] != "./example.yaml"
     ):
         of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan"}
-        of_render = [word for word in own if word not in of_others]
+        after = zip(("", *own), own, strict=False)
+        of_render = [word for before, word in after if not {before, word} & {"--needs"}]
+        of_render = [word for word in of_render if word not in of_others]
         of_render = ["--profile" if word == "--on" else word for word in of_render]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
-from sbatchgen.jobs.slurm.room import Availability
+from sbatchgen.jobs.starts.room import Availability
 
 
 class _Node(TypedDict):

@@ -31,7 +31,7 @@ def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
     names = [str(name) for name in default.profile.partitions if name not in passed_over]
     for name in names:
         resolved = resolve(name)
-        why_not = _joined((*_closed(resolved), *(finding.why_not for finding in check(resolved))))
+        why_not = _joined((*closed(resolved), *(finding.why_not for finding in check(resolved))))
         if not why_not:
             later = dict.fromkeys(names[names.index(name) + 1 :], LATER)
             return replace(resolved, passed_over=passed_over | later)
@@ -47,7 +47,7 @@ def in_short(resolved: ResolvedJob) -> str:
     return "; ".join((FIRST, *reasons[:_SHOWN], *more))
 
 
-def _closed(resolved: ResolvedJob) -> Iterator[str]:
+def closed(resolved: ResolvedJob) -> Iterator[str]:
     """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
     if resolved.partition.hidden:
         yield "hidden"

@@ -227,6 +227,17 @@ def with_words(request: Request, resolved: ResolvedJob, *words: str) -> Request:
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 
 
+def typed(run: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the words of a command with these options and their values, in place of those of their names."""
+    cut = _end_of_options(run)
+    kept = [
+        word
+        for before, word in zip(("", *run), run[:cut], strict=False)
+        if word not in options[::2] and before not in options[::2]
+    ]
+    return [*kept, *options, *run[cut:]]
+
+
 def _end_of_options(rerun: Sequence[str]) -> int:
     """The place of the `--` before the trainer's arguments, or of the end."""
     return rerun.index("--") if "--" in rerun else len(rerun)

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line
+from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, words
 from sbatchgen.base.text_table import table
 from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
-from sbatchgen.jobs.slurm.room import Availability
+from sbatchgen.jobs.starts.prospects import Prospects, clock
+from sbatchgen.jobs.starts.room import Availability
 
 MOST_NAMES = 8  # of nodes in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
@@ -95,3 +97,20 @@ def _room(room: Availability) -> Iterator[str]:
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:
         yield f"not looked at: {', '.join(room.not_seen)}"
+
+
+def starts_as_text(answer: Prospects) -> str:
+    """When a job would start, the soonest end first, why others are out, and what to type."""
+    now = datetime.fromisoformat(answer.time)
+    rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
+    for row in answer.rows:
+        start, end = (clock(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end))
+        start = "now" if row.kind == "hole" and row.start == answer.time else start
+        amounts = (str(row.nodes), str(row.gpus), f"{row.gpu_hours:,.1f}")
+        options = "" if row.kind == "plan" else words(row.options) or "as asked for"
+        rows.append((start, end, row.kind, *amounts, options))
+    lines = [*dict.fromkeys(f"{row.kind}: {row.says}" for row in answer.rows)]
+    lines += [f"out: {name}: {why}" for name, why in answer.out.items()]
+    lines += [*answer.notes, *[f"for the first: {words(row.run)}" for row in answer.rows if row.run][:1]]
+    shown = table([tuple(map(one_line, row)) for row in rows]) + "\n" if answer.rows else ""
+    return shown + "".join(f"{one_line(line)}\n" for line in lines)

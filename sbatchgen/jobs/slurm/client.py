@@ -11,6 +11,7 @@ from sbatchgen.base.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
+FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _KEPT = "SLURM_CONF"  # where the cluster is
 _OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")

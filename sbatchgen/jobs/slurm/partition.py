@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.client import answer, answer_if_any
@@ -83,6 +84,7 @@ class SlurmReservation:
     name: str = printed("ReservationName")
     nodes: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none, as one of licences
     partition: str = printed("PartitionName", text)  # that its nodes were taken from; "" if it names none
+    start: datetime | None = printed("StartTime", time)
     # As 2026-01-31T12:00:00+01:00; "" if it has no end
     end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
     flags: tuple[str, ...] = printed("Flags", names)  # as "FLEX", "DAILY"

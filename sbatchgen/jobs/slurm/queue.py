@@ -4,13 +4,17 @@ How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes b
 for older ones. A job of sbatchgen is found by the folder of its script, which squeue(1) shows as its Command.
 """
 
+import contextlib
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
+from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.jobs.slurm.client import of_cluster, query
 from sbatchgen.jobs.slurm.printed import count, exit_status, seconds, text, time
 from sbatchgen.jobs.slurm.state import State, state
@@ -30,6 +34,7 @@ _FIELDS = {
     "restarts": "RestartCnt",
     "command": "Command",
     "dependency": "Dependency",
+    "planned": "SchedNodes",
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
@@ -59,6 +64,7 @@ class SlurmJob:
     restarts: int = 0  # how often it was requeued
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
     dependency: str = ""  # what it waits for: "afterok:4711(unfulfilled)"; known to squeue only
+    planned: str = ""  # the nodes that Slurm plans for a job that waits; known to squeue only
     command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
@@ -90,6 +96,7 @@ def queue(
             restarts=count(row["restarts"]),
             command=text(row["command"]),
             dependency=text(row["dependency"]),
+            planned=text(row["planned"]),
         )
         for row in rows(answer.out, between, [*_FIELDS])
     ]
@@ -152,3 +159,16 @@ def key_of(command: str) -> str:
     """Return the key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
     match = _KEY.search(command)
     return match[1] if match else ""
+
+
+@contextlib.contextmanager
+def private_script(script: bytes, name: str, key: str) -> Iterator[Path]:
+    """Write the script into a folder that only this user can enter, and that no other submission has.
+
+    Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
+    its name. The name stays: a job without one is called after its script.
+    """
+    with temporary_folder(folder_name(key)) as private:
+        path = private / name
+        files.put(path, script)
+        yield path

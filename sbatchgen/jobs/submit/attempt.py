@@ -20,7 +20,6 @@ SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the 
 RETRY_S = 120.0  # how long to try again while the controller is down
 SEARCH_S = 60.0  # how long to look for a job whose answer was lost
 LONGEST_PAUSE_S = 15.0
-ELSEWHERE = "submit on a node that has Slurm's commands, or run here with --profile local"
 _ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)
 # Not connected, or turned away before the request was read. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
 _NOT_SENT = re.compile(
@@ -93,7 +92,7 @@ def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | N
         command,
         environment,
         timeout=SUBMIT_TIMEOUT_S,
-        elsewhere=ELSEWHERE,
+        elsewhere=client.FOR_SUBMISSIONS,
         keep_open=lock,
         for_job=True,
     )

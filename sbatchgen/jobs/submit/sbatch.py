@@ -16,7 +16,6 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import BudgetError, DocumentError, SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine import search_path
-from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.base.quoting import word
 from sbatchgen.jobs.budget.allowance import allowances
 from sbatchgen.jobs.budget.debit import Debit
@@ -27,12 +26,11 @@ from sbatchgen.jobs.runs.index import Index
 from sbatchgen.jobs.runs.record import Record, run_name
 from sbatchgen.jobs.runs.snapshot import Snapshot, describe
 from sbatchgen.jobs.slurm import client
-from sbatchgen.jobs.slurm.queue import find_job, folder_name, new_key
-from sbatchgen.jobs.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
-from sbatchgen.jobs.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
+from sbatchgen.jobs.slurm.queue import find_job, new_key, private_script
+from sbatchgen.jobs.slurm.refusal import OptionSource, refusals
+from sbatchgen.jobs.submit.attempt import Accepted, LostError, Note, ask
 from sbatchgen.jobs.submit.submission import Submission
 
-TEST_TIMEOUT_S = 60.0
 _TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
 _OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
@@ -156,7 +154,7 @@ def submit(
     about = replace(about, run=entry.name)
     with (
         _taken_back(entry, debit, run_dir, copied, note),
-        _private(submission.script, submission.name, about.key) as script,
+        private_script(submission.script, submission.name, about.key) as script,
     ):
         debit.enter()
         records.begin(run_dir, replace(about, cluster=clusters))
@@ -242,21 +240,6 @@ def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> Sbatchg
     return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, asked))
 
 
-def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
-    """Ask the live Slurm about a job: `sbatch --test-only`, which uses up a job id."""
-    env, _ = client.submit_environment(environment)
-    try:
-        with _private(submission.script, submission.name, new_key()) as file:
-            words = ["sbatch", "--test-only", *submission.options, str(file)]
-            answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE, for_job=True)
-        if answer.status is None:
-            raise SlurmError.of(answer.failure, fix="try again later")
-    except SlurmError as error:
-        problem = error.problems[0]
-        return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return understand(answer.status, answer.err or answer.out, submission.asked)
-
-
 def make_log_folders(submission: Submission, note: Note) -> None:
     """Make the folders of the logs; raise DocumentError where that can't be."""
     for log_folder in submission.log_folders:
@@ -270,16 +253,3 @@ def make_log_folders(submission: Submission, note: Note) -> None:
         if log_folder != Path("/dev") and not os.access(log_folder, os.W_OK | os.X_OK):  # /dev/null
             why = "a job that can't write its log fails without a message"
             note(f"note: can't write into {log_folder}: {why}")
-
-
-@contextlib.contextmanager
-def _private(script: bytes, name: str, key: str) -> Iterator[Path]:
-    """Write the script into a folder that only this user can enter, and that no other submission has.
-
-    Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
-    its name. The name stays: a job without one is called after its script.
-    """
-    with temporary_folder(folder_name(key)) as private:
-        path = private / name
-        files.put(path, script)
-        yield path

@@ -1,0 +1,1 @@
+"""When a job would start: room, holes in the queue, Slurm's plan and its rough bound."""

@@ -1,0 +1,62 @@
+"""What limits of accounts and QOS leave to a job now: `scontrol show assoc_mgr`, which says what is in use.
+
+Slurm shows the limit of each user of a QOS only while the user has jobs in it.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.slurm.client import answer_if_any
+from sbatchgen.jobs.slurm.printed import pairs
+
+_RECORD = re.compile(
+    r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>\S*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE
+)
+_AMOUNT = re.compile(r"([0-9]{1,18})\(([0-9]{1,18})")
+_NAMES = {"gres/gpu": "GPUs", "node": "nodes", "cpu": "CPUs"}
+
+
+def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Return the limits that hold for this user, as Slurm prints them; "" where Slurm enforces none."""
+    if not {"limits", "safe", "all"} & {*settings.get("AccountingStorageEnforce", "").split(",")}:
+        return ""
+    asked = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={os.getuid()}"]
+    return answer_if_any(asked, environment) or ""
+
+
+def held_back(limits: str, job: ResourceRequest, qos: Sequence[str]) -> str:
+    """Return which limit would make the job wait now, in words; "" if no limit is known to."""
+    account = job.options.get("account", "")
+    asks = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
+    for whose, name, value in _limits_of(limits, account, qos):
+        known = pairs(value.split(","))
+        rows = [(noun, known[tres], asks[tres]) for tres, noun in _NAMES.items()]
+        rows = [("jobs", value, 1)] if "Jobs" in name else rows
+        for noun, amount, wanted in rows:
+            match = _AMOUNT.match(amount)
+            if match and wanted and int(match[2]) + wanted > int(match[1]):
+                return (
+                    f"{whose} has {match[2]} of {match[1]} {noun} in use, and the job needs {wanted} ({name})"
+                )
+    return ""
+
+
+def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield whose each limit is, its name and its value."""
+    for line in printed.split("\n"):
+        record = _RECORD.match(line)
+        if record is None or (record["qos"] and record["qos"] not in qos):
+            continue
+        if record["account"] and account and record["account"] not in (account, "root"):
+            continue
+        whose = f"QOS {record['qos']}" if record["qos"] else f"account {record['account']}"
+        shared, _, by_user = line.partition(" Account Limits=")
+        of_user = re.search(rf"[ (]{os.getuid()}\)?=\{{([^}}]*)\}}", by_user.partition("User Limits=")[2])
+        for who, text, wanted in (
+            (whose, shared, ("GrpTRES", "GrpJobs", "MaxJobs")),
+            (f"your share of {whose}", of_user[1] if of_user else "", ("MaxTRESPU", "MaxJobsPU")),
+        ):
+            values = pairs(text.split())
+            yield from ((who, name, values[name]) for name in wanted if values[name])

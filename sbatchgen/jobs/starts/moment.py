@@ -1,0 +1,156 @@
+"""What Slurm shows at one moment: jobs, nodes, partitions, reservations and settings, each asked for once.
+
+The five questions are asked at once: a controller that is slow delays the answer once, not five times.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.check.sbatch.array import indices
+from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.jobs.slurm.client import answer
+from sbatchgen.jobs.slurm.config import config
+from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
+from sbatchgen.jobs.slurm.node import SlurmNode, nodes
+from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
+from sbatchgen.jobs.slurm.printed import count, names, text, time
+from sbatchgen.jobs.slurm.queue import rows, separator
+
+_FIELDS = {
+    "id": "JobArrayID",
+    "user": "UserID",
+    "name": "Name",
+    "state": "State",
+    "reason": "Reason",
+    "start": "StartTime",
+    "end": "EndTime",
+    "priority": "PriorityLong",
+    "partition": "Partition",
+    "nodes": "NumNodes",
+    "node_list": "NodeList",
+    "planned": "SchedNodes",
+    "tres": "tres-alloc",
+    "per_node": "tres-per-node",
+    "qos": "QOS",
+}
+_GPUS = re.compile(r"gres/gpu=([0-9]{1,9})")
+_GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+# What waits for nodes alone; Slurm plans no other job
+_FOR_NODES = ("Priority", "Resources")
+_HIDING = {"jobs", "nodes", "partitions"}
+
+
+@frozen(kw_only=True)
+class QueuedJob:
+    """A job of any user that runs or waits."""
+
+    id: str
+    user: int
+    name: str
+    state: str
+    reason: str
+    start: datetime | None  # of a job that waits: as Slurm plans it
+    end: datetime | None
+    priority: int
+    partitions: tuple[str, ...]
+    nodes: int
+    on: tuple[str, ...]  # the nodes that it has
+    planned: tuple[str, ...]  # the nodes that Slurm plans for it
+    gpus: int  # of all its nodes; 0 where Slurm does not say
+    tasks: int  # of an array that wait in this row; else 1
+    qos: str
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether it would start if there were nodes for it."""
+        return self.state == "PENDING" and self.reason in _FOR_NODES
+
+
+@frozen(kw_only=True)
+class ClusterMoment:
+    """All that is known of a cluster at one moment."""
+
+    now: datetime
+    jobs: Sequence[QueuedJob]
+    nodes: Sequence[SlurmNode]
+    gpus: Sequence[GpuNode]
+    partitions: Sequence[SlurmPartition]
+    reservations: Sequence[SlurmReservation]
+    settings: Mapping[str, str]
+
+    @property
+    def hidden(self) -> bool:
+        """Whether Slurm hides jobs or nodes of others, so that no hole can be seen."""
+        return bool(_HIDING & {*self.settings.get("PrivateData", "").split(",")})
+
+    @cached_property
+    def delay_s(self) -> int:
+        """How long Slurm may take to look at a new job, and how coarse its plan is."""
+        return self.scheduler("bf_interval", 30) + self.scheduler("bf_resolution", 60)
+
+    def scheduler(self, name: str, default: int) -> int:
+        """Return a number in SchedulerParameters."""
+        match = re.search(rf"\b{name}=([0-9]{{1,9}})", self.settings.get("SchedulerParameters", ""))
+        return int(match[1]) if match else default
+
+    @property
+    def resume_s(self) -> int:
+        """How long a node may take to be switched on: ResumeTimeout."""
+        match = _NUMBER.match(self.settings.get("ResumeTimeout", ""))
+        return int(match[0]) if match else 0
+
+    def of_partition(self, name: str) -> list[SlurmNode]:
+        """Return the nodes of a partition."""
+        return [node for node in self.nodes if name in node.partitions]
+
+
+def read_moment(environment: Mapping[str, str]) -> ClusterMoment:
+    """Ask Slurm; raise SlurmError if it does not answer."""
+    with ThreadPoolExecutor(5) as pool:
+        jobs, settings = pool.submit(_jobs, environment), pool.submit(config, environment)
+        parts, reserved = pool.submit(partitions, environment), pool.submit(reservations, environment)
+        known = pool.submit(nodes, environment)
+    return ClusterMoment(
+        now=datetime.now().astimezone(),
+        jobs=jobs.result(),
+        nodes=known.result(),
+        gpus=gpu_nodes(known.result(), environment),
+        partitions=parts.result(),
+        reservations=reserved.result() or (),
+        settings=settings.result(),
+    )
+
+
+def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
+    between = separator()
+    fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
+    return [*_jobs_in(answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment), between)]
+
+
+def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
+    for row in rows(printed, between, [*_FIELDS]):
+        number = count(row["nodes"].partition("-")[0])
+        gpus = _GPUS.search(row["tres"])
+        each = _GPUS_OF_NODE.search(row["per_node"])
+        waiting = row["id"].partition("_")[2].strip("[]").partition("%")[0]
+        yield QueuedJob(
+            id=row["id"],
+            user=count(row["user"]),
+            name=row["name"],
+            state=row["state"],
+            reason=row["reason"],
+            start=time(row["start"]),
+            end=time(row["end"]),
+            priority=count(row["priority"]),
+            partitions=names(row["partition"]),
+            nodes=number,
+            on=tuple(hosts(text(row["node_list"]))),
+            planned=tuple(hosts(text(row["planned"]))),
+            gpus=int(gpus[1]) if gpus else int(each[1]) * number if each else 0,
+            tasks=sum(map(len, indices(waiting) or ())) or 1,
+            qos=text(row["qos"]),
+        )

@@ -1,0 +1,221 @@
+"""Which nodes are free until when, and which limits leave nothing: of made queues and of recorded answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.resolved.request import typed
+from sbatchgen.jobs.slurm import client
+from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
+from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
+from sbatchgen.jobs.starts.account_limits import held_back
+from sbatchgen.jobs.starts.holes import hole, taken
+from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob, read_moment
+from sbatchgen.jobs.starts.needs import read_pace
+from sbatchgen.jobs.starts.prospects import ahead
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
+NODE = (
+    "NodeName={name} CoresPerSocket=4 CPUAlloc=0 CPUEfctv=8 CPUTot=8 Gres=gpu:4 GresUsed=gpu:0 RealMemory=16000 "
+    "AllocMem=0 Sockets=2 State={state} ThreadsPerCore=1 Partitions=gpu"
+)
+RUNS = QueuedJob(
+    id="1",
+    user=7,
+    name="run",
+    state="RUNNING",
+    reason="None",
+    start=NOW,
+    end=NOW + timedelta(minutes=20),
+    priority=9,
+    partitions=("gpu",),
+    nodes=1,
+    on=("n1",),
+    planned=(),
+    gpus=4,
+    tasks=1,
+    qos="",
+)
+WAITS = replace(RUNS, id="2", state="PENDING", reason="Resources", on=(), end=NOW + timedelta(hours=9))
+
+
+def node(name: str, state: str = "IDLE") -> SlurmNode:
+    (made,) = nodes_in(NODE.format(name=name, state=state))
+    return made
+
+
+def moment(
+    *jobs: QueuedJob, nodes: Sequence[SlurmNode] = (), reservations: Sequence[SlurmReservation] = ()
+) -> ClusterMoment:
+    return ClusterMoment(
+        now=NOW,
+        jobs=jobs,
+        nodes=nodes or [node(f"n{number}") for number in range(1, 5)],
+        gpus=(),
+        partitions=(),
+        reservations=reservations,
+        settings={"SchedulerParameters": "bf_interval=30,bf_resolution=60", "ResumeTimeout": "300 sec"},
+    )
+
+
+def minutes(seen: ClusterMoment, wanted: int, free: Sequence[str] = ("n2", "n3", "n4")) -> float | None:
+    """How many minutes so many nodes are free; None if they are not."""
+    longest = hole(seen, free, taken(seen), wanted)
+    return None if longest is None else longest.time_s / 60
+
+
+def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:
+    planned = replace(WAITS, start=NOW + timedelta(minutes=40), planned=("n1", "n2", "n3"))
+    seen = moment(RUNS, planned)
+    assert minutes(seen, 2) == minutes(seen, 3) == 38  # a minute and a half for Slurm's turns and minutes
+    assert minutes(seen, 1) is not None
+    alone = hole(seen, ("n2", "n3", "n4"), taken(seen), 1)
+    assert alone is not None
+    assert (alone.nodes, alone.until) == (("n4",), None)
+    assert minutes(seen, 4) is None
+    soon = moment(RUNS, replace(planned, start=NOW + timedelta(minutes=6)))
+    assert minutes(soon, 2) is None  # a hole of four minutes is of no use
+
+
+def test_the_start_of_a_job_that_waits_for_something_else_takes_no_nodes() -> None:
+    begins = replace(WAITS, reason="BeginTime", start=NOW + timedelta(minutes=10))
+    assert taken(moment(RUNS, begins)) == {}
+
+
+def test_other_tasks_of_an_array_may_start_before_the_planned_one() -> None:
+    array = replace(WAITS, id="4_[0-5]", tasks=6, start=NOW + timedelta(hours=3), planned=("n3", "n4"))
+    assert minutes(moment(RUNS, array), 1) == 18  # when job 1 ends, a task may start anywhere
+    assert minutes(moment(RUNS, replace(array, tasks=1)), 1, ("n3",)) == 178
+    held = replace(array, reason="JobHeldUser", start=None, planned=())
+    assert taken(moment(RUNS, held)) == {}
+
+
+def test_nodes_that_are_planned_for_what_is_not_shown_are_no_hole() -> None:
+    nodes = [node("n2", "IDLE+PLANNED"), node("n3")]
+    assert minutes(moment(nodes=nodes), 1, ("n2",)) is None
+    shown = replace(WAITS, start=NOW + timedelta(hours=1), planned=("n2",))
+    assert minutes(moment(shown, nodes=nodes), 1, ("n2",)) == 58
+
+
+def test_a_reservation_takes_nodes_from_all_but_its_own_jobs() -> None:
+    line = "ReservationName=maint StartTime=2026-11-30T14:00:00 EndTime=2026-11-30T15:00:00 Nodes=n[1-4]"
+    (maint,) = reservations_in(line)
+    starts = NOW + timedelta(hours=2)
+    seen = moment(reservations=[replace(maint, start=starts)])
+    assert minutes(seen, 3) == 118
+    assert "reservation maint begins there" in taken(seen)["n4"].why
+    assert taken(seen, "maint") == {}
+    assert minutes(moment(reservations=[replace(maint, start=NOW - timedelta(hours=1))]), 1) is None
+
+
+def test_nodes_that_are_off_count_as_free_and_cost_their_start() -> None:
+    nodes = [node("n2", "IDLE+CLOUD+POWERED_DOWN"), node("n3"), node("n4")]
+    both = hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 2)
+    assert both is not None
+    assert ({*both.nodes}, both.boot_s) == ({"n3", "n4"}, 0)
+    three = hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 3)
+    assert three is not None
+    assert three.boot_s == 300
+
+
+def test_what_is_ahead_is_of_higher_priority_or_was_there_before() -> None:
+    mine = replace(WAITS, id="5", priority=5)
+    first = replace(WAITS, id="3", priority=5, gpus=8)
+    higher = replace(WAITS, id="9_[1-3]", priority=7, gpus=4, tasks=3)
+    others = (
+        replace(WAITS, id="4", priority=9, reason="Dependency"),
+        replace(WAITS, id="6", priority=5),
+        replace(WAITS, id="7", priority=8, partitions=("cpu",)),
+    )
+    assert ahead(mine, moment(mine, first, higher, *others)) == "ahead of it wait 4 jobs with 20 GPUs"
+
+
+def test_an_option_takes_the_place_of_the_one_that_was_typed() -> None:
+    run = ("sbatchgen", "submit", "ddp", "--nodes", "4", "--time", "1:00", "--", "--nodes", "9")
+    assert typed(run, ("--nodes", "2", "--partition", "gpu")) == [
+        *("sbatchgen", "submit", "ddp", "--time", "1:00", "--nodes", "2", "--partition", "gpu"),
+        *("--", "--nodes", "9"),
+    ]
+
+
+def test_a_controller_that_never_answers_is_asked_all_questions_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("squeue", "scontrol"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexec sleep 600\n')
+        program.chmod(0o755)
+    monkeypatch.setattr(client, "QUERY_TIMEOUT_S", 5)
+    with pytest.raises(SlurmError) as caught:
+        read_moment({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert "Slurm's controller does not answer" in caught.value.problems[0].what
+    assert len((tmp_path / "asked").read_text().splitlines()) == 5
+
+
+# What Slurm 22.05 and 26.05 print with -o, without what is not read
+USED = """\
+Association Records
+ClusterName=test Account=lab UserName= Partition= GrpJobs=N(1) GrpTRES=cpu=N(1),node=N(1),gres/gpu=8(4) MaxJobs=
+ClusterName=test Account=lab UserName=alice(20001) Partition= GrpJobs=N(1) GrpTRES=node=N(1),gres/gpu=N(4) MaxJobs={jobs}
+QOS Records
+QOS=small(2) GrpJobs=N(1) GrpTRES=gres/gpu=N(4) MaxWallPJ=60 Account Limits= lab={{MaxJobsPA=N(1) MaxTRESPA=gres/gpu=N(4)}} \
+User Limits= 20001={{MaxJobsPU=3(1) MaxTRESPU=cpu=N(1),node=N(1),gres/gpu=6(4)}} 20002={{MaxJobsPU=1(1) MaxTRESPU=gres/gpu=1(1)}}
+QOS=tiny(3) GrpJobs=1(1) GrpTRES=gres/gpu=N(4) Account Limits=No Accounts User Limits=No Users
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "qos", "jobs", "says"),
+    [
+        (2, "small", "", ""),
+        (3, "small", "", "your share of QOS small has 4 of 6 GPUs in use, and the job needs 3 (MaxTRESPU)"),
+        (5, "normal", "", "account lab has 4 of 8 GPUs in use, and the job needs 5 (GrpTRES)"),
+        (1, "tiny", "", "QOS tiny has 1 of 1 jobs in use, and the job needs 1 (GrpJobs)"),
+        (1, "small", "1(1)", "account lab has 1 of 1 jobs in use, and the job needs 1 (MaxJobs)"),
+        (1, "small", "2(1)", ""),
+    ],
+)
+def test_a_limit_that_holds_a_job_back(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, qos: str, jobs: str, says: str
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 20001)
+    job = ResourceRequest(
+        options={"gpus-per-node": str(gpus)}, places={}, nodes_min=1, gpus_per_node=(("", gpus),)
+    )
+    printed = USED.format(jobs=jobs)
+    assert held_back(printed, job, [qos]) == says
+    assert held_back(printed.replace(" 20001={", " alice(20001)={"), job, [qos]) == says  # as 26.05 has it
+
+
+def events(*lines: dict[str, object]) -> str:
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+def start(processes: int, step: int, at: float, batch: int = 10) -> dict[str, object]:
+    facts = {"processes": processes, "global_batch_size": batch, "train_samples": 1000}
+    return {"event": "start", "step": step, "time": at, **facts}
+
+
+def train(step: int, at: float) -> dict[str, object]:
+    return {"event": "train", "step": step, "time": at}
+
+
+def test_what_is_left_is_measured_by_number_of_gpus(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"epochs": 5}')
+    four = [start(4, 0, 0), train(10, 100), train(60, 150)]  # a step a second, after a start of 90 s
+    eight = [start(8, 60, 200), train(70, 300), train(110, 320)]  # two steps a second
+    (tmp_path / "events.jsonl").write_text(events(*four, *eight))
+    pace = read_pace(tmp_path)
+    assert pace is not None
+    assert (pace.needs(4), pace.needs(8), pace.needs(16)) == (390, 195, None)
+    (tmp_path / "events.jsonl").write_text(events(*four, start(8, 60, 200, batch=20), train(70, 300)))
+    assert read_pace(tmp_path) is None  # whose steps are of two sizes
+    assert read_pace(tmp_path / "nothing") is None
