@@ -27,6 +27,7 @@ class _Queued(TypedDict):
     means: str
     start: str | None
     end: str | None
+    planned: str
 
 
 class _Point(TypedDict):
@@ -98,6 +99,7 @@ def _queued(row: SlurmJob) -> _Queued:
         "nodes": row.nodes,
         "node_list": row.node_list,
         "restarts": row.restarts,
+        "planned": row.planned,
     }
 
 

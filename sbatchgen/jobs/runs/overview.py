@@ -61,7 +61,8 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     (row,) = now
     again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
-        start = f"; expected {_clock(row.start)}" if row.start else ""
+        plan = f"; Slurm plans its start on {row.planned}" if row.planned else "; expected"
+        start = f"{plan} {_clock(row.start)}" if row.start else ""
         return f"{text}{again}: {job.says}{start}"
     limit = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
     return f"{text} {elapsed(row.used_s)}{limit} on {row.node_list or '?'}{again}"
