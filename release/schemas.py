@@ -67,7 +67,7 @@ _PRIMITIVES = {
 
 
 def schemas() -> dict[str, Schema]:
-    """The schema of each command's output by the words that ask for it."""
+    """Return the schema of each command's output by the words that ask for it."""
     return {name: _whole(name, output) for name, output in OUTPUTS.items()}
 
 
@@ -130,7 +130,7 @@ def _object(record: Any, records: dict[str, Schema]) -> Schema:
 
 
 def _described(record: type[Any]) -> dict[str, str]:
-    """What the comments of a record say of its fields: above each, or after it."""
+    """Return what the comments of a record say of its fields: above each, or after it."""
     texts: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(record).splitlines():

@@ -18,7 +18,7 @@ class ProgramName(str):
 
     @classmethod
     def parse(cls, text: str) -> ProgramName:
-        """Lower-case letters, digits and dashes."""
+        """Return lower-case letters, digits and dashes."""
         if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
             raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
         if text in cls.TAKEN:
@@ -41,7 +41,7 @@ class EnvValue(Argument):
 
     @classmethod
     def parse(cls, text: str) -> EnvValue:
-        """Refuses what `Argument` refuses, and a ${ that is not ${NAME}."""
+        """Refuse what `Argument` refuses, and a ${ that is not ${NAME}."""
         Argument.parse(text)
         if "${" in VARIABLE.sub("", text):
             fix = "write ${NAME}, or export it in the profile's setup"
@@ -54,7 +54,7 @@ class LinePattern(Text):
 
     @classmethod
     def parse(cls, text: str) -> LinePattern:
-        """Refuses what `re` refuses, and a pattern that names no number."""
+        """Refuse what `re` refuses, and a pattern that names no number."""
         try:
             names = [*re.compile(text).groupindex]
         except (re.error, RecursionError, OverflowError) as error:
@@ -71,7 +71,7 @@ class Switch(Text):
 
     @classmethod
     def parse(cls, text: str) -> Switch | bool:  # type: ignore[override]
-        """true, false or the word."""
+        """Return true, false or the word."""
         if text not in ("true", "false", cls.WORD):
             raise ValueError(f"'{text}' is not true, false or {cls.WORD}")
         return cls(text) if text == cls.WORD else text == "true"
@@ -99,7 +99,7 @@ class Citation(Text):
 
     @classmethod
     def parse(cls, text: str) -> Citation:
-        """OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
+        """Return OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
         cited = re.fullmatch(cls.LINES, Text.parse(text))
         if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
             raise ValueError(f"'{text}' ends before line {cited['first']}")
@@ -126,7 +126,7 @@ class DirectiveLine(Text):
 
     @classmethod
     def parse(cls, text: str) -> DirectiveLine:
-        """# and a word in capitals, which is not SBATCH."""
+        """Return # and a word in capitals, which is not SBATCH."""
         if re.fullmatch(r"#(?!SBATCH\b)[A-Z]+ .*", Text.parse(text)) is None:
             raise ValueError(f"'{text}' is not a line as '#DW jobdw capacity=1TB'; #SBATCH is for options")
         return cls(text)
@@ -137,7 +137,7 @@ class JobName(Text):
 
     @classmethod
     def parse(cls, text: str) -> JobName:
-        """Refuses what would change a path: a slash, %, a backslash, and ${."""
+        """Refuse what would change a path: a slash, %, a backslash, and ${."""
         Text.parse(text)
         if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]|\$\{", text) or text != text.strip():
             raise ValueError(
@@ -173,7 +173,7 @@ class EnvName(Text):
 
     @classmethod
     def parse(cls, text: str) -> EnvName:
-        """Letters, digits and underscores; not a name that Slurm, bash or the script uses."""
+        """Return letters, digits and underscores; not a name that Slurm, bash or the script uses."""
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
             raise ValueError(
                 f"'{text}' can't name a variable: use letters, digits and underscores, as in NAME=VALUE"
@@ -192,7 +192,7 @@ class StepOption(Text):
 
     @classmethod
     def parse(cls, text: str) -> StepOption:
-        """Letters, digits, dashes and underscores, without the dashes in front."""
+        """Return letters, digits, dashes and underscores, without the dashes in front."""
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
             raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
         return cls(text)

@@ -24,7 +24,7 @@ _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
 def whole_number(text: str) -> int:
-    """An integer that fits Slurm's counts, or is negative; raises ValueError for others."""
+    """Return an integer that fits Slurm's counts, or is negative; raises ValueError for others."""
     if re.fullmatch("-?[0-9]+", text) is None:
         raise ValueError(f"'{text}' is not a whole number")
     value = number(text.removeprefix("-"))
@@ -101,7 +101,7 @@ _WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written as UTF-8: arguments of a command may hold any bytes."""
+    """Return whether a text can be written as UTF-8: arguments of a command may hold any bytes."""
     return text.isascii() or re.search(r"[\ud800-\udfff]", text) is None
 
 
@@ -112,7 +112,7 @@ class Port(int):
 
     @classmethod
     def parse(cls, text: str) -> Port:
-        """1024 and above."""
+        """Return a port of 1024 and above."""
         value = whole_number(text)
         if not cls.FIRST <= value <= cls.LAST:
             raise ValueError(f"'{text}' is not a port for jobs: use {cls.FIRST} to {cls.LAST}")
@@ -124,7 +124,7 @@ class Count(int):
 
     @classmethod
     def parse(cls, text: str) -> Count:
-        """1 and above."""
+        """Return a number of 1 and above."""
         value = whole_number(text)
         if value < 1:
             raise ValueError(f"'{text}' must be 1 or more")
@@ -136,7 +136,7 @@ class NodeRange(str):
 
     @classmethod
     def parse(cls, text: str) -> NodeRange:
-        """Numbers of 1 and above, the first one not above the last one."""
+        """Return numbers of 1 and above, the first one not above the last one."""
         made = cls(text)
         if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
             raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
@@ -161,7 +161,7 @@ class Duration(int):
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
+        """Return minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
         if re.fullmatch("[0-9]+:[0-9]+", text):
             left, right = text.split(":")
             raise ValueError(
@@ -190,7 +190,7 @@ class Period(int):
 
     @classmethod
     def parse(cls, text: str) -> Period:
-        """A number with a unit: 60s, 10m, 2h."""
+        """Return a number with a unit: 60s, 10m, 2h."""
         total = seconds(meant_time(text)) if meant_time(text) else None
         if not total:
             raise ValueError(f"'{text}' is not a time with a unit, as 60s, 10m or 2h")
@@ -205,7 +205,7 @@ class Moment(str):
 
     @classmethod
     def parse(cls, text: str) -> Moment:
-        """A date and a time of day as in ISO 8601."""
+        """Return a date and a time of day as in ISO 8601."""
         made = cls(text)
         try:
             made.epoch  # noqa: B018 whether it is a time
@@ -228,7 +228,7 @@ class Memory(int):
 
     @classmethod
     def parse(cls, text: str) -> Memory:
-        """An integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
+        """Return an integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
         mib = mebibytes(text)
         if mib is None:
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
@@ -250,7 +250,7 @@ class Text(str):
 
     @classmethod
     def parse(cls, text: str) -> Text:
-        """Refuses control characters, broken UTF-8, and numbers of a thousand digits."""
+        """Refuse control characters, broken UTF-8, and numbers of a thousand digits."""
         if not text.isprintable() and re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
         if not is_utf8(text):
@@ -265,7 +265,7 @@ class Weights(Text):
 
     @classmethod
     def parse(cls, text: str) -> Weights:
-        """CPU, Mem with a unit, GRES/gpu and Node, with their weights."""
+        """Return CPU, Mem with a unit, GRES/gpu and Node, with their weights."""
         if not all(re.fullmatch(_WEIGHT, item) for item in text.split(",")):
             raise ValueError(f"'{text}' does not give weights; write CPU=1.0,Mem=0.25G,GRES/gpu=2.0")
         return cls(Text.parse(text))
@@ -287,7 +287,7 @@ class Argument(str):
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Refuses NUL and broken UTF-8."""
+        """Refuse NUL and broken UTF-8."""
         if "\0" in text:
             raise ValueError(f"{text!r} holds a NUL character")
         if not is_utf8(text):
@@ -300,7 +300,7 @@ class Release(Text):
 
     @classmethod
     def parse(cls, text: str) -> Release:
-        """One of those that are known here."""
+        """Return one of those that are known here."""
         if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in RELEASES:
             raise ValueError(f"'{text}' is not a release of Slurm that is known here: {', '.join(RELEASES)}")
         return cls(text)
@@ -311,7 +311,7 @@ class ShellPath(Text):
 
     @classmethod
     def parse(cls, text: str) -> ShellPath:
-        """Refuses an empty path, a leading ~ or -, and variables in another form."""
+        """Refuse an empty path, a leading ~ or -, and variables in another form."""
         Text.parse(text)
         if not text:
             raise ValueError("a path is empty")
@@ -324,11 +324,11 @@ class ShellPath(Text):
         return cls(text)
 
     def unset(self, environment: Mapping[str, str]) -> list[str]:
-        """Its variables that are not set in an environment."""
+        """Return its variables that are not set in an environment."""
         return [name for name in VARIABLE.findall(self) if not environment.get(name)]
 
     def filled(self, environment: Mapping[str, str]) -> str:
-        """The path with its variables filled in; all are set."""
+        """Return the path with its variables filled in; all are set."""
         return VARIABLE.sub(lambda match: environment[match[1]], self)
 
 
@@ -339,7 +339,7 @@ class CpuList(Text):
 
     @classmethod
     def parse(cls, text: str) -> CpuList:
-        """Numbers and spans, ascending."""
+        """Return numbers and spans, ascending."""
         if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
             raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
         numbers = [int(each) for each in re.split("[-,]", text)]
@@ -361,7 +361,7 @@ class Resume(Text):
 
     @classmethod
     def parse(cls, text: str) -> Resume:
-        """Any path may be a checkpoint."""
+        """Return any path may be a checkpoint."""
         if text not in ("auto", "off"):
             ShellPath.parse(text)
         return cls(text)
@@ -372,7 +372,7 @@ class Gres(Text):
 
     @classmethod
     def parse(cls, text: str) -> Gres:
-        """Refuses what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
+        """Refuse what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
         items = [re.fullmatch(GRES, item) for item in text.split(",")]
         if "=" in text or text.startswith("gres:") or not all(items):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")

@@ -63,7 +63,7 @@ class JobCommand(click.Command):
         self.usage = usage
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """JOB, the command's own options, and those of every job."""
+        """Return JOB, the command's own options, and those of every job."""
         from sbatchgen.jobs.inputs.flags import parameters
 
         options = super().get_params(ctx)
@@ -76,11 +76,11 @@ class JobCommand(click.Command):
         return [*[job] * name.startswith("JOB"), *options[:-1], *parameters(), every, options[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """JOB first."""
+        """Return the usage, JOB first."""
         return [self.usage]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own options, then the common ones of a job by group; with --help-all, all."""
+        """Write the command's own options, then the common ones of a job by group; with --help-all, all."""
         from sbatchgen.jobs.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}

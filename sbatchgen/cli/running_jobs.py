@@ -119,7 +119,10 @@ def _rows(id_: str, cluster: str) -> list[SlurmJob]:
 
 
 def _may_run(id_: str, cluster: str) -> bool:
-    """Whether a job or a task waits or runs; also without an answer, as nothing says that it has ended."""
+    """Return whether a job or a task waits or runs.
+
+    Also without an answer, as nothing says that it has ended.
+    """
     try:
         return bool(_rows(id_, cluster))
     except SlurmError:

@@ -324,8 +324,8 @@ def test_a_report_that_is_damaged_is_a_finding(tmp_path: Path) -> None:
 def test_folders_of_programs_are_found_in_a_time_that_grows_with_the_text() -> None:
     """A search from each letter of a word of a million would take hours."""
     text = f"{'x' * 1_000_000} /opt/a/bin:/opt/b/bin/python {'./' * 500_000}"
-    found = [*installed.folders_of(text, "/work")]
-    assert found[:2] == ["/opt/a/bin", "/opt/b/bin"]
+    folders = [*installed.folders_of(text, "/work")]
+    assert folders[:2] == ["/opt/a/bin", "/opt/b/bin"]
 
 
 @pytest.mark.parametrize("line", ["script: line 1: a: ", "cat: cannot open ", ": line 9: x: ", "x: line 1: "])

@@ -37,13 +37,16 @@ def _of_scripts() -> dict[str, Rule[Any]]:
 
 
 def applies(rule_id: str, where: Applies) -> bool:
-    """Whether a rule is true of such scripts or lines; rules of other tools and of comments always are."""
+    """Return whether a rule is true of such scripts or lines.
+
+    Rules of other tools and of comments always are.
+    """
     rule = _of_scripts().get(rule_id)
     return rule is None or where in rule.applies
 
 
 def marks_secret(rule_id: str) -> bool:
-    """Whether the findings of a rule mark what no report may show again."""
+    """Return whether the findings of a rule mark what no report may show again."""
     rule = _of_scripts().get(rule_id)
     return rule is not None and rule.marks_secret
 

@@ -21,7 +21,7 @@ _STARTED_WORDS = "started_ends started_variables started_steps started_launchers
 STARTED = tuple(f"lab.started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
 _SCRIPTS_WORDS = """
 directives foreign words misread_values processes step_commands emptiness rendezvous steps environment
-software names containers survival kills safety secret syntax submitting
+software names containers survival requeues waiting_loops kills safety secret syntax submitting
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
@@ -34,12 +34,12 @@ class Judged(Protocol):
         """The cluster."""
 
     def at_option(self, option: str) -> Place:
-        """Where an option is given."""
+        """Return where an option is given."""
 
 
 @cache
 def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
-    """The rules of some modules: those of this folder by their names alone."""
+    """Return the rules of some modules: those of this folder by their names alone."""
     paths = (name if "." in name else f"check.rules.{name}" for name in modules)
     return tuple(rule for path in paths for rule in import_module(f"sbatchgen.{path}").RULES)
 
@@ -72,7 +72,7 @@ def that_may_find(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[
 
 
 def findings(rule: Rule[Any], job: Judged) -> list[Finding]:
-    """What a rule finds in a job, with the severity that the cluster's policies give it."""
+    """Return what a rule finds in a job, with the severity that the cluster's policies give it."""
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off" or not (hits := list(rule.check(job))):
         return []

@@ -161,7 +161,7 @@ def _changed_at_once(script: JobScript) -> Iterator[Hit]:
 
 
 def _if_absent(command: Command, script: JobScript) -> bool:
-    """Whether a command runs if a file or a folder is not there, as each task finds at the start."""
+    """Return whether a command runs if a file or a folder is not there, as each task finds at the start."""
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False

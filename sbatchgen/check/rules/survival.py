@@ -1,4 +1,4 @@
-"""Rules about signals, restarts and checkpoints. `logs` has the rules about options alone.
+"""Rules about signals, successors and checkpoints. `logs` has the rules about options alone.
 
 Sources: signals on Slurm 22.05.8; sbatch(1) (--signal), scancel(1) (--batch) and slurm.conf(5) (KillWait,
 KillOnBadExit); for traps bash(1), SIGNALS.
@@ -21,8 +21,7 @@ from sbatchgen.check.script.launches import HELPERS, TRAINING_WORDS
 from sbatchgen.check.script.script import JobScript
 
 if TYPE_CHECKING:
-    from sbatchgen.check.bash import Body, Command, Word
-    from sbatchgen.check.bash.statement import Context
+    from sbatchgen.check.bash import Body, Command
 
 RULES: Rules[JobScript] = Rules()
 
@@ -32,7 +31,6 @@ HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # signals that a process
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _NAMES = {str(int(signal)): signal.name for signal in Signals}
-_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
@@ -205,199 +203,6 @@ def _marks(script: JobScript, body: Body) -> bool:
 _DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
 
 
-@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
-def _bounded(script: JobScript) -> Iterator[Hit]:
-    """Find a requeue after each failure: a job that fails at its start does so for ever."""
-    if (
-        "requeue" not in script.text
-        or "RESTART" in script.text
-        or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
-    ):
-        return  # the script may count its restarts
-    for command, context in _requeues(script):
-        if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
-            what = "the job is requeued after each failure: one that fails at its start does so for ever"
-            yield Hit(
-                script.at_word(command),
-                what,
-                f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}",
-            )
-
-
-@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
-def _element(script: JobScript) -> Iterator[Hit]:
-    for command, _ in _requeues(script) if script.array_tasks > 1 else ():
-        text = " ".join(script.body.text_of(word) for word in command.words[1:])
-        if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
-            what = (
-                "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all tasks"
-            )
-            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
-            yield Hit(script.at_word(command), what, fix)
-
-
-def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
-    """Return the commands that requeue the job itself, with their contexts."""
-    commands = [*script.named("scontrol")]
-    commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
-    return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
-
-
-@RULES.add(
-    "SB627",
-    "warning",
-    "a restart that deletes what the job has written",
-    source="sbatch(1)",
-    words=("--req",),
-    report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
-)
-def _deletes_results(script: JobScript) -> Iterator[Hit]:
-    """Find a folder of the program's results that a job with --requeue removes at its start."""
-    if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
-        return
-    yield from _deletes_input(script)
-    for command in script.named("rm"):
-        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
-        if not re.search("[rR]", flags) or not command.context.top:
-            continue
-        for word in command.words[1:]:
-            folder = script.body.text_of(word).rstrip("/*")
-            if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
-                continue
-            used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
-            for launch in script.trainings:
-                texts = [script.body.text_of(each) for each in launch.program.words[1:]]
-                if launch.command.at > command.at and any(map(used.search, texts)):
-                    what = (
-                        f"--requeue starts the script again from its first line: this removes {folder}, and "
-                    )
-                    what += "what the job has written there"
-                    fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
-                    yield Hit(script.at_word(command), what, fix)
-                    return
-
-
-def _deletes_input(script: JobScript) -> Iterator[Hit]:
-    """A file that the script copies or unpacks at first and removes later: a second run finds none."""
-    read = {
-        word.text: command
-        for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", ".")
-        if command.context.top
-        for word in command.words[1 : None if command.name in ("tar", "unzip", "source", ".") else -1]
-        if not word.text.startswith("-")
-    }
-    for command in script.named("rm"):
-        works = any(each.at > command.end and each.name not in _BRIEF for each in script.body.commands)
-        for word in command.words[1:] if works and command.context.top else ():
-            first = read.get(word.text)
-            if first and first.name != "mv" and first.at < command.at and not _made_here(word, first, script):
-                what = "--requeue starts the script again from its first line: then "
-                what += f"{script.body.text_of(word)}, which line {first.line} reads, is gone"
-                yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
-                return
-
-
-def _made_here(word: Word, first: Command, script: JobScript) -> bool:
-    """Whether the script itself makes a file before it reads it: also after a requeue."""
-    earlier = script.body.source.text[: first.at]
-    name = re.escape(word.text.strip('"'))
-    return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
-        each.words[-1].text == word.text for each in script.named("cp", "rsync", "ln") if each.at < first.at
-    )
-
-
-@RULES.add(
-    "SB628",
-    "warning",
-    "a wait for a server that may have ended",
-    source="bash(1)",
-    words=("while", "until"),
-    report="https://github.com/SemiAnalysisAI/InferenceX/pull/348",
-)
-def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """A loop without a bound or a look at the server, which runs in the background, or at the other job."""
-    yield from _never_cancelled(script)
-    commands = script.body.commands
-    servers = [each.at for each in commands if each.background and not each.context.substitution]
-    jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
-    for command, start in _endless(script) if servers or jobs else ():
-        asks = command.name in _ASKS
-        if not asks and not _is_named(command.words[-1], script.body.source.text[:start]):
-            continue  # for a file that a person makes
-        if servers and servers[0] < start:
-            what = f"if the server has ended, {command.name} never succeeds: "
-            if not asks:
-                what = f"if the program that writes {command.words[-1].text} has ended, no file comes: "
-            fix = "in the loop: kill -0 $! || exit 1"
-        elif jobs and jobs[0] < start and not asks:
-            what = f"if sbatch fails, or the other job ends early, {command.words[-1].text} never comes: "
-            fix = (
-                'JOB=$(sbatch --parsable ...) || exit, and in the loop: squeue -hj "$JOB" | grep -q . || exit'
-            )
-        else:
-            continue
-        yield Hit(script.at_word(command), f"{what}the job waits until its time limit", fix)
-        return
-
-
-def _never_cancelled(script: JobScript) -> Iterator[Hit]:
-    """A loop that compares what sacct prints with CANCELLED: after that word comes who did it, or a +."""
-    text = script.body.source.text
-    for command in script.named("sacct"):
-        if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
-            continue
-        loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
-        loop = text[slice(*loops[-1])] if loops else ""
-        if _IS_CANCELLED.search(loop) and not _OF_FIRST_WORD.search(loop):
-            what = (
-                "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel the "
-            )
-            what += "loop does not end"
-            yield Hit(script.at_word(command), what, "compare the first word: ${STATE%%[ +]*}")
-            return
-
-
-_IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
-_OF_FIRST_WORD = re.compile(
-    r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
-)
-
-
-def _is_named(word: Word, earlier: str) -> bool:
-    """Whether a text names a file, or sets one of the variables in its name."""
-    return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
-
-
-def _endless(script: JobScript) -> Iterator[tuple[Command, int]]:
-    """Yield what a loop asks again and again as long as it fails, and where the loop starts."""
-    for command in script.body.commands:
-        context = command.context
-        if not (context.loop and context.condition) or context.background or context.function:
-            continue
-        if not (command.name in _ASKS or _looks_for_a_file(command)):
-            continue
-        start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
-        loop = script.body.source.text[start:end]
-        is_negated = "!" in loop[: command.at - start + 5]
-        if not _BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
-            yield command, start
-
-
-def _looks_for_a_file(command: Command) -> bool:
-    """Whether a command fails as long as a file is not there: [ -f FILE ] or ls FILE."""
-    words = [word.text for word in command.words]
-    if command.pipe and len(command.pipe.stages) > 1:
-        return False
-    is_test = command.test and len(words) == _TEST_OF_A_FILE and words[1] in ("-e", "-f", "-s", "-d", "-r")
-    return is_test or (len(words) == 1 + 1 and words[0] in ("ls", "stat"))
-
-
-_TEST_OF_A_FILE = 3  # words: [ -f FILE
-_BOUND = re.compile(
-    r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
-)
-
-
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
@@ -461,14 +266,17 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-_BRIEF = programs("brief")
+BRIEF = programs("brief")
 
 
 def _at_the_end(command: Command, script: JobScript) -> bool:
-    """Whether a command names the job itself and is the last one that may fail: then the job does not."""
+    """Return whether a command names the job itself and is the last one that may fail.
+
+    Then the job does not.
+    """
     later = (each for each in script.body.commands if each.at > command.end)
     is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
-    return bool(is_own) and command.context.top and all(each.name in _BRIEF for each in later)
+    return bool(is_own) and command.context.top and all(each.name in BRIEF for each in later)
 
 
 @RULES.add(

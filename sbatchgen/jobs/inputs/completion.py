@@ -118,7 +118,7 @@ def offered(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _folders(above: str, start: str, end: float) -> Iterator[str]:
-    """The folders whose names start so, if they are found in time."""
+    """Yield the folders whose names start so, if they are found in time."""
     with contextlib.suppress(OSError), os.scandir(above or ".") as entries:
         for entry in entries:
             if time.monotonic() > end:

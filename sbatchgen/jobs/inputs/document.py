@@ -193,7 +193,7 @@ OTHER_VALUES = {
 
 
 def is_required(field: Field[Any]) -> bool:
-    """Whether a key has no default."""
+    """Return whether a key has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 

@@ -110,7 +110,7 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
 
 
 def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
-    """Key, value and flag of each setting; no key for a --set without NAME=VALUE."""
+    """Yield key, value and flag of each setting; no key for a --set without NAME=VALUE."""
     for option in parameters():
         value, flag = given.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":

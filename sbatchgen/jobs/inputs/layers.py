@@ -28,7 +28,7 @@ class Origin(NamedTuple):
     where: str
 
     def __str__(self) -> str:
-        """As errors show it."""
+        """Return the text that errors show."""
         if self.level is not Level.DEFAULT:
             return self.where
         return f"follows from: {self.where}" if self.where != "default" else ""
@@ -47,7 +47,10 @@ class Layer(NamedTuple):
 
 
 def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
-    """The values of a job spec under flat keys; none of `lint`, which is about scripts, not about the job."""
+    """Return the values of a job spec under flat keys.
+
+    None of `lint`, which is about scripts, not about the job.
+    """
     made = settings_layer(level, spec, places)
     values = {key: value for key, value in made.values.items() if not key.startswith(("lint.", "programs."))}
     values |= {f"programs.{name}": program for name, program in spec.programs.items()}

@@ -37,19 +37,19 @@ class Problems:
             self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
 
     def error(self) -> DocumentError:
-        """All of them as one error."""
+        """Return all of them as one error."""
         more = self.count - len(self._shown)
         rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
         return DocumentError(self._shown + rest * bool(more))
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
-        """The error of a problem after which the file can't be read any further."""
+        """Return the error of a problem after which the file can't be read any further."""
         self.add(line, what, fix)
         return self.error()
 
 
 def cut(text: str) -> str:
-    """A message without the middle of a very long value."""
+    """Return a message without the middle of a very long value."""
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
 
@@ -118,15 +118,15 @@ class _Composer(*_BASES):  # type: ignore[misc]
 
 
 def line_of(node: yaml.Node) -> int:
-    """The line on which a node starts."""
+    """Return the line on which a node starts."""
     return int(node.start_mark.line) + 1
 
 
 def is_nothing(node: yaml.Node) -> bool:
-    """Whether a value is written as nothing, not as ""."""
+    """Return whether a value is written as nothing, not as ""."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not node.style
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Whether a value is written as nothing or as YAML's null, without quotes."""
+    """Return whether a value is written as nothing or as YAML's null, without quotes."""
     return isinstance(node, yaml.ScalarNode) and node.value in ("", "null", "~") and not node.style

@@ -25,7 +25,10 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 
 @functools.cache
 def bundled(kind: str) -> Path:
-    """The folder of bundled `templates`, `profiles` or `code`: in the package of a wheel, else beside it."""
+    """Return the folder of bundled `templates`, `profiles` or `code`.
+
+    In the package of a wheel, else beside it.
+    """
     package = Path(__file__).parents[2]
     inside, checkout = package / kind, package.parent
     return inside if inside.is_dir() else checkout if kind == "code" else checkout / kind
@@ -37,7 +40,7 @@ def short(where: str, folder: Path) -> str:
 
 
 def is_file_name(profile: str) -> bool:
-    """Whether a profile is a file, not a name to search for."""
+    """Return whether a profile is a file, not a name to search for."""
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
@@ -71,7 +74,7 @@ class Places:
         return None
 
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
-        """Folders of `profiles` or `templates` in the order of the search.
+        """Return folders of `profiles` or `templates` in the order of the search.
 
         Those of installed packages are not looked for; they are included once another search has found them.
         """
@@ -115,7 +118,7 @@ class Places:
         return sites
 
     def _is_folder(self, folder: Path, trust: Path) -> bool:
-        """Whether a folder may be used; of templates, all files must be safe."""
+        """Return whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
         return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
@@ -138,7 +141,7 @@ class Places:
         return user_folder(self.environment, variable, default)
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
-        """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
+        """Return whether a file may be used: only the user can write its parts, or its folder is trusted."""
         start = self._starts.get(trust)
         reason = refused(file, trust, parts, self.environment, here=self.folder, start=start)
         if reason:
@@ -159,7 +162,10 @@ class Places:
                     yield file.stem, file
 
     def own_profiles(self) -> list[str]:
-        """Profiles that are neither bundled nor of an installed package: names, and files of ./profiles."""
+        """Return profiles that are neither bundled nor of an installed package.
+
+        Names, and files of ./profiles.
+        """
         here = self.folder / "profiles"
         folders = [*self.folders("profiles"), *([here] if self._is_folder(here, self.folder) else [])]
         names: dict[str, str] = {}
@@ -205,7 +211,10 @@ class Places:
         raise DocumentError.of(what, fix=self._other_profile(name))
 
     def _other_profile(self, name: str) -> str:
-        """What to type in place of a name that no profile has: a similar one, or what describes a cluster."""
+        """Return what to type in place of a name that no profile has.
+
+        A similar one, or what describes a cluster.
+        """
         if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
             return f"did you mean '{near}'?"
         file = Path(self.new_profile)
@@ -214,7 +223,7 @@ class Places:
         return f"describe this cluster: {ask}; sbatchgen profile list shows the others"
 
     def _profile(self, name: str) -> Path | None:
-        """The file of a profile in the folders that are known so far."""
+        """Return the file of a profile in the folders that are known so far."""
         files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
         return next((file for file in files if self._is_profile(file)), None)
 
@@ -227,7 +236,7 @@ def _refuse_others(name: str) -> None:
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file and folder in a folder, with what to call it."""
+    """Yield every file and folder in a folder, with what to call it."""
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(here)) in seen:  # links may lead in a circle

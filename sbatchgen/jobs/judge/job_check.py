@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
-    """All findings of a resolved job, errors first; `log_folders_made`: its logs' folders will be created."""
+    """Return all findings of a resolved job, errors first.
+
+    `log_folders_made`: its logs' folders will be created.
+    """
     job = JudgedJob(resolved, makes_log_folders=log_folders_made)
     wanted = judge.rules((*judge.RESOLVED, *judge.JOBS) if resolved.slurm else judge.RESOLVED)
     every = [finding for rule in wanted for finding in judge.findings(rule, job) if not finding.pedantic]

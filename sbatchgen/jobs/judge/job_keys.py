@@ -152,7 +152,7 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _is_unknown(job: JudgedJob, name: str) -> bool:
-    """Whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
+    """Return whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
     from sbatchgen.check.script.known_options import releases
 
     known, of_plugins = releases(name), job.profile.plugin_options
@@ -165,14 +165,14 @@ def _is_typed(job: JudgedJob, name: str) -> bool:
 
 
 def _is_of_no_release(job: JudgedJob, name: str) -> bool:
-    """Whether no known release of sbatch has an option, where a plugin of the site may have it."""
+    """Return whether no known release of sbatch has an option, where a plugin of the site may have it."""
     from sbatchgen.check.script.known_options import releases
 
     return job.profile.plugin_options is None and not releases(name)
 
 
 def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
-    """What sbatch makes of an extra option, if that is not what was meant; else "".
+    """Return what sbatch makes of an extra option, if that is not what was meant; else "".
 
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """

@@ -61,11 +61,11 @@ class JudgedJob(Job):
         return f"the job fits no {other}partition ({reasons})" if reasons else ""
 
     def written(self, option: str) -> str:
-        """The value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
+        """Return the value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
         name = option.replace("-", "_")
         was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
         return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""
 
     def at(self, key: str) -> Place:
-        """Where a key of the job was written, as "options.nodes" or "runtime"."""
+        """Return where a key of the job was written, as "options.nodes" or "runtime"."""
         return Place(str(self.resolved.origin(key)))

@@ -130,7 +130,7 @@ def _memory(profile: Document[Profile]) -> Iterator[Finding]:
 
 
 def is_installed_size(mib: int) -> bool:
-    """Whether so many MiB are a size of memory modules: a power of two of GiB, or three times one."""
+    """Return whether so many MiB are a size of memory modules: a power of two of GiB, or three times one."""
     gib, rest = divmod(mib, 1024)
     powers = {gib, gib // 3 if gib % 3 == 0 else 0}
     return rest == 0 and gib >= _SMALL_GIB and any(n and n & (n - 1) == 0 for n in powers)

@@ -89,7 +89,7 @@ def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _gives_a_task_several(job: JudgedJob) -> bool:
-    """Whether the author of a job gives each task several GPUs, as a trainer with a pipeline wants them."""
+    """Return whether the author of a job gives each task several GPUs, as for a pipeline."""
     said = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
     return said and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
 

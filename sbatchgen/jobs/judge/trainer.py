@@ -101,7 +101,10 @@ def restarts_of_source(
 
 
 def promises_restarts(resolved: ResolvedJob) -> bool:
-    """Whether it is started again whatever the trainer says: at its time limit, preempted, in a next job."""
+    """Return whether it is started again whatever the trainer says.
+
+    At its time limit, preempted, in a next job.
+    """
     requeues = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
     return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or requeues)
 

@@ -268,14 +268,14 @@ def _prefix(job: TrainerJob) -> Path | None:
 
 
 def _is_changed(job: TrainerJob) -> bool:
-    """Whether modules, lines of setup or variables of the job may bring another Python or more packages."""
+    """Return whether modules, setup lines or variables of the job may bring another Python or packages."""
     settings = job.resolved.settings
     lines = settings.modules or any(getattr(settings, name) for name in SETUPS)
     return bool(lines or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
 
 
 def _gets_shell(job: TrainerJob) -> bool:
-    """Whether the job gets the PATH of this shell, and no more folders of packages."""
+    """Return whether the job gets the PATH of this shell, and no more folders of packages."""
     is_same = not job.resolved.slurm or "export" not in job.resolved.directives
     return is_same and "PYTHONPATH" not in job.environment
 
@@ -288,7 +288,7 @@ def _of_system(job: TrainerJob) -> Path | None:
 
 
 def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Whether no folder where a Python of the system may find packages has torch, or names more folders."""
+    """Return whether no folder of packages of the system's Python has torch, or names more folders."""
     roots = {prefix, *_SHARED, Path(environment.get("HOME", "/"), ".local")}
     places = [place for root in roots for place in root.glob("lib*/python3*/*-packages")]
     has_torch = any((place / name).exists() for place in places for name in ("torch", "torch.py"))
@@ -297,7 +297,7 @@ def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Whether an environment certainly has no torch: none of its own, and none of another place."""
+    """Return whether an environment certainly has no torch: none of its own, and none of another place."""
     config = b""
     with contextlib.suppress(OSError):
         config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()

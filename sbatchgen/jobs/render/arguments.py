@@ -154,7 +154,7 @@ def given(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def points(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The lines of a `case` that set the values and arguments of each point of a sweep."""
+    """Return the lines of a `case` that set the values and arguments of each point of a sweep."""
     sweep = resolved.sweep
     if sweep is None:
         return ()
@@ -176,7 +176,7 @@ def point_says(resolved: ResolvedJob) -> str:
 
 
 def _adds_arguments(resolved: ResolvedJob) -> bool:
-    """Whether a parameter of a sweep has no placeholder."""
+    """Return whether a parameter of a sweep has no placeholder."""
     return resolved.sweep is not None and len(resolved.placed) < len(resolved.sweep.names)
 
 

@@ -12,12 +12,12 @@ NO_USER_PACKAGES = {"PYTHONNOUSERSITE": "1"}  # ignore packages in ~/.local
 
 
 def variables(resolved: ResolvedJob) -> dict[str, str]:
-    """Names and values of the variables that have a rendered value."""
+    """Return names and values of the variables that have a rendered value."""
     return _common(resolved) | {name: value for name, value in resolved.env.items() if value is not None}
 
 
 def names(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The variables that a container must get, whatever its image sets."""
+    """Return the variables that a container must get, whatever its image sets."""
     exported = (
         *(launch.MEETING if launch.meets(resolved) else ()),
         *variables(resolved),
@@ -31,27 +31,27 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def lines(resolved: ResolvedJob) -> Iterator[str]:
-    """The words of each `export`."""
+    """Yield the words of each `export`."""
     yield from quoting.packed(_made(resolved))
     yield from _own(resolved)
 
 
 def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
-    """The words of each `export` that one of several programs needs beside those of the job."""
+    """Return the words of each `export` that one of several programs needs beside those of the job."""
     known = {*_made(resolved), *talk(resolved)}
     made = [*_made(program), *talk(program)]
     return quoting.packed(word for word in made if word not in known)
 
 
 def talk(resolved: ResolvedJob) -> list[str]:
-    """The words that tell the trainer by which files it and the script talk to each other."""
+    """Return the words that tell the trainer by which files it and the script talk to each other."""
     # The bundled trainer knows where `stop` is.
     files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
     return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
 
 
 def _made(resolved: ResolvedJob) -> list[str]:
-    """The words that are exported, without the job's own variables."""
+    """Return the words that are exported, without the job's own variables."""
     made, folders = _common(resolved), launch.own_folders(resolved)
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
     words += [f"{name}={word}" for name, word in _words(resolved).items()]
@@ -60,13 +60,19 @@ def _made(resolved: ResolvedJob) -> list[str]:
 
 
 def for_nodes(resolved: ResolvedJob) -> Iterator[str]:
-    """The words of each `export` before the setup of nodes: the run folder, and the job's own variables."""
+    """Yield the words of each `export` before the setup of nodes.
+
+    The run folder, and the job's own variables.
+    """
     yield "RUN_DIR"
     yield from _own(resolved)
 
 
 def _own(resolved: ResolvedJob) -> Iterator[str]:
-    """The job's own variables; bash expands a value before it sets the variables of the same `export`."""
+    """Yield the job's own variables.
+
+    Bash expands a value before it sets the variables of the same `export`.
+    """
     plain: list[str] = []
     for name, value in resolved.env.items():
         if name in resolved.extended:
@@ -103,7 +109,7 @@ def _words(resolved: ResolvedJob) -> dict[str, str]:
 
 
 def _shares_whole_nodes(resolved: ResolvedJob) -> bool:
-    """Whether the job gets all CPUs of its nodes, and how many these are is not known before it runs."""
+    """Return whether the job gets all CPUs of its nodes, whose number is not known before."""
     options, partition = resolved.options, resolved.partition
     is_known = options.cpus_per_task is not None or partition.cpus_per_node
     return resolved.slurm and bool(options.exclusive or partition.exclusive) and not is_known

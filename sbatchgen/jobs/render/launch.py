@@ -17,13 +17,13 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 
 def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
-    """The lines of the command, quoted for bash."""
+    """Return the lines of the command, quoted for bash."""
     runtime = quoting.packed(_runtime(resolved, exported, mounted))
     return (*_step(resolved), *runtime, *task_setup(resolved), *program(resolved))
 
 
 def program(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The last lines of the command: launcher, trainer and its arguments."""
+    """Return the last lines of the command: launcher, trainer and its arguments."""
     return (*_trainer(resolved), *arguments.given(resolved))
 
 
@@ -45,7 +45,7 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
 
 
 def excludes(resolved: ResolvedJob) -> bool:
-    """Whether the check of the nodes requeues the job without the bad ones."""
+    """Return whether the check of the nodes requeues the job without the bad ones."""
     return resolved.slurm and resolved.settings.preflight not in (None, False, True)
 
 
@@ -87,7 +87,7 @@ def kept(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def files(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The files in the run folder by which script and trainer talk to each other.
+    """Return the files in the run folder by which script and trainer talk to each other.
 
     stop: asks the trainer to stop. again: the trainer asks for a restart. exit: its exit status, which srun
     and torchrun may change.
@@ -101,23 +101,23 @@ def files(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def hides_rank(resolved: ResolvedJob) -> bool:
-    """Whether the trainer gets no variables of Slurm that would name it one of several processes."""
+    """Return whether the trainer gets no variables of Slurm that would name it one of several processes."""
     return resolved.slurm and bool(resolved.trainer) and not resolved.mode.several_processes
 
 
 def several_tasks(resolved: ResolvedJob) -> bool:
-    """Whether the step has more than one task."""
+    """Return whether the step has more than one task."""
     return resolved.nodes > 1 or resolved.launcher == "srun"
 
 
 def ends_steps(resolved: ResolvedJob) -> bool:
-    """Whether training/step_end.py looks after steps of several tasks."""
+    """Return whether training/step_end.py looks after steps of several tasks."""
     jobs = [program.job for program in resolved.programs] or [resolved]
     return resolved.slurm and any(several_tasks(job) and job.starter.name == "srun" for job in jobs)
 
 
 def meets(resolved: ResolvedJob) -> bool:
-    """Whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
+    """Return whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
     if resolved.programs:  # each that needs one has its own
         return False
     named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
@@ -143,7 +143,7 @@ def first_port(resolved: ResolvedJob, ports: int = _EACH) -> str:
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
-    """Whether a program of the training package is started, by the job or one of its programs."""
+    """Return whether a program of the training package is started, by the job or one of its programs."""
     looks = resolved.restartable and not resolved.asks_to_stop  # training/repeats.py, before a restart
     checks = looks or bool(resolved.settings.preflight) or ends_steps(resolved)
     return checks or any(map(_starts_code, resolved.jobs))
@@ -155,7 +155,7 @@ def _starts_code(resolved: ResolvedJob) -> bool:
 
 
 def uses_data(resolved: ResolvedJob) -> bool:
-    """Whether the data folder is named in the script, by the job or one of its programs."""
+    """Return whether the data folder is named in the script, by the job or one of its programs."""
     return any(map(_reads_data, resolved.jobs))
 
 
@@ -172,7 +172,7 @@ def _reads_data(resolved: ResolvedJob) -> bool:
 
 
 def own_folders(resolved: ResolvedJob) -> tuple[str, ...]:
-    """The variables that tell your own trainer where to read and write."""
+    """Return the variables that tell your own trainer where to read and write."""
     if not resolved.trainer:
         return ()
     given = {"RUN_DIR": True, "DATA_DIR": uses_data(resolved), "RESUME": gives_resume(resolved)}
@@ -185,7 +185,7 @@ def gives_resume(resolved: ResolvedJob) -> bool:
 
 
 def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
-    """What a container sees of the cluster, SRC or SRC:DST, each as text for double quotes.
+    """Return what a container sees of the cluster, SRC or SRC:DST, each as text for double quotes.
 
     The variable `here` holds the folder of submission.
     """
@@ -193,7 +193,7 @@ def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
 
 
 def needed(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
-    """What a container must see of the cluster, in the words of `mounts`."""
+    """Return what a container must see of the cluster, in the words of `mounts`."""
     binds = resolved.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]
 
@@ -283,7 +283,7 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
 
 
 def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-    """What the runtime puts before the trainer, and what changes in a container."""
+    """Yield what the runtime puts before the trainer, and what changes in a container."""
     contained = resolved.runtime.is_container
     yield from resolved.runtime.command(resolved, exported, mounted)
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
@@ -339,7 +339,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _is_module(trainer: str | None) -> bool:
-    """Whether a trainer of one's own is a module of Python, not a file."""
+    """Return whether a trainer of one's own is a module of Python, not a file."""
     if trainer is None:
         return False
     from sbatchgen.check.script.trainer_name import trainer_is_file  # only such trainers need it
@@ -357,12 +357,12 @@ def _preset(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _ranks(resolved: ResolvedJob) -> str:
-    """How a process of the training package knows its rank."""
+    """Return how a process of the training package knows its rank."""
     return resolved.starter.ranks if resolved.launcher == "srun" else resolved.launcher or "none"
 
 
 def _is_wrapped(resolved: ResolvedJob) -> bool:
-    """Whether training/task.py starts a single trainer.
+    """Return whether training/task.py starts a single trainer.
 
     It may find RANK and the like set by pyxis, an image, or the platform, and if it starts again it continues
     its run of Weights & Biases.
@@ -380,7 +380,7 @@ def _nodes(resolved: ResolvedJob) -> str:
 
 
 def _meeting(resolved: ResolvedJob) -> str:
-    """How ft_launcher's agents meet: those of a rendezvous may come and go, as spare nodes do."""
+    """Return how ft_launcher's agents meet: those of a rendezvous may come and go, as spare nodes do."""
     if resolved.nodes == 1:
         return "--standalone"
     spares = any(arg.startswith("--nnodes") for arg in resolved.launcher_args)
@@ -406,7 +406,7 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _dataset(args: Sequence[str]) -> str:
-    """The bundled trainer's --dataset; the last one counts, as argparse has it."""
+    """Return the bundled trainer's --dataset; the last one counts, as argparse has it."""
     dataset = "mnist"
     for place, arg in enumerate(args):
         if arg.startswith("--dataset="):

@@ -58,7 +58,7 @@ def render(
     folders: Sequence[Path],
     cache: Path | None = None,
 ) -> str:
-    """The script, from the first template found in the folders, the bundled ones last.
+    """Return the script, from the first template found in the folders, the bundled ones last.
 
     `code` holds the bundled package `training`; `rerun` is the command of the first comment. The cache is for
     compiled templates: to compile them is a third of the time. Raises DocumentError: a template is missing or
@@ -69,13 +69,13 @@ def render(
 
 
 def render_request(request: Request) -> str:
-    """The script of a request. Raises what `render` does."""
+    """Return the script of a request. Raises what `render` does."""
     folders, cache = request.places.folders("templates"), request.places.cache
     return render(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
 def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
-    """The resolved job's template, filled. Raises what `render` does."""
+    """Return the resolved job's template, filled. Raises what `render` does."""
     values = context(resolved, code=code) | {"provenance": _PROVENANCE}
     runtimes = [_runtime(environment, program, resolved, code) for program in resolved.programs]
     values["programs"] = [(*each, text) for each, text in zip(values["programs"], runtimes, strict=True)]
@@ -93,7 +93,9 @@ def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: Res
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
-    """A filled template as a script: single empty lines, and the command that rendered it in a comment.
+    """Return a filled template as a script.
+
+    Single empty lines, and the command that rendered it in a comment.
 
     Empty lines of the user's stay, such as those of a here-document.
     """
@@ -107,13 +109,13 @@ def finish(text: str, rerun: Sequence[str]) -> str:
 
 
 def rendered_by(script: str) -> str:
-    """The command in a script's second line that rendered it, or ""."""
+    """Return the command in a script's second line that rendered it, or ""."""
     match = re.match(rf"#!.*\n# {_PROVENANCE} \S+ \([0-9a-f]{{12}}\): (.+)", script)
     return match[1] if match else ""
 
 
 def digest(script: str) -> str:
-    """A checksum of everything but the line that holds it: it shows that a script was edited."""
+    """Return a checksum of everything but the line that holds it: it shows that a script was edited."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")
     body = rest.partition("\n")[2] if start else rest
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
@@ -163,7 +165,7 @@ class _Cache(jinja2.FileSystemBytecodeCache):
 
 @functools.cache
 def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
-    """Jinja, set up for templates of bash in these folders.
+    """Return jinja, set up for templates of bash in these folders.
 
     In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
@@ -228,7 +230,7 @@ def _limited(parts: Iterator[str]) -> Iterator[str]:
 
 
 def _template_line(error: BaseException) -> str:
-    """The template and line of an error: jinja2 maps the frames of its traceback to them."""
+    """Return the template and line of an error: jinja2 maps the frames of its traceback to them."""
     place, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
@@ -239,7 +241,7 @@ def _template_line(error: BaseException) -> str:
 
 
 def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
-    """The variables of the templates."""
+    """Return the variables of the templates."""
     here = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
     exported = exports.names(resolved)
     return (
@@ -356,7 +358,10 @@ def _of_runtimes(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> d
 
 
 def _keeps_pythonpath(resolved: ResolvedJob) -> bool:
-    """Whether PYTHONPATH of a module or of setup stays: a virtual environment may use their packages."""
+    """Return whether PYTHONPATH of a module or of setup stays.
+
+    A virtual environment may use their packages.
+    """
     has_packages = bool(resolved.settings.modules or resolved.settings.setup)
     return resolved.runtime.may_use_modules and has_packages
 
@@ -406,7 +411,7 @@ def _title(resolved: ResolvedJob) -> str:
 
 
 def _modules(resolved: ResolvedJob) -> Iterator[str]:
-    """The commands that load the profile's modules; those that follow each other are loaded at once."""
+    """Yield the commands that load the profile's modules; those that follow each other are loaded at once."""
     modules = resolved.settings.modules
     start = resolved.settings.module_start or ("purge" if modules else "keep")
     if start != "keep":
@@ -419,12 +424,15 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _setup(lines: Sequence[str]) -> tuple[str, ...]:
-    """The profile's lines of shell; their set -e would end the script before it starts the job again."""
+    """Return the profile's lines of shell.
+
+    Their set -e would end the script before it starts the job again.
+    """
     sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
     return (*launch.kept(lines), *(["set +eu +o pipefail # what these lines set"] if sets else []))
 
 
 def image_is_file(resolved: ResolvedJob) -> bool:
-    """Whether the image is a file, not the address of a registry."""
+    """Return whether the image is a file, not the address of a registry."""
     runtime, image = resolved.runtime, resolved.software.get("image") or ""
     return isinstance(runtime, ContainerRuntime) and runtime.is_file(image)

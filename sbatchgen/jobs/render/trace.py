@@ -41,7 +41,7 @@ class TemplateLine:
 def trace(
     resolved: ResolvedJob, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
 ) -> list[TemplateLine]:
-    """The place of each line of the script that `render` made of the resolved job.
+    """Return the place of each line of the script that `render` made of the resolved job.
 
     Raises DocumentError: a template changes its own text, which can't be followed.
     """
@@ -57,12 +57,12 @@ def trace(
 
 @functools.cache
 def _marking(folders: tuple[Path, ...]) -> jinja2.Environment:
-    """Jinja with marks. Its templates are compiled apart from the others, and not kept after this process."""
+    """Return Jinja with marks; its templates are compiled apart, and not kept after this process."""
     return environment_of(folders, None).overlay(extensions=[_Marks], bytecode_cache=None)
 
 
 def trace_request(request: Request, script: str) -> list[TemplateLine]:
-    """The place of each line of the script of a request. Raises what `trace` does."""
+    """Return the place of each line of the script of a request. Raises what `trace` does."""
     folders = request.places.folders("templates")
     try:
         return trace(request.resolved, script, code=bundled("code"), rerun=request.rerun, folders=folders)
@@ -94,7 +94,7 @@ class _Marks(Extension):
 
 
 def _around(statement: list[Token], required: list[bool]) -> Iterator[Token]:
-    """A statement; where it begins or ends a block, with a mark inside the block."""
+    """Yield a statement; where it begins or ends a block, with a mark inside the block."""
     first = statement[0]
     if statement[1].test("name:endblock") and not required.pop():
         yield _text(first, "\0\0")

@@ -132,7 +132,7 @@ def _partition(resolved: ResolvedJob, why: str) -> Setting:
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
-    """Whether a value matters that the user wrote neither into the command nor into the job."""
+    """Return whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
         is_odd = origin.where.startswith(GUESS) or origin.where.endswith(LIMITED)
         return is_odd or (key in DERIVED and value not in ("1", "gpu:1"))
@@ -142,13 +142,13 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 
 def _has(value: Any, other: Any) -> bool:
-    """Whether a value is another one, or a list that adds to it."""
+    """Return whether a value is another one, or a list that adds to it."""
     added = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
     return (added and bool(other)) or _text(value) == _text(other)
 
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
-    """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
+    """Return whether somebody may rely on an overridden value; lists are joined instead of overridden."""
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
@@ -169,14 +169,14 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 
 
 def _is_inner(resolved: ResolvedJob, key: str) -> bool:
-    """Whether it is a key of `network`, or of this job's runtime that no key of the job stands for."""
+    """Return whether it is a key of `network`, or of this job's runtime that no key of the job stands for."""
     runtime = resolved.runtime
     of_job = {f"runtimes.{runtime.name}.{each.fact}" for each in runtime.keys}
     return key not in of_job and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
-    """The final value of a key; None if it is not set."""
+    """Return the final value of a key; None if it is not set."""
     head, dot, rest = key.partition(".")
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")

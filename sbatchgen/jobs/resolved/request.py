@@ -50,7 +50,9 @@ def read_request(
     read_trainer: Callable[[ResolvedJob], Layer | None] | None = None,
     text: str | None = None,
 ) -> Request:
-    """The request of a command line: of a mode or a job YAML, the values of `parameters`, and arguments.
+    """Return the request of a command line.
+
+    Of a mode or a job YAML, the values of `parameters`, and arguments.
 
     The rules of `check` choose a partition if the job names none. `read_trainer` returns what follows from
     the trainer's text, as the lowest layer. An editor has `text` as the job YAML. Raises SbatchgenError: the
@@ -160,7 +162,7 @@ def _job_file(job: str) -> Path:
 
 
 def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
-    """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
+    """Return the profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
     if named := given.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := places.environment.get("SBATCHGEN_PROFILE"):
@@ -173,7 +175,10 @@ def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer])
 
 
 def _profile_by_default(places: Places) -> tuple[str, Origin]:
-    """Without Slurm `local`, else the only profile of the user: no job trains on a login node by mistake."""
+    """Return `local` without Slurm, else the user's only profile.
+
+    No job trains on a login node by mistake.
+    """
     if not in_shell("sbatch", places.environment):
         return "local", Origin(Level.DEFAULT, "no profile is set")
     names = places.own_profiles()
@@ -208,7 +213,10 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
 
 
 def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
-    """The request of a sweep, from that of its first array; `words` are the options that gave the points."""
+    """Return the request of a sweep, from that of its first array.
+
+    `words` are the options that gave the points.
+    """
     cut = _end_of_options(request.rerun)
     at = request.rerun.index("--array")
     options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
@@ -239,5 +247,5 @@ def typed(run: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def _end_of_options(rerun: Sequence[str]) -> int:
-    """The place of the `--` before the trainer's arguments, or of the end."""
+    """Return the place of the `--` before the trainer's arguments, or of the end."""
     return rerun.index("--") if "--" in rerun else len(rerun)

@@ -117,7 +117,7 @@ def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
 
 
 def _derive_runtime(values: DecidedValues) -> None:
-    """What the chosen runtime needs, from the profile unless the job sets it.
+    """Set what the chosen runtime needs, from the profile unless the job sets it.
 
     Lists of both are joined; an empty one in the job takes the profile's away.
     """
@@ -209,7 +209,7 @@ def partition_of(profile: Profile, name: str) -> Partition:
 
 
 def named_partition(layers: Sequence[Layer]) -> str:
-    """The partition that a job names; "" if it names none."""
+    """Return the partition that a job names; "" if it names none."""
     given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
     return str(given[-1] if given else "")
 
@@ -224,7 +224,7 @@ def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> 
 def profile_layers(
     profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
 ) -> Iterator[Layer]:
-    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
+    """Yield the profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places
     facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
     optional = {"template": cluster.template, "data": cluster.paths.data}

@@ -32,7 +32,7 @@ SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the traini
 
 
 def one_at_a_time(array: str) -> bool:
-    """Whether the tasks of an array run one after the other, and are one training, not several."""
+    """Return whether the tasks of an array run one after the other, and are one training, not several."""
     return array.endswith("%1")
 
 
@@ -96,7 +96,7 @@ class JobProgram:
         return self.share.name
 
     def has_runtime_of(self, job: ResolvedJob) -> bool:
-        """Whether it runs where the job's main program does: in the same environment or image."""
+        """Return whether it runs where the job's main program does: in the same environment or image."""
         return (self.job.runtime, self.job.software) == (job.runtime, job.software)
 
 
@@ -287,7 +287,7 @@ class ResolvedJob:
         return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
-        """Where a value is from; `key` as in "options.nodes" or "runtime"."""
+        """Return where a value is from; `key` as in "options.nodes" or "runtime"."""
         return self.origins.get(key, BY_DEFAULT)
 
     @cached_property

@@ -41,7 +41,7 @@ class Sweep:
     carried: bool = False
 
     def pieces(self, text: str) -> list[str]:
-        """The text around placeholders of parameters, and in every other place the name of a parameter.
+        """Return the text around placeholders of parameters, and in every other place a parameter's name.
 
         A placeholder is {NAME}. {{NAME}} is the text {NAME}, and ${NAME} the program's own, as of OmegaConf.
         """
@@ -55,22 +55,22 @@ class Sweep:
         return pieces
 
     def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The parameters that have a placeholder in one of these texts, in the order of the names."""
+        """Return the parameters that have a placeholder in one of these texts, in the order of the names."""
         used = {name for text in texts for name in self.pieces(text)[1::2]}
         return tuple(name for name in self.names if name in used)
 
     def filled(self, text: str, point: Sequence[str]) -> str:
-        """The text with a point's values in place of the placeholders."""
+        """Return the text with a point's values in place of the placeholders."""
         values = dict(zip(self.names, point, strict=True))
         return "".join(values[piece] if place % 2 else piece for place, piece in enumerate(self.pieces(text)))
 
     def arguments(self, point: Sequence[str], placed: Sequence[str] = ()) -> tuple[str, ...]:
-        """The trainer's arguments that a point adds: its values without a placeholder."""
+        """Return the trainer's arguments that a point adds: its values without a placeholder."""
         pairs = zip(self.names, point, strict=True)
         return tuple(f"--{name}={value}" for name, value in pairs if name not in placed)
 
     def as_csv(self) -> str:
-        """The points as a file that `read_points` reads."""
+        """Return the points as a file that `read_points` reads."""
         out = io.StringIO()
         odd = any("\r" in value for point in self.points for value in point)  # which the writer doesn't quote
         quoting: Literal[0, 1] = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
@@ -86,12 +86,12 @@ class SweepArray:
     indices: tuple[int, ...]  # the indices of its elements, ascending
 
     def text(self, throttle: int | None) -> str:
-        """The value of --array, as 0-9,12%4."""
+        """Return the value of --array, as 0-9,12%4."""
         text = numbers_as_text(self.indices)
         return f"{text}%{throttle}" if throttle else text
 
     def halves(self) -> list[SweepArray]:
-        """The same points in two arrays; in one if it is a single point."""
+        """Return the same points in two arrays; in one if it is a single point."""
         half = (len(self.indices) + 1) // 2
         return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
@@ -111,7 +111,7 @@ class Range:
         return self.high - self.low + 1 if self.whole else math.inf
 
     def number(self, share: float) -> str:
-        """The number at a share of the range, at least 0 and below 1."""
+        """Return the number at a share of the range, at least 0 and below 1."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         drawn = low * (high / low) ** share if self.log else low + share * (high - low)
         drawn = min(max(drawn, self.low), self.high)
@@ -119,7 +119,9 @@ class Range:
 
 
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
-    """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
+    """Return every combination of values, the last parameter changing fastest.
+
+    Or `most` of them, chosen at random.
 
     A parameter is given as "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1". The
     same seed chooses the same points. Raises CommandLineError: a parameter is wrong, or there are fewer or
@@ -204,7 +206,7 @@ def _value(text: str, at: str) -> str:
 
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """A combination by its number, without making all of them."""
+    """Return a combination by its number, without making all of them."""
     chosen = []
     for several in reversed(values):
         number, place = divmod(number, len(several))
@@ -219,7 +221,7 @@ def _check_count(count: float, at: str, fix: str) -> None:
 
 
 def read_points(path: Path) -> Sweep:
-    """The points in a file of comma-separated values: names in the first line, a point in each other.
+    """Return the points in a file of comma-separated values: names in the first line, a point in each other.
 
     Raises CommandLineError, DocumentError: it can't be read, or a line is wrong.
     """
@@ -237,7 +239,7 @@ def read_points(path: Path) -> Sweep:
 
 
 def parse_points(text: str, file: str) -> Sweep:
-    """The points in the text of such a file. Raises what `read_points` does."""
+    """Return the points in the text of such a file. Raises what `read_points` does."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows_read: list[tuple[int, list[str]]] = []
     try:
@@ -263,7 +265,7 @@ def parse_points(text: str, file: str) -> Sweep:
 
 
 def parts(points: Iterable[int], most: int) -> list[SweepArray]:
-    """The arrays that run points, given by their ascending numbers.
+    """Return the arrays that run points, given by their ascending numbers.
 
     An array has `most` elements, and its indices are lower too (MaxArraySize of slurm.conf(5)).
     """

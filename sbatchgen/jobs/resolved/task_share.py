@@ -39,7 +39,7 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
 def gpus_and_shards(
     values: DecidedValues, profile: Profile, partition: Partition, mode: Mode
 ) -> tuple[int, int]:
-    """GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
+    """Return GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
     for name in values.highest(_GPU_KEYS):
         level = values.origins[name].level
@@ -65,7 +65,7 @@ def gpus_and_shards(
 
 
 def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int:
-    """GPUs on a node of a job that asks for a number per task, or for all nodes together."""
+    """Return GPUs on a node of a job that asks for a number per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
         each = max(1, gpus_asked(values, "gpus_per_task"))  # `check` refuses 0
         here, by_srun = gpus_alike(partition), values.get("launcher") == "srun" and mode.launchers
@@ -76,7 +76,10 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
 
 
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
-    """The most whole GPUs of one type that enough nodes have, of one node as allowed; else one slice."""
+    """Return the most whole GPUs of one type that enough nodes have, of one node as allowed.
+
+    Else one slice.
+    """
     nodes, kinds = max(1, values.get("options.nodes")), _kinds(partition)
     whole = [_whole_gpus(kind, partition) for kind in kinds]
     counts = sorted({count for types in whole for count in types.values()}, reverse=True)
@@ -106,37 +109,37 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 
 
 def _at_most(request: Text, most: int) -> Text:
-    """A request for GPUs of one type, with no more of them than the mode uses."""
+    """Return a request for GPUs of one type, with no more of them than the mode uses."""
     kind, _, count = request.rpartition(":")
     several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
     return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
 
 
 def gpus_alike(partition: Partition) -> int | None:
-    """The most GPUs of one type that a node has: a job that names no type may not get several."""
+    """Return the most GPUs of one type that a node has: a job that names no type may not get several."""
     counts = [count for kind in _kinds(partition) for count in _whole_gpus(kind, partition).values()]
     return max(counts, default=partition.gpus_per_node)
 
 
 def _named(partition: Partition) -> str:
-    """The type that a request gets if it names none; "" where none is needed."""
+    """Return the type that a request gets if it names none; "" where none is needed."""
     return partition.only_type() if partition.gpu_type_required else ""
 
 
 def _kinds(partition: Partition) -> list[NodeFacts]:
-    """Kinds of nodes that a job may get if it names no type of GPU."""
+    """Return kinds of nodes that a job may get if it names no type of GPU."""
     named = _named(partition)
     return partition.kinds([(named, 1)] if named else ())
 
 
 def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
-    """Whole GPUs of a kind of nodes, by the types that such a job may get."""
+    """Return whole GPUs of a kind of nodes, by the types that such a job may get."""
     named = _named(partition)
     return {name: count for name, count in kind.whole_gpus.items() if not (name and named) or name == named}
 
 
 def gpus_asked(values: DecidedValues, option: str) -> int:
-    """GPUs that an option asks for, of all types."""
+    """Return GPUs that an option asks for, of all types."""
     return sum(count for _, count in requested_gpus(values.get(f"options.{option}")) or ())
 
 
@@ -149,7 +152,7 @@ def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
 
 
 def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
-    """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
+    """Set the one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
     if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
@@ -175,7 +178,7 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
 
 
 def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> int:
-    """Processes and tasks on each node; returns the processes."""
+    """Set the processes and tasks on each node; return the processes."""
     by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
     nproc = 1
     if mode.several_processes:
@@ -191,7 +194,7 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
+    """Set the CPUs of a task: its GPUs' share of the node; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     maximum = min(filter(None, limits), default=None)
@@ -222,7 +225,7 @@ def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) 
 
 
 def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """What goes with so many GPUs on each of these nodes, if one of them is known."""
+    """Return what goes with so many GPUs on each of these nodes, if one of them is known."""
     shares = [
         max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
         for node in nodes
@@ -232,12 +235,12 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 
 def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
-    """Whether so many GPUs leave none for others, on nodes of which the installed memory alone is known."""
+    """Return whether so many GPUs leave none for others, on nodes whose installed memory alone is known."""
     return bool(nodes) and all(node.mem_installed and node.gpus_per_node == gpus for node in nodes)
 
 
 def derive_memory(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
-    """Memory of a node: the GPUs' share; all of a node where the partition's default is more than that."""
+    """Set the memory of a node: the GPUs' share; all of it where the partition's default is more."""
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
         values.drop("options.mem_per_gpu")
     if values.highest(_MEMORY_KEYS):

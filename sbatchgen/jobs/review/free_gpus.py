@@ -15,7 +15,7 @@ NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may
 
 
 def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
-    """GPUs by type, and the nodes that take no jobs."""
+    """Return GPUs by type, and the nodes that take no jobs."""
     if not counts:
         return "no node has GPUs\n"
     shards = any(count.shards for count in counts)
@@ -36,7 +36,7 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Why nodes take no jobs, nodes with the same reason together."""
+    """Yield why nodes take no jobs, nodes with the same reason together."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
         if words := unavailable(entry.node):
@@ -46,7 +46,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
 
 
 def by_node(nodes: Sequence[GpuNode]) -> str:
-    """Each node: which of its GPUs are in use, shared and free."""
+    """Return for each node which of its GPUs are in use, shared and free."""
     if not nodes:
         return "no node has GPUs\n"
     heading = ("NODE", "STATE", "GPUS", "IN USE", "FREE", "FREE SHARDS BY GPU")
@@ -74,12 +74,12 @@ def _node(node: GpuNode) -> tuple[str, ...]:
 
 
 def _which(indexes: list[int], *, numbered: bool) -> str:
-    """The numbers of GPUs; how many, where Slurm says no more."""
+    """Return the numbers of GPUs; how many, where Slurm says no more."""
     return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
-    """Whether the job would start now, and where; or what is lacking, in a line for each partition."""
+    """Return whether the job would start now, and where; or what is lacking, in a line for each partition."""
     lines = [line for room in rooms for line in _room(room)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
@@ -100,7 +100,7 @@ def _room(room: Availability) -> Iterator[str]:
 
 
 def starts_as_text(answer: Prospects) -> str:
-    """When a job would start, the soonest end first, why others are out, and what to type."""
+    """Return when a job would start, the soonest end first, why others are out, and what to type."""
     now = datetime.fromisoformat(answer.time)
     rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
     for row in answer.rows:

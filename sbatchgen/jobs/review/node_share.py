@@ -113,7 +113,7 @@ def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | N
 
 
 def elements(array: str) -> int:
-    """How many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
+    """Return how many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
     from sbatchgen.check.sbatch.array import indices
 
     return sum(map(len, indices(array) or ())) or 1

@@ -121,7 +121,7 @@ def of_resolved(
     source: TrainerSource | None = None,
     again: Sequence[str] = (),
 ) -> Review:
-    """The review of a job; see Review.
+    """Return the review of a job; see Review.
 
     `profile_by`: who named its profile. `source`: its trainer's text. `again`: the command that plans it.
     """
@@ -152,7 +152,7 @@ def of_script(
     findings: Sequence[Finding] = (),
     again: Sequence[str] = (),
 ) -> Review:
-    """The review of a finished script, what it asks for and what was found in it; `again` plans it."""
+    """Return the review of a finished script, what it asks for and what was found in it; `again` plans it."""
     request = node_share.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
         starts=layout.of_script(job, request, again) if job and request else None,
@@ -199,7 +199,7 @@ def _cluster(resolved: ResolvedJob) -> Cluster:
 
 
 def folded(review: Review) -> Review:
-    """The review with most points of a large sweep left out of its script, for people."""
+    """Return the review with most points of a large sweep left out of its script, for people."""
     lines = lines_of(review.script or "")
     points = [place for place, line in enumerate(lines) if _POINT.match(line)]
     left_out = points[FEW_POINTS - 1 : -1]
@@ -217,12 +217,12 @@ def folded(review: Review) -> Review:
 
 
 def lines_of(script: str) -> list[str]:
-    """The lines as bash and sbatch see them: only a newline ends one."""
+    """Return the lines as bash and sbatch see them: only a newline ends one."""
     return script.removesuffix("\n").split("\n") if script else []
 
 
 def _parts(script: str) -> Iterator[Part]:
-    """The directives, what comes before and after them, and each `# --- Title ---` or `# === Title:`."""
+    """Yield the directives, what is around them, and each `# --- Title ---` or `# === Title:`."""
     if not (lines := lines_of(script)):
         return
     starts = {1: "Head"}

@@ -30,7 +30,7 @@ _STYLES = (
 
 
 def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
-    """The review as lines, what it asks for first, the script last; paths are relative to `folder`.
+    """Return the review as lines, what it asks for first, the script last; paths are relative to `folder`.
 
     Of a script in two parts only the first is shown, unless it is wanted `whole`.
     """
@@ -52,7 +52,7 @@ def coloured(text: str) -> str:
 
 
 def script(review: Review, *, whole: bool = False) -> str:
-    """The script; of one in two parts the first, and how many lines follow.
+    """Return the script; of one in two parts the first, and how many lines follow.
 
     All of it where a site's template has a line in the second part, or may have one.
     """
@@ -66,7 +66,7 @@ def script(review: Review, *, whole: bool = False) -> str:
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
-    """The title and the text of each block between the table and the script."""
+    """Yield the title and the text of each block between the table and the script."""
     if review.surprises:
         each = review.surprises
         lines = [(f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in each]
@@ -157,7 +157,7 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
 
 
 def in_short(review: Review) -> str:
-    """The job in a few words, for the question whether to submit it."""
+    """Return the job in a few words, for the question whether to submit it."""
     job, request, cost = review.job, review.request, review.cost
     text = job.name if job else "this script"
     if request and (cost is not None or job is None):
@@ -201,7 +201,7 @@ def _cost(cost: Cost, request: Allocation) -> str:
 
 
 def origin(setting: Setting, folder: Path) -> str:
-    """Where a value was set, and what it overrode."""
+    """Return where a value was set, and what it overrode."""
     others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
     return ", ".join([short(setting.at, folder), *others])
 
@@ -230,7 +230,7 @@ def _answer(answer: Answer) -> Iterator[str]:
 
 
 def explanation(settings: Iterable[Setting]) -> str:
-    """Every option: its value, where it was set, what it overrode, and where it is documented."""
+    """Return every option: its value, where it was set, what it overrode, and where it is documented."""
     rows = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
@@ -240,7 +240,7 @@ def explanation(settings: Iterable[Setting]) -> str:
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
-    """Each line of the script after its number, its place in a template, and the block there."""
+    """Return each line of the script after its number, its place in a template, and the block there."""
     lines = enumerate(zip(lines_of(script), places, strict=True), 1)
     return table(
         (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)

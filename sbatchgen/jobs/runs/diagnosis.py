@@ -59,7 +59,7 @@ class Diagnosis:
 
 
 def is_failed(state: RunState) -> bool:
-    """Whether its newest job, a point of its sweep, or its training is known to have failed."""
+    """Return whether its newest job, a point of its sweep, or its training is known to have failed."""
     if state.sweep:
         return FAILED in state.sweep.counts
     job = state.last

@@ -121,7 +121,7 @@ class Failure:
 
 @functools.cache
 def causes() -> tuple[FailureText, ...]:
-    """All of failures.yaml."""
+    """Return all of failures.yaml."""
     return read_document(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
 
 
@@ -175,7 +175,7 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
 
 
 def ends_job(line: str) -> bool:
-    """Whether Slurm says in a line of a log that it ends the whole job."""
+    """Return whether Slurm says in a line of a log that it ends the whole job."""
     return "***" in line and any(map(_JOB_ENDS.match, pieces(line)))
 
 

@@ -196,7 +196,7 @@ def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Fin
 
 
 def starts_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
-    """Whether the job is submitted on this machine, or runs on it."""
+    """Return whether the job is submitted on this machine, or runs on it."""
     submits = resolved.slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 

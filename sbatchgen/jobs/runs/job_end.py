@@ -99,12 +99,12 @@ def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> S
 
 
 def has_failed(name: str, job: RunJob, training: Progress | None) -> bool:
-    """Whether a job that has ended in a state has failed, or its training says that it has."""
+    """Return whether a job that has ended in a state has failed, or its training says that it has."""
     return (bool(name) and name not in NO_FAILURE) or says_failed(training, job)
 
 
 def says_failed(training: Progress | None, job: RunJob) -> bool:
-    """Whether the training says that it has failed, since this job was submitted."""
+    """Return whether the training says that it has failed, since this job was submitted."""
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 

@@ -86,7 +86,7 @@ def tidy(asked: Sequence[Waited]) -> None:
 
 
 def _looks(record: Record) -> bool:
-    """Whether the trainer of a job looks for the stop file."""
+    """Return whether the trainer of a job looks for the stop file."""
     if not record.command or record.script:
         return False
     trainer = record.value("trainer")
@@ -99,7 +99,7 @@ def _looks(record: Record) -> bool:
 
 
 def _trains(folder: Path, started: float) -> bool:
-    """Whether the bundled trainer has begun to train since its job has started, and has not ended."""
+    """Return whether the bundled trainer has begun to train since its job has started, and has not ended."""
     if read_object(folder / STATUS).get("state") != "running":
         return False
     last = (event for event in some_events(folder, from_end=True) if event["event"] in _TRAINS)

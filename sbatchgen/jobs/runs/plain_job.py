@@ -131,7 +131,10 @@ def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[s
 
 
 def _holds(waiting: str, task: str) -> bool:
-    """Whether a row of tasks that wait, as [0-3,7%2], has a task; of a row that squeue cut off: perhaps."""
+    """Return whether a row of tasks that wait, as [0-3,7%2], has a task.
+
+    Of a row that squeue cut off: perhaps.
+    """
     if not waiting.startswith("["):
         return False
     numbers = indices(waiting.strip("[]").partition("%")[0])
@@ -185,7 +188,10 @@ def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) 
 
 
 def _same_log(job: AnyJob, path: Path) -> bool:
-    """Whether a file is the log of a job: by the name that Slurm gives, or the default name in its folder."""
+    """Return whether a file is the log of a job.
+
+    By the name that Slurm gives, or the default name in its folder.
+    """
     names = {name.replace("%%", "%") for name in (job.log, job.errors) if name}
     default = Path(job.folder, f"slurm-{job.row.id}.out")
     return any(_same(Path(name), path) for name in names or {str(default)})

@@ -107,7 +107,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 
 
 def can_draw() -> bool:
-    """Whether there is a matplotlib, without which `chart` draws."""
+    """Return whether there is a matplotlib, without which `chart` draws."""
     try:
         _matplotlib()
     except ImportError:

@@ -57,7 +57,7 @@ class SweepState:
         return counts
 
     def metric(self, point: Point, name: str) -> float | None:
-        """The number that a point has for a metric or a parameter."""
+        """Return the number that a point has for a metric or a parameter."""
         if name not in self.names:
             return point.progress.metrics.get(name) if point.progress else None
         try:

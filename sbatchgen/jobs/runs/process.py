@@ -28,7 +28,7 @@ def start(
 
 
 def is_alive(process: Process, run_dir: Path) -> bool | None:
-    """Whether the process is alive and of this run; None if it is on another machine.
+    """Return whether the process is alive and of this run; None if it is on another machine.
 
     A record may be copied with its folder, or say what another user wrote into it: the process writes its log
     into the run folder, wherever that folder was moved.
@@ -73,7 +73,7 @@ def _born(pid: int) -> int | None:
 
 
 def _writes_into(pid: int, folder: Path) -> bool:
-    """Whether the standard output of a process is a file in a folder."""
+    """Return whether the standard output of a process is a file in a folder."""
     try:
         return Path(f"/proc/{pid}/fd/1").readlink().parent.samefile(folder)
     except OSError:

@@ -121,7 +121,7 @@ class Record:
         return next((each.value for each in reversed(self.values) if each.name == name), "")
 
     def by_default(self, name: str) -> bool:
-        """Whether a key or an option has the value that it has unless it is set."""
+        """Return whether a key or an option has the value that it has unless it is set."""
         return any(each.name == name and each.by == "default" for each in self.values)
 
 

@@ -36,7 +36,7 @@ def before(jobs: Iterable[RunJob]) -> datetime:
 
 
 def is_local(job: RunJob) -> bool:
-    """Whether it runs without Slurm: then its id is the time of its start."""
+    """Return whether it runs without Slurm: then its id is the time of its start."""
     return bool(job.id) and not job.id.isdecimal()
 
 
@@ -177,7 +177,7 @@ def _exit_status(status: int) -> str:
 
 
 def _never_started(row: SlurmJob) -> bool:
-    """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
+    """Return whether a job was cancelled while it waited, as those of a chain that are not needed."""
     return row.state.name == "CANCELLED" and not (row.node_list or row.used_s or row.restarts)
 
 

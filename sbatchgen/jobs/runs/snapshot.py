@@ -221,7 +221,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _is_inside(root: Path, name: str) -> bool:
-    """Whether a name leads into the root without a link; git takes what a link leads to for deleted.
+    """Return whether a name leads into the root without a link; git takes what a link leads to for deleted.
 
     git prints the names of its index as they are, and a copied repository may hold any: of these, one with
     ".." would be written outside the snapshot.

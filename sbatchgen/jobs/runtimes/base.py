@@ -284,7 +284,7 @@ class ContainerRuntime(Runtime):
         yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in FOLDERS)])
 
     def is_file(self, image: str) -> bool:
-        """Whether the image is a file, not the address of a registry or a name."""
+        """Return whether the image is a file, not the address of a registry or a name."""
         return not self.names_images and "://" not in image
 
     def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:

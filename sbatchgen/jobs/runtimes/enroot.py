@@ -84,7 +84,7 @@ class EnrootRuntime(base.ContainerRuntime):
     image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
 
     def is_file(self, image: str) -> bool:
-        """Whether pyxis takes the image for a path."""
+        """Return whether pyxis takes the image for a path."""
         return image.startswith(("/", ".", "${"))
 
     unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
@@ -101,7 +101,7 @@ class EnrootRuntime(base.ContainerRuntime):
         yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
     def _on_nvidia(self, job: base.RuntimeJob) -> bool:
-        """Whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""
+        """Return whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""
         return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
     def exports(self, job: base.RuntimeJob) -> dict[str, str]:

@@ -68,7 +68,7 @@ def _rows(
 
 
 def _qos(row: Mapping[str, str]) -> Qos:
-    """One job can have no more than a user or an account, nor than all jobs together."""
+    """Return a QOS whose limits of a job are no more than those of a user, an account, and all jobs."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
     flags, wall = row["flags"].split(","), seconds(row["maxwall"])
     fewest = pairs(row["mintres"].split(","))

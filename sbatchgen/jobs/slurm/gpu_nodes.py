@@ -87,7 +87,7 @@ def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> lis
 
 
 def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
-    """A node with its GPUs."""
+    """Return a node with its GPUs."""
     used = [gres for gres in _named("gpu", node.gres_used) if gres.count]
     types = _types(_named("gpu", node.gres), used)
     taken = _taken(types, used)

@@ -39,7 +39,7 @@ class NodeGres:
 
 @functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
 def node_gres(printed: str) -> tuple[NodeGres, ...]:
-    """What is in a value of Gres, GresUsed or GresDrain."""
+    """Return what is in a value of Gres, GresUsed or GresDrain."""
     return tuple(_item(item) for item in _ITEM.findall(text(printed)))
 
 
@@ -63,7 +63,7 @@ def _item(item: str) -> NodeGres:
 
 
 def _indexes(shown: str) -> tuple[int, ...]:
-    """The numbers in "0-2,5"; none in "N/A"."""
+    """Return the numbers in "0-2,5"; none in "N/A"."""
     indexes: list[int] = []
     for part in shown.split(","):
         first, _, last = part.partition("-")

@@ -94,7 +94,7 @@ class SlurmReservation:
     accounts: tuple[str, ...] = printed("Accounts", names)
 
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
-        """Whether this user may use it: each list that it has must have the user."""
+        """Return whether this user may use it: each list that it has must have the user."""
         lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
         known = ((allowed, having) for allowed, having in lists if allowed and allowed[0][:1] != "-")
         return all(having & {*allowed} for allowed, having in known)

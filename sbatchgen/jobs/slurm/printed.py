@@ -11,34 +11,34 @@ _DIGITS = 18  # Slurm's largest are NO_VAL64 and its like, for "none"; Python re
 
 
 def text(printed: str) -> str:
-    """Text; "" if it is missing."""
+    """Return text; "" if it is missing."""
     return "" if printed in ("(null)", "N/A", "None assigned") else printed
 
 
 def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
-    """Values by their keys, of "Key=value"; "" for any other key."""
+    """Return values by their keys, of "Key=value"; "" for any other key."""
     return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
 
 
 @functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
 def names(printed: str) -> tuple[str, ...]:
-    """Names in a list; none if it is missing."""
+    """Return names in a list; none if it is missing."""
     return tuple(filter(None, text(printed).split(",")))
 
 
 def count(printed: str) -> int:
-    """A number of things; 0 if it is missing."""
+    """Return a number of things; 0 if it is missing."""
     return limit(printed) or 0
 
 
 def limit(printed: str) -> int | None:
-    """A number; None for UNLIMITED, and if it is missing or has more digits than any of Slurm's."""
+    """Return a number; None for UNLIMITED, and if it is missing or has more digits than any of Slurm's."""
     known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
     return int(printed) if known else None
 
 
 def time(printed: str) -> datetime | None:
-    """A time; None for "N/A", "Unknown" and "None"."""
+    """Return a time; None for "N/A", "Unknown" and "None"."""
     try:
         return datetime.fromisoformat(printed).astimezone()
     except (ValueError, OverflowError):  # the year 1, a day too early for the time zone

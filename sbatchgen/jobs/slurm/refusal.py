@@ -77,7 +77,7 @@ class RefusalTexts:
 
 @functools.cache
 def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
-    """The texts that are known, each as a pattern; the first that matches counts."""
+    """Return the texts that are known, each as a pattern; the first that matches counts."""
     return tuple((re.compile(known.text), known) for known in _table().texts)
 
 

@@ -68,7 +68,7 @@ def rooms(
 
 
 def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
-    """MiB of each node; None for all of it."""
+    """Return MiB of each node; None for all of it."""
     if job.mem_on_node is not None:
         return job.mem_on_node or None
     if partition.mem_per_gpu and job.gpu_count:

@@ -116,7 +116,9 @@ def _search(
     *,
     clusters: str,
 ) -> Accepted | None:
-    """The job of a submission whose answer was lost; None if it is certain that the job does not exist.
+    """Return the job of a submission whose answer was lost.
+
+    None if it is certain that the job does not exist.
 
     A controller that was started again has lost each job that it had not saved: then it is certain.
     """
@@ -142,7 +144,7 @@ def _search(
 
 
 def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None:
-    """When the controller was started; None if it does not answer, or is one of several."""
+    """Return when the controller was started; None if it does not answer, or is one of several."""
     if "," in clusters:
         return None
     return printed.time(config(environment, clusters).get("BOOT_TIME", ""))

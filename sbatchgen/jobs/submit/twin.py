@@ -62,7 +62,7 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
 
 
 def _is_alike(job: RunJob, folder: Path, submission: Submission) -> bool:
-    """Whether a job has the bytes and the options; one without an id is of a command that was killed.
+    """Return whether a job has the bytes and the options; one without an id is of a command that was killed.
 
     In the run folder of the submission itself, `sbatch.reserved` finds such a job, and keeps its record.
     """

@@ -130,12 +130,12 @@ class DryRun:
         return self.script.profile
 
     def at(self, line: int) -> Place:
-        """A line of the script; 0 if it is not known."""
+        """Return a line of the script; 0 if it is not known."""
         file = self.script.file
         return Place(f"{file}:{line}", line, 1) if line else Place(file)
 
     def at_option(self, option: str) -> Place:
-        """Where the script has an option."""
+        """Return where the script has an option."""
         return self.script.at_option(option)
 
     @cached_property
@@ -339,7 +339,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
 
 
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
-    """The arguments and variables that a script uses and that are not given."""
+    """Yield the arguments and variables that a script uses and that are not given."""
     body, err = done.script.body, done.ended.files.get("err", "")
     parts = [(part.context.function, part.at, part.end) for part in body.commands]
     parts += [(part.context.function, part.at, part.end) for part in body.sets]
@@ -372,7 +372,7 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
 
 
 def _tested(done: DryRun, given: Given) -> Iterator[Need]:
-    """The variables that the last test of the script found empty or not set, and that only a user can set."""
+    """Yield the variables that the last test of the script found empty, and that only a user can set."""
     body = done.script.body
     functions = functions_of(body)
     name, line = set_test(done.trace, functions)

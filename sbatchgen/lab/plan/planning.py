@@ -88,7 +88,10 @@ def _without_rounds(step: Step) -> Step:
 
 
 def may_be_lost(done: DryRun) -> bool:
-    """Whether a job that ends with 0 may do so although its programs fail: not if one of them comes last."""
+    """Return whether a job that ends with 0 may do so although its programs fail.
+
+    Not if one of them comes last.
+    """
     if not done.steps or done.ended.status or done.ended.limit:
         return False
     end, commands = done.script.body.last, done.script.body.commands
@@ -99,7 +102,7 @@ def may_be_lost(done: DryRun) -> bool:
 
 
 def is_planned(script: JobScript) -> bool:
-    """Whether a script is for a shell that a dry run can stand for."""
+    """Return whether a script is for a shell that a dry run can stand for."""
     return script.body.language in programs("posix")
 
 

@@ -184,6 +184,6 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 
 
 def knows_cpus(script: JobScript) -> bool:
-    """Whether a script says how many CPUs its job has on each node."""
+    """Return whether a script says how many CPUs its job has on each node."""
     asked = script.resources
     return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or asked.ntasks_per_gpu)

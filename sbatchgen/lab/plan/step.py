@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
-    """The options of a command from a word on, by the row of its program, and the words after them."""
+    """Return the options of a command from a word on, by the row of its program, and the words after them."""
     given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
     return {name: value for name, value, *_ in given}, words[end:]
 
@@ -127,7 +127,7 @@ def _next_number(kind: str) -> int:
 
 
 def exported(export: str, environment: Options) -> Options:
-    """The environment that --export leaves."""
+    """Return the environment that --export leaves."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
     passed = {
@@ -168,7 +168,7 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
 
 
 def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
-    """What containers and wrappers start, and its environment; containers are recorded."""
+    """Return what containers and wrappers start, and its environment; containers are recorded."""
     while words:
         known, at = program_name(words, job["programs"])
         row = job["programs"].get(known)
@@ -190,7 +190,7 @@ def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tu
 
 
 def _set_inside(values: list[str], command: str) -> Iterable[tuple[str, str]]:
-    """The variables that --env of a container sets: NAME=VALUE, of Apptainer several with commas."""
+    """Yield the variables that --env of a container sets: NAME=VALUE, of Apptainer several with commas."""
     for value in values:
         parts = value.split(",") if command.startswith(_WITH_COMMAS) else [value]
         for name, equals, text in (part.partition("=") for part in parts):
@@ -199,7 +199,7 @@ def _set_inside(values: list[str], command: str) -> Iterable[tuple[str, str]]:
 
 
 def _found(name: str, environment: Options) -> str | None:
-    """The file of a program that runs in the sandbox; None for one of which the start is recorded."""
+    """Return the file of a program that runs in the sandbox; None for one of which the start is recorded."""
     paths = environment.get("PATH", "").split(":")
     for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
         if os.access(path, os.X_OK) and not os.path.isdir(path):

@@ -26,7 +26,7 @@ Options = dict[str, str]
 
 
 def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
-    """How a step shares its nodes, the nodes that it excludes, and its CPUs, memory and GPUs."""
+    """Return how a step shares its nodes, the nodes that it excludes, and its CPUs, memory and GPUs."""
     on, names = tasks[0]["on"], tasks[0]["names"]
     each = max(_cpus_per_task(options, job, environment), 1)
     takes = (
@@ -40,7 +40,7 @@ def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], en
 
 
 def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """How other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
+    """Return how other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
     if OVERLAPPING.intersection(options):
         return "overlap"
     by_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
@@ -50,7 +50,7 @@ def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str
 def spread(
     options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
 ) -> tuple[list[dict[str, Any]], str]:
-    """The tasks of a step: rank, node, place on the node; or why Slurm refuses it.
+    """Return the tasks of a step: rank, node, place on the node; or why Slurm refuses it.
 
     `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
     """
@@ -84,7 +84,7 @@ def spread(
 def _node_count(
     names: list[str], options: Options, job: dict[str, Any], environment: Options
 ) -> tuple[int, str]:
-    """How many of these nodes a step gets; or why Slurm refuses it."""
+    """Return how many of these nodes a step gets; or why Slurm refuses it."""
     low, most = _node_range(options.get("nodes", ""))
     asked = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
     least = min(low, asked or low)  # srun takes no more nodes than tasks
@@ -104,7 +104,7 @@ def _on_nodes(
     *,
     is_given: bool,
 ) -> tuple[list[int], str]:
-    """How many of the wanted tasks each node runs; or why Slurm refuses the step."""
+    """Return how many of the wanted tasks each node runs; or why Slurm refuses the step."""
     each, more = divmod(wanted, len(names))
     on = [each + (node < more) for node in range(len(names))]
     if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not is_given:
@@ -123,7 +123,10 @@ def _on_nodes(
 
 
 def _fitting(on: list[int], rooms: list[int]) -> list[int]:
-    """The tasks of nodes that have room for so many: what one node lacks room for, the next nodes take."""
+    """Return the tasks of nodes that have room for so many.
+
+    What one node lacks room for, the next nodes take.
+    """
     fitting = [min(tasks, room) for tasks, room in zip(on, rooms, strict=True)]
     rest = sum(on) - sum(fitting)
     for node, room in enumerate(rooms):
@@ -134,7 +137,7 @@ def _fitting(on: list[int], rooms: list[int]) -> list[int]:
 
 
 def _node_range(text: str) -> tuple[int, int]:
-    """The least and the most nodes that srun is asked for; 0 for none."""
+    """Return the least and the most nodes that srun is asked for; 0 for none."""
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
@@ -143,7 +146,7 @@ def _node_range(text: str) -> tuple[int, int]:
 
 
 def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """The tasks that the options of a step say; 0 if those of the job count."""
+    """Return the tasks that the options of a step say; 0 if those of the job count."""
     given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
     if per_gpu := _per_gpu(options, environment):  # before all other numbers
         known = given or number_of(environment.get("SLURM_NTASKS"))
@@ -161,7 +164,10 @@ def _per_node(options: Options) -> str | None:
 
 
 def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """The GPUs for which --ntasks-per-gpu starts tasks; Slurm 22.05 takes those of a node before --gpus."""
+    """Return the GPUs for which --ntasks-per-gpu starts tasks.
+
+    Slurm 22.05 takes those of a node before --gpus.
+    """
     total = number_of(options.get("gpus", "").rpartition(":")[2])
     of_node = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
     if job["release"] < LATER:
@@ -175,7 +181,7 @@ def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, no
 
 
 def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Why srun does not give a step the GPUs that it asks for; "" if it does."""
+    """Return why srun does not give a step the GPUs that it asks for; "" if it does."""
     is_gres = options.get("gres", "").startswith("gpu")
     of_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
     if is_gres and of_node and job["release"] >= "26.05":
@@ -190,7 +196,7 @@ def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> 
 
 
 def _wrong_memory(options: Options, environment: Options) -> str:
-    """Why srun does not take the memory that its environment asks for; "" if it does."""
+    """Return why srun does not take the memory that its environment asks for; "" if it does."""
     kinds = ("CPU", "GPU", "NODE")
     given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
     if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
@@ -199,7 +205,7 @@ def _wrong_memory(options: Options, environment: Options) -> str:
 
 
 def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Why srun does not take the numbers of its options; "" if it does."""
+    """Return why srun does not take the numbers of its options; "" if it does."""
     for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
         if not (number_of(value.strip().removeprefix("+")) or _is_made_up(value, environment)):
@@ -216,7 +222,7 @@ def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -
 
 
 def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Why srun does not take --ntasks-per-gpu beside its other options; "" if it does."""
+    """Return why srun does not take --ntasks-per-gpu beside its other options; "" if it does."""
     if not _per_gpu(options, environment):
         return ""
     words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
@@ -231,17 +237,20 @@ def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options)
 
 
 def _is_made_up(value: str, environment: Options) -> bool:
-    """Whether a value stands for one that a user knows: an argument, a variable, what a program prints."""
+    """Return whether a value stands for one that a user knows.
+
+    An argument, a variable, what a program prints.
+    """
     return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
 
 
 def _per_gpu(options: Options, environment: Options) -> int:
-    """The tasks that a step starts for each GPU of the job; 0 if nothing says it."""
+    """Return the tasks that a step starts for each GPU of the job; 0 if nothing says it."""
     return number_of(options.get("ntasks-per-gpu") or environment.get("SLURM_NTASKS_PER_GPU"))
 
 
 def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
-    """The CPUs that a step gives each task; 0 if nothing says it."""
+    """Return the CPUs that a step gives each task; 0 if nothing says it."""
     asked = number_of(options.get("cpus-per-task"))
     if asked or "22.05" <= job["release"] < "23.11":
         return asked
@@ -264,7 +273,7 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
 
 
 def _hosts(text: str) -> list[str]:
-    """The names in a list such as node[1-2,4],other."""
+    """Return the names in a list such as node[1-2,4],other."""
     from sbatchgen.check.sbatch.hostlist import hosts  # which most steps need not load
 
     return hosts(text)
@@ -277,7 +286,7 @@ def variables(
     job: dict[str, Any],
     environment: Options,
 ) -> Options:
-    """What Slurm sets in a task beside what the batch script has."""
+    """Return what Slurm sets in a task beside what the batch script has."""
     on, names = task["on"], task["names"]
     mask = os.umask(0)
     os.umask(mask)
@@ -303,7 +312,7 @@ def variables(
 
 
 def _of_numbers(on_node: int, options: Options, job: dict[str, Any], environment: Options) -> Options:
-    """What Slurm sets by the numbers of CPUs, GPUs and tasks that a step asks for."""
+    """Return what Slurm sets by the numbers of CPUs, GPUs and tasks that a step asks for."""
     values, later = {}, job["release"] >= LATER
     for name in ("gpus", "gpus-per-node"):
         if later and options.get(name):
@@ -323,7 +332,7 @@ def _of_numbers(on_node: int, options: Options, job: dict[str, Any], environment
 def _of_gpus(
     task: dict[str, Any], on_node: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
-    """What Slurm sets by the GPUs that a task sees; nothing without any on its node."""
+    """Return what Slurm sets by the GPUs that a task sees; nothing without any on its node."""
     held = _gpus_of_step(options, job, task["host"], len(task["names"]), on_node)
     if not held:
         return {}
@@ -371,7 +380,7 @@ def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, 
 
 
 def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
-    """The numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    """Return the numbers of the GPUs that a task sees, of those that its step holds on its node."""
     later = job["release"] >= LATER
     each = _gpus_per_task(options, job) if later or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
@@ -398,12 +407,12 @@ def _mask(text: str) -> int:
 
 
 def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
-    """The GPUs that each task gets of its own; 0 if all see those of the node."""
+    """Return the GPUs that each task gets of its own; 0 if all see those of the node."""
     return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def number_of(text: str | None) -> int:
-    """The number that a text is; 0 for another text, and for one of more digits than a job needs."""
+    """Return the number that a text is; 0 for another text, and for one of more digits than a job needs."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 

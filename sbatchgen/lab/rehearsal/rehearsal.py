@@ -210,7 +210,7 @@ def _run(sight: Sight, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]
 
 
 def _is_hidden(sight: Sight, folder: Path, see: Sequence[str]) -> bool:
-    """Whether the job starts in the user's home folder, which the sandbox hides."""
+    """Return whether the job starts in the user's home folder, which the sandbox hides."""
     return os.path.realpath(folder) in sight.homes and not any(
         folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
     )
@@ -271,7 +271,7 @@ def processes_of(resolved: ResolvedJob) -> int:
 
 
 def computes_memory(resolved: ResolvedJob) -> bool:
-    """Whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    """Return whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
     return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
 

@@ -108,7 +108,7 @@ def _missing_nodes(done: DryRun) -> Iterator[Hit]:
 
 
 def _started_elsewhere(done: DryRun, name: str) -> bool:
-    """Whether ssh or the like starts a launcher on other nodes, which a plan does not follow."""
+    """Return whether ssh or the like starts a launcher on other nodes, which a plan does not follow."""
     return any(
         entry.command.partition(" ")[0] in programs("elsewhere") and name in entry.command
         for entry in done.trace

@@ -1,0 +1,118 @@
+"""Rules about a job that requeues itself, and what it does to its results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.survival import BRIEF
+from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Command, Word
+    from sbatchgen.check.bash.statement import Context
+
+RULES: Rules[JobScript] = Rules()
+
+
+@RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
+def _bounded(script: JobScript) -> Iterator[Hit]:
+    """Find a requeue after each failure: a job that fails at its start does so for ever."""
+    if (
+        "requeue" not in script.text
+        or "RESTART" in script.text
+        or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
+    ):
+        return  # the script may count its restarts
+    for command, context in _requeues(script):
+        if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
+            what = "the job is requeued after each failure: one that fails at its start does so for ever"
+            yield Hit(
+                script.at_word(command),
+                what,
+                f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}",
+            )
+
+
+@RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
+def _element(script: JobScript) -> Iterator[Hit]:
+    for command, _ in _requeues(script) if script.array_tasks > 1 else ():
+        text = " ".join(script.body.text_of(word) for word in command.words[1:])
+        if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
+            what = (
+                "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all tasks"
+            )
+            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+            yield Hit(script.at_word(command), what, fix)
+
+
+def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
+    """Return the commands that requeue the job itself, with their contexts."""
+    commands = [*script.named("scontrol")]
+    commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
+    return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
+
+
+@RULES.add(
+    "SB627",
+    "warning",
+    "a restart that deletes what the job has written",
+    source="sbatch(1)",
+    words=("--req",),
+    report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
+)
+def _deletes_results(script: JobScript) -> Iterator[Hit]:
+    """Find a folder of the program's results that a job with --requeue removes at its start."""
+    if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
+        return
+    yield from _deletes_input(script)
+    for command in script.named("rm"):
+        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
+        if not re.search("[rR]", flags) or not command.context.top:
+            continue
+        for word in command.words[1:]:
+            folder = script.body.text_of(word).rstrip("/*")
+            if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
+                continue
+            used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
+            for launch in script.trainings:
+                texts = [script.body.text_of(each) for each in launch.program.words[1:]]
+                if launch.command.at > command.at and any(map(used.search, texts)):
+                    what = (
+                        f"--requeue starts the script again from its first line: this removes {folder}, and "
+                    )
+                    what += "what the job has written there"
+                    fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
+                    yield Hit(script.at_word(command), what, fix)
+                    return
+
+
+def _deletes_input(script: JobScript) -> Iterator[Hit]:
+    """Find a file that the script copies or unpacks at first and removes later: a second run finds none."""
+    read = {
+        word.text: command
+        for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", ".")
+        if command.context.top
+        for word in command.words[1 : None if command.name in ("tar", "unzip", "source", ".") else -1]
+        if not word.text.startswith("-")
+    }
+    for command in script.named("rm"):
+        works = any(each.at > command.end and each.name not in BRIEF for each in script.body.commands)
+        for word in command.words[1:] if works and command.context.top else ():
+            first = read.get(word.text)
+            if first and first.name != "mv" and first.at < command.at and not _made_here(word, first, script):
+                what = "--requeue starts the script again from its first line: then "
+                what += f"{script.body.text_of(word)}, which line {first.line} reads, is gone"
+                yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
+                return
+
+
+def _made_here(word: Word, first: Command, script: JobScript) -> bool:
+    """Return whether the script itself makes a file before it reads it: also after a requeue."""
+    earlier = script.body.source.text[: first.at]
+    name = re.escape(word.text.strip('"'))
+    return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
+        each.words[-1].text == word.text for each in script.named("cp", "rsync", "ln") if each.at < first.at
+    )

@@ -1,0 +1,112 @@
+"""Rules about loops that wait for another program or job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Command, Word
+
+RULES: Rules[JobScript] = Rules()
+
+_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
+
+
+@RULES.add(
+    "SB628",
+    "warning",
+    "a wait for a server that may have ended",
+    source="bash(1)",
+    words=("while", "until"),
+    report="https://github.com/SemiAnalysisAI/InferenceX/pull/348",
+)
+def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
+    """Find a loop without a bound that looks neither at its server in the background nor at the other job."""
+    yield from _never_cancelled(script)
+    commands = script.body.commands
+    servers = [each.at for each in commands if each.background and not each.context.substitution]
+    jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
+    for command, start in _endless(script) if servers or jobs else ():
+        asks = command.name in _ASKS
+        if not asks and not _is_named(command.words[-1], script.body.source.text[:start]):
+            continue  # for a file that a person makes
+        if servers and servers[0] < start:
+            what = f"if the server has ended, {command.name} never succeeds: "
+            if not asks:
+                what = f"if the program that writes {command.words[-1].text} has ended, no file comes: "
+            fix = "in the loop: kill -0 $! || exit 1"
+        elif jobs and jobs[0] < start and not asks:
+            what = f"if sbatch fails, or the other job ends early, {command.words[-1].text} never comes: "
+            fix = (
+                'JOB=$(sbatch --parsable ...) || exit, and in the loop: squeue -hj "$JOB" | grep -q . || exit'
+            )
+        else:
+            continue
+        yield Hit(script.at_word(command), f"{what}the job waits until its time limit", fix)
+        return
+
+
+def _never_cancelled(script: JobScript) -> Iterator[Hit]:
+    """Find a loop that compares what sacct prints with CANCELLED.
+
+    After that word comes who did it, or a +.
+    """
+    text = script.body.source.text
+    for command in script.named("sacct"):
+        if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
+            continue
+        loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
+        loop = text[slice(*loops[-1])] if loops else ""
+        if _IS_CANCELLED.search(loop) and not _OF_FIRST_WORD.search(loop):
+            what = (
+                "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel the "
+            )
+            what += "loop does not end"
+            yield Hit(script.at_word(command), what, "compare the first word: ${STATE%%[ +]*}")
+            return
+
+
+_IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
+_OF_FIRST_WORD = re.compile(
+    r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
+)
+
+
+def _is_named(word: Word, earlier: str) -> bool:
+    """Return whether a text names a file, or sets one of the variables in its name."""
+    return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
+
+
+def _endless(script: JobScript) -> Iterator[tuple[Command, int]]:
+    """Yield what a loop asks again and again as long as it fails, and where the loop starts."""
+    for command in script.body.commands:
+        context = command.context
+        if not (context.loop and context.condition) or context.background or context.function:
+            continue
+        if not (command.name in _ASKS or _looks_for_a_file(command)):
+            continue
+        start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
+        loop = script.body.source.text[start:end]
+        is_negated = "!" in loop[: command.at - start + 5]
+        if not _BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
+            yield command, start
+
+
+def _looks_for_a_file(command: Command) -> bool:
+    """Return whether a command fails as long as a file is not there: [ -f FILE ] or ls FILE."""
+    words = [word.text for word in command.words]
+    if command.pipe and len(command.pipe.stages) > 1:
+        return False
+    is_test = command.test and len(words) == _TEST_OF_A_FILE and words[1] in ("-e", "-f", "-s", "-d", "-r")
+    return is_test or (len(words) == 1 + 1 and words[0] in ("ls", "stat"))
+
+
+_TEST_OF_A_FILE = 3  # words: [ -f FILE
+_BOUND = re.compile(
+    r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
+)
