@@ -501,7 +501,12 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
         verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
-        if not tasks or tasks < 2 or not (name in SERIAL or verb in _SERIAL_GROMACS):
+        if not tasks or tasks < 2:
+            continue
+        if launch.step and name in SERVERS:
+            what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
+            yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
+        if not (name in SERIAL or verb in _SERIAL_GROMACS):
             continue
         own_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
         once_a_node = launch.tasks_per_node == 1 and name in _STAGING
@@ -511,10 +516,6 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-        elif launch.step and tasks and tasks > 1 and name in SERVERS:
-            what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
-            yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-
     yield from _once_for_all(script)
     yield from _alone_in_each_task(script)
 
