@@ -51,7 +51,7 @@ OUTPUTS = {
     "when": Prospects,
 }
 Schema = dict[str, Any]
-_RUN: Schema = {
+_ARGV: Schema = {
     "description": "The fix as a command line that can be run; empty where a person must decide.",
     "type": "array",
     "items": {"type": "string"},
@@ -123,8 +123,8 @@ def _object(record: Any, records: dict[str, Schema]) -> Schema:
         said = {"description": texts[name]} if name in texts else {}
         keys[name] = said | ({"allOf": [value]} if said and "$ref" in value else value)
     if "fix" in keys:  # as `outputs.json_document` adds it
-        keys["run"] = _RUN
-        names = [*names, *["run"] * ("run" not in names)]
+        keys["argv"] = _ARGV
+        names = [*names, *["argv"] * ("argv" not in names)]
     required = [name for name in names if name in getattr(record, "__required_keys__", names)]
     return {"type": "object", "properties": keys, "required": required, "additionalProperties": False}
 

@@ -248,7 +248,7 @@ def fit_the_schema(args: Sequence[str | Path], out: str) -> None:
     error = next(iter(documents.values()))
     if "error" in error:
         assert {*error["error"]} == {"status", "problems"}
-        assert all({*each} == {"what", "at", "fix", "run"} for each in error["error"]["problems"])
+        assert all({*each} == {"what", "at", "fix", "argv"} for each in error["error"]["problems"])
         return
     if words == ["profile", "show"]:
         documents["profile"] = documents["output/profile-show"]["profile"]

@@ -45,10 +45,18 @@ def test_an_error_is_a_document_with_what_to_run(command: Command, folder: Path)
     done = command("submit", "job.sh", "--format", "json")
     error = json.loads(done.out)["error"]
     assert (done.status, error["status"]) == (2, 2)
-    assert error["problems"][0]["run"] == ["sbatchgen", "submit", "job.sh", "--format", "json", "--dry-run"]
+    assert error["problems"][0]["argv"] == ["sbatchgen", "submit", "job.sh", "--format", "json", "--dry-run"]
     assert "error: no terminal to ask" in done.err
     wrong = json.loads(command("review", "job.sh", "--format", "json", "--tme", "5").out)["error"]
-    assert wrong["problems"][0]["run"] == ["sbatchgen", "review", "job.sh", "--format", "json", "--time", "5"]
+    assert wrong["problems"][0]["argv"] == [
+        "sbatchgen",
+        "review",
+        "job.sh",
+        "--format",
+        "json",
+        "--time",
+        "5",
+    ]
 
 
 def test_a_submission_is_a_document(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +77,7 @@ def test_a_submission_is_a_document(command: Command, folder: Path, monkeypatch:
 def test_a_script_with_an_error_names_what_mends_it(command: Command, folder: Path) -> None:
     (folder / "job.sh").write_text(SCRIPT.replace("\n", "\r\n"))
     done = command("submit", "job.sh", "--yes", "--format", "json")
-    runs = [finding["run"] for finding in json.loads(done.out)["findings"] if finding["severity"] == "error"]
+    runs = [finding["argv"] for finding in json.loads(done.out)["findings"] if finding["severity"] == "error"]
     assert (done.status, runs[0]) == (3, ["sbatchgen", "lint", "--fix", "job.sh"])
 
 

@@ -1,4 +1,4 @@
-"""Forty broken jobs, and a fixer that reads the JSON alone and types what `run` says."""
+"""Forty broken jobs, and a fixer that reads the JSON alone and types what `argv` says."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def mend(cluster: Cluster, name: str, words: Sequence[str], files: dict[str, str
         said.append(
             "; ".join(f"{each['what']} (fix: {each['fix']})" for each in problems) or done.stderr[-300:]
         )
-        run: list[str] = next((each["run"] for each in problems if each["run"]), [])
+        run: list[str] = next((each["argv"] for each in problems if each["argv"]), [])
         submits = typed[:2] == ["sbatchgen", "submit"]
         if not run and submits:
             break

@@ -1,4 +1,4 @@
-"""Forty broken jobs and a fixer that reads the JSON alone, and types `run`: how many reach a job that runs."""
+"""Forty broken jobs and a fixer that reads the JSON alone, and types `argv`: how many reach a job that runs."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_json_has_all_that_was_found(command: Command) -> None:
         "message": "sbatch reads -p=gpu as --partition with the value '=gpu'",
         "fix": "write --partition=gpu",
         "edits": [{"line": 4, "column": 9, "end_column": 15, "text": "--partition=gpu"}],
-        "run": ["sbatchgen", "lint", "--fix", "job.slurm"],
+        "argv": ["sbatchgen", "lint", "--fix", "job.slurm"],
     }
     assert result.status == 3
     assert "can't read gone.slurm" in result.err

@@ -222,7 +222,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     result = command("review", "single", "--profile", "troila", "--gres", "shard:65", "--format", "json")
     data = json.loads(result.out)
     assert (result.status, data["script"]) == (4, None)
-    assert sorted(data["findings"][0]) == ["at", "fix", "rule", "run", "severity", "what"]
+    assert sorted(data["findings"][0]) == ["argv", "at", "fix", "rule", "severity", "what"]
 
 
 def test_parts_cover_every_line_once() -> None:
@@ -489,7 +489,7 @@ def test_what_the_live_slurm_refuses_is_explained_by_review_and_by_submit(
     ]
     assert answer["accepted"] is False
     assert sorted(answer) == sorted("accepted says warnings start nodes refusals".split())
-    assert sorted(answer["refusals"][0]) == ["fix", "means", "options", "run", "says"]
+    assert sorted(answer["refusals"][0]) == ["argv", "fix", "means", "options", "says"]
 
 
 def test_a_refusal_names_the_line_of_a_finished_script(site: Site) -> None:

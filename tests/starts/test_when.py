@@ -66,7 +66,7 @@ def job(cluster: Cluster, *options: str) -> int:
 
 def started(cluster: Cluster, row: dict[str, Any]) -> dict[str, str]:
     """The record of the job that a row submits as it is typed, once it has started; its trainer lacks torch, and fails."""
-    done = sbatchgen(cluster, *row["run"][1:], "--yes")
+    done = sbatchgen(cluster, *row["argv"][1:], "--yes")
     assert done.returncode == 0, done.stderr
     return cluster.wait(done.stdout.strip(), {"RUNNING", *TERMINAL}, timeout=90)
 
@@ -108,7 +108,7 @@ def test_a_limit_beyond_the_hole_is_no_hole_and_waits(slurm: Cluster) -> None:
     assert kinds["hole"]["time_s"] < 20 * 60
     assert (kinds["bound"]["time_s"], kinds["bound"]["options"]) == (3600, [])
     assert "ignores holes" in kinds["bound"]["says"]
-    done = sbatchgen(slurm, *kinds["bound"]["run"][1:], "--yes")
+    done = sbatchgen(slurm, *kinds["bound"]["argv"][1:], "--yes")
     number = int(done.stdout.strip())
     planned(slurm, number)
     assert slurm.job(number)["JobState"] == "PENDING"

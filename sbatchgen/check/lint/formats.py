@@ -88,7 +88,7 @@ class FindingOutput(TypedDict):
     message: str
     fix: str
     edits: Sequence[EditOutput]
-    run: Sequence[str]
+    argv: Sequence[str]
 
 
 def as_json(located: Iterable[Located]) -> str:
@@ -110,7 +110,7 @@ def _object(file: str, finding: Finding) -> FindingOutput:
             {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _sound(edit.text)}
             for edit in finding.edits
         ],
-        "run": ["sbatchgen", "lint", "--fix", file] if finding.edits else [],
+        "argv": ["sbatchgen", "lint", "--fix", file] if finding.edits else [],
     }
 
 

@@ -30,7 +30,7 @@ def fields_of(record: type[Any]) -> list[str]:
 def _plain(value: Any, run: Run) -> Any:
     if isinstance(value, Finding):
         file = value.place.text.rsplit(":", 2)[0]
-        mends = {"run": ["sbatchgen", "lint", "--fix", file]} if value.edits and file else {}
+        mends = {"argv": ["sbatchgen", "lint", "--fix", file]} if value.edits and file else {}
         return _plain(value.as_object(), run) | mends
     if isinstance(value, Problem):
         return value.what
@@ -38,7 +38,7 @@ def _plain(value: Any, run: Run) -> Any:
         return _plain({name: getattr(value, name) for name in fields_of(type(value))}, run)
     if isinstance(value, Mapping):
         made = {name: _plain(part, run) for name, part in value.items()}
-        return made | ({"run": run(made)} if "fix" in made else {})
+        return made | ({"argv": run(made)} if "fix" in made else {})
     if isinstance(value, (list, tuple)):
         return [_plain(part, run) for part in value]
     return str(value) if isinstance(value, Path) else value

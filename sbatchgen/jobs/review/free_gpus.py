@@ -111,6 +111,6 @@ def starts_as_text(answer: Prospects) -> str:
         rows.append((start, end, row.kind, *amounts, options))
     lines = [*dict.fromkeys(f"{row.kind}: {row.says}" for row in answer.rows)]
     lines += [f"out: {name}: {why}" for name, why in answer.out.items()]
-    lines += [*answer.notes, *[f"for the first: {words(row.run)}" for row in answer.rows if row.run][:1]]
+    lines += [*answer.notes, *[f"for the first: {words(row.argv)}" for row in answer.rows if row.argv][:1]]
     shown = table([tuple(map(one_line, row)) for row in rows]) + "\n" if answer.rows else ""
     return shown + "".join(f"{one_line(line)}\n" for line in lines)

@@ -52,7 +52,7 @@ class Prospect:
     gpu_hours: float
     needs_s: float | None  # what the training still needs with these GPUs; None if it is not known
     options: tuple[str, ...]  # what makes this shape of the job, as words
-    run: tuple[str, ...]  # the command that submits it; empty of a job that waits
+    argv: tuple[str, ...]  # the command that submits the shape; empty for a job that waits
     says: str  # why, and what is not known
 
 
@@ -260,7 +260,7 @@ def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> 
         gpu_hours=round(resources.gpus_in_all * time_s / 3600, 2),
         needs_s=needs,
         options=options,
-        run=(*shape.run[:1], "submit", *typed(shape.run, options)[2:]),
+        argv=(*shape.run[:1], "submit", *typed(shape.run, options)[2:]),
         says=says,
     )
 
@@ -325,7 +325,7 @@ def _plans(job: ResolvedJob, moment: ClusterMoment) -> Iterator[Prospect]:
             gpu_hours=round(each.gpus * (time_s or 0) / 3600, 2),
             needs_s=None,
             options=(),
-            run=(),
+            argv=(),
             says=f"{where}{reason}; {ahead(each, moment)}",
         )
 
