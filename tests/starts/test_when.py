@@ -43,9 +43,12 @@ def empty(cluster: Cluster) -> None:
     for name in ("maint", "class"):
         cluster.root(["scontrol", "delete", f"reservationname={name}"], check=False)
     cluster.root(["scontrol", "update", "partitionname=cpu", "state=up"])
-    cluster.until(
-        lambda: not cluster.run(["squeue", "--noheader"]).stdout.strip(), "an empty queue", timeout=60
-    )
+    cluster.until(lambda: not cluster.run(["squeue", "--noheader"]).stdout.strip(), "an empty queue")
+    cluster.until(lambda: states(cluster) == {"idle"}, "idle nodes")  # a node completes after its job
+
+
+def states(cluster: Cluster) -> set[str]:
+    return {*cluster.run(["sinfo", "--noheader", "--Node", "--format=%T"]).stdout.split()}
 
 
 def sbatchgen(cluster: Cluster, *arguments: str, env: dict[str, str] | None = None) -> Any:
@@ -68,13 +71,13 @@ def started(cluster: Cluster, row: dict[str, Any]) -> dict[str, str]:
     """The record of the job that a row submits as it is typed, once it has started; its trainer lacks torch, and fails."""
     done = sbatchgen(cluster, *row["argv"][1:], "--yes")
     assert done.returncode == 0, done.stderr
-    return cluster.wait(done.stdout.strip(), {"RUNNING", *TERMINAL}, timeout=90)
+    return cluster.wait(done.stdout.strip(), {"RUNNING", *TERMINAL})
 
 
 def planned(cluster: Cluster, number: int) -> str:
     """The start that Slurm plans for a job that waits, once it does."""
     what = f"a planned start of {number}"
-    cluster.until(lambda: cluster.job(number)["StartTime"] != "Unknown", what, timeout=90)
+    cluster.until(lambda: cluster.job(number)["StartTime"] != "Unknown", what)
     return cluster.job(number)["StartTime"]
 
 
@@ -129,9 +132,7 @@ def test_what_the_training_needs_decides_the_limit_and_the_order(slurm: Cluster)
     assert ends == timedelta(minutes=10)
     assert started(slurm, first)["TimeLimit"] == "00:12:00"
     slurm.root(["scancel", "--user", slurm.user, "--name=ddp"])
-    slurm.until(
-        lambda: "ddp" not in slurm.run(["squeue", "--format=%j"]).stdout, "the end of ddp", timeout=60
-    )
+    slurm.until(lambda: "ddp" not in slurm.run(["squeue", "--format=%j"]).stdout, "the end of ddp")
     rows = when(slurm, *ten[:-1], "2h")["rows"]
     kinds = {row["kind"]: row for row in rows}
     assert [row["kind"] for row in rows] == ["bound", "hole"]  # a piece comes after what ends the training
