@@ -12,7 +12,7 @@ from sbatchgen.cli.typed_fix import arguments
 from tests.conftest import Command
 
 SUBMIT = dict.fromkeys(("--time", "--partition", "--nodes", "--gpus-per-node"), True)
-SUBMIT |= dict.fromkeys(("--yes", "--again", "--dry-run"), False)
+SUBMIT |= dict.fromkeys(("--yes", "--again", "--dry-run"), False) | {"--reviewed": True}
 SCRIPT = (
     "#!/bin/bash\n#SBATCH --time=01:00:00\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=1\npython train.py\n"
 )
@@ -33,6 +33,13 @@ TOKENS = 1500  # counted as characters / 4
         ("add --time HH:MM:SS", "", "submit j", ""),
         ("edit the script", "", "submit j", ""),
         ("read the review, and if it is right: --reviewed 5a", "", "submit j", ""),
+        ("start another run: --job-name NAME\n  or: scancel 3", "", "submit j", ""),
+        ("scancel 3", "", "submit j", ""),
+        ("sbatchgen cancel r", "", "submit j", ""),
+        ("sbatchgen submit j --yes", "", "submit j", ""),
+        ("write --time 123, ... in the script", "", "submit j", ""),
+        ("write --time and --nodes before the --", "", "submit j -- --time 9", ""),
+        ("--time 5", "", "submit j --yes --reviewed 5a -- --yes", "sbatchgen submit j --time 5 --dry-run -- --yes"),
     ],
 )  # fmt: skip
 def test_a_fix_is_words_to_run(fix: str, what: str, typed: str, runs: str) -> None:

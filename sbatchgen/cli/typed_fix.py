@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 _COMMAND = re.compile(
-    r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen|chmod|mkdir|scancel|ls|scontrol) [^;,()]+?)"
+    r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;,()]+?)"
     r"(?= (?:shows|lists|says|makes)\b|[;,()]|\. |$)"
 )
 _OPTION = re.compile(r"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]([^\s;,()]+)|, one of: (\w+))?")
@@ -21,19 +21,25 @@ _WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of a
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
-_OPEN = re.compile(r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|\.\.\.")  # what a person has to fill in
+# What a person has to fill in: a placeholder, an example, or no value at all.
+_OPEN = re.compile(
+    r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
+    r"|and|as|before|for|in|is|of|or|to|with"
+)
 
 
 def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
     """Return the words to run; none where a person must decide.
 
-    `options` are those of the command that was `typed`, each with whether it takes a value.
+    Of several ways only the first counts. No command ends a job, and none submits: where --yes was typed, the
+    changed command line reviews again. `options` are those of the command that was `typed`, each with whether
+    it takes a value.
     """
-    fix = problem["fix"] or ""
+    fix = (problem["fix"] or "").partition("\n")[0]
     for match in _COMMAND.finditer(fix):
         with contextlib.suppress(ValueError):
             words = shlex.split(match[1])
-            if not any(_OPEN.fullmatch(word) for word in words):
+            if not any(_OPEN.fullmatch(word) or word in _DECIDES for word in words):
                 return words
     changed = [*typed]
     for name, value in _changes(problem, fix):
@@ -45,7 +51,17 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
     if meant and changed == [*typed]:  # a mistyped word
         near = [word for word in typed if f"'{word}'" in problem["what"] or f" {word}" in problem["what"]]
         changed = [meant[1] if word in near[:1] else word for word in typed]
-    return ["sbatchgen", *changed] if changed != [*typed] else []
+    return ["sbatchgen", *_reviewed_again(changed, options)] if changed != [*typed] else []
+
+
+def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequence[str]:
+    """Return words that review what they would submit: the user has not seen the changed job."""
+    own = typed[: typed.index("--")] if "--" in typed else typed
+    if "--dry-run" not in options or not {"--yes", "-y"}.intersection(own):
+        return typed
+    for name in ("--yes", "-y", "--reviewed"):
+        typed = _with(typed, name, [], {name: False, **options})
+    return _with(typed, "--dry-run", ["--dry-run"], options)
 
 
 def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:

