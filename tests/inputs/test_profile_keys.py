@@ -49,4 +49,4 @@ def test_each_key_is_read() -> None:
 def test_discover_fills_in_what_slurm_knows_of_a_partition() -> None:
     own = {field.name for field in fields(Partition)} - {field.name for field in fields(JobSettings)}
     missing = own - {*words((PACKAGE / "lab/discover").glob("*.py"))}
-    assert missing == NOT_DISCOVERED, "sbatchgen/discover, or NOT_DISCOVERED here"
+    assert missing == NOT_DISCOVERED, "sbatchgen/lab/discover, or NOT_DISCOVERED here"

@@ -149,5 +149,5 @@ def test_nor_by_the_language_server_and_the_page(person: User, folder: Path, mar
         files = {file for each in processes.values() for file in each}
         tests = (str(REPOSITORY / "tests"), str(program))
         assert [file for file in foreign(files) if not file.startswith(tests)] == []
-        assert any("sbatchgen/rules" in file for file in files)
+        assert any("sbatchgen/check/rules" in file for file in files)
         assert [*marks.iterdir()] == []

@@ -30,7 +30,7 @@ from sbatchgen.jobs.slurm.queue import key_of, queue
 
 LOOK_TIMEOUT_S = 30
 MOST_VALUES = 64  # of a sweep, that the trainer is asked for: each takes a twentieth of a second
-OTHER_RUN = "start another run: --job-name NAME"
+OTHER_RUN = "start another run: --run-dir runs/NAME"
 AFRESH = "start from nothing: --resume off"
 
 

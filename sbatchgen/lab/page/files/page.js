@@ -378,6 +378,12 @@ function showCommand() {
   at("job-file").textContent = jobFile();
 }
 
+/** Return the document that a command prints for programs; null without one, and for that of an error. */
+function documentOf(out) {
+  const made = out ? JSON.parse(out) : null;
+  return made?.error ? null : made;
+}
+
 const IDLE_MS = 250;
 let explaining = 0;
 const refresh = latest(async (isCurrent) => {
@@ -390,7 +396,7 @@ const refresh = latest(async (isCurrent) => {
   }
   const { out, err } = await ask(["review", ...job, "--format", "json", ...args], files);
   if (!isCurrent()) return;
-  const review = out ? JSON.parse(out) : { findings: problems(err), script: null };
+  const review = documentOf(out) ?? { findings: problems(err), script: null };
   if (lacksTrainer) {
     review.findings.unshift({ severity: "error", what: say("needs_trainer"), at: "--trainer", fix: say("needs_trainer_fix"), rule: "" });
     review.script = null;
@@ -411,7 +417,8 @@ const refresh = latest(async (isCurrent) => {
 async function explain(job, args, files) {
   const command = at("command").textContent;
   const { out } = await ask(["explain", ...job, "--lines", "--format", "json", ...args], files);
-  if (out && at("command").textContent === command) showOrigins(JSON.parse(out));
+  const origins = documentOf(out);
+  if (origins && at("command").textContent === command) showOrigins(origins);
 }
 
 function changed() {
@@ -452,7 +459,7 @@ const lint = latest(async (isCurrent) => {
   at("lint-state").textContent = say(document.documentElement.dataset.ready ? "working" : "starting");
   const { out, err } = await ask(["lint", "job.slurm", "--format", "json", ...profileOfScript()], { "job.slurm": text });
   if (!isCurrent()) return;
-  const found = out ? JSON.parse(out) : [];
+  const found = documentOf(out) ?? [];
   const list = [...problems(err).map((each) => ({ ...each, line: 1, edits: [] })), ...found.map((each) => ({ ...each, what: each.message, at: "" }))];
   at("lint-state").textContent = counted(list);
   const put = (edits) => {
@@ -506,7 +513,7 @@ async function adopt() {
   const argv = ["adopt", "job.slurm", ...(at("partly").checked ? ["--partly"] : [])];
   const text = { "job.slurm": at("source").value };
   const { out, err } = await ask([...argv, "--format", "json"], text);
-  const report = out ? JSON.parse(out) : null;
+  const report = documentOf(out);
   const box = at("adopted");
   box.replaceChildren(make("h2", {}, say("adopted")));
   const refused = problems(err);
