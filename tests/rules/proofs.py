@@ -198,7 +198,7 @@ _TASKS = (
         rule="SB328",
         bad="python 4 rm 4",
         mended="python 4 rm 1",
-        examples=(4, 5),
+        examples=(3, 4),
         fix=(("srun bash -c 'rm -rf out; ", "rm -rf out\nsrun bash -c '"),),
         first="ln -s program ../bin/rm",
     ),
