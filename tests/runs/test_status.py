@@ -97,7 +97,7 @@ def test_a_command_runs_on_each_node_beside_the_training(site: Site) -> None:
     assert done.returncode == 3
     (queued,) = site.runs("wide")["wide"]["queue"]
     assert len(set(done.stdout.split())) == 2
-    assert queued["state"] == "RUNNING"
+    assert (queued["state"], queued["kind"], queued["means"]) == ("RUNNING", None, "")
     assert site("exec", "wide").returncode == 2
     site("cancel", "wide")
 

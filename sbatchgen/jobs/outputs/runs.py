@@ -85,13 +85,16 @@ def status_output(
 
 
 def _queued(row: SlurmJob) -> _Queued:
-    why = reason(row.reason, row.id)
+    waits = (
+        row.state.name == "PENDING"
+    )  # Slurm has a reason for other jobs too, which means "none" while they run
+    why = reason(row.reason, row.id) if waits or row.reason != "None" else None
     return {
         "id": row.id,
         "state": row.state.name,
         "reason": row.reason,
-        "kind": why.kind,
-        "means": why.means,
+        "kind": why.kind if why else None,
+        "means": why.means if why else "",
         "start": row.start.isoformat() if row.start else None,
         "end": row.end.isoformat() if row.end else None,
         "used_s": row.used_s,
