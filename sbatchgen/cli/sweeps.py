@@ -136,6 +136,7 @@ def _submit(
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
     if not submit.agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
+        sbatch.refuse_past_budget(submission, os.environ)
         return
     index = sbatch.open_index(os.environ, note)
     runs: list[SubmittedRun] = []

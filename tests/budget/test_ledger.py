@@ -182,7 +182,7 @@ def test_what_variables_change_is_not_counted(user: User, name: str) -> None:
     done = user.type("submit", "job.sh", "--yes", "--keep-sbatch-env", **env)
     assert (done.returncode, user.jobs()) == (7, 0), done.stderr
     assert f"can't count a job that {name} changes" in done.stderr
-    assert user.type("submit", "job.sh", "--yes", **env).returncode == 0
+    assert user.type("submit", "job.sh", "--yes", "--again", **env).returncode == 0
 
 
 def test_preflight_and_a_rehearsal_keep_to_it(user: User) -> None:
@@ -194,6 +194,8 @@ def test_preflight_and_a_rehearsal_keep_to_it(user: User) -> None:
         place = () if "--on" in words else ("--profile", "./testing.yaml")
         done = user.type(*words, *place, budget=small)
         assert (done.returncode, user.jobs()) == (7, 0), done.stderr
+        if words[0] in ("submit", "sweep"):
+            assert user.type(*words, *place, "--dry-run", budget=small).returncode == 7, words
 
 
 def test_resume_and_resubmit_keep_to_it(user: User) -> None:
