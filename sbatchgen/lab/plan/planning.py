@@ -20,7 +20,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.batch_job import grant
 from sbatchgen.lab.plan.dry_run import MANY, DryRun, Given, dry_run
 from sbatchgen.lab.plan.rounds import least_steps
-from sbatchgen.lab.plan.started import Step
+from sbatchgen.lab.plan.started import StartedProcess, Step
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
 MOST_BYTES = 8 << 20  # of a file that is given
@@ -83,8 +83,10 @@ def _with_first_steps(done: DryRun) -> DryRun:
 
 def _without_rounds(step: Step) -> Step:
     """Return a step with each program of its tasks once: an endless task starts them by chance."""
-    once = {(each.rank, each.node, each.argv, each.cwd): each for each in reversed(step.processes)}
-    return replace(step, processes=tuple(reversed(once.values())))
+    once: dict[object, StartedProcess] = {}
+    for process in step.processes:  # in the order of their first starts: which one is the last is chance
+        once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
+    return replace(step, processes=tuple(once.values()))
 
 
 def may_be_lost(done: DryRun) -> bool:
