@@ -18,6 +18,9 @@ from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES
 from tests.page.conftest import PACKAGES, need
 
+# The page of assistants is printed by `help --skill`.
+ON_SITE = [page for page in PAGES[1:] if page.name != "SKILL.md"]
+
 
 class Links(HTMLParser):
     """What a page of the site loads, where its links lead, and the places in it that links can lead to."""
@@ -53,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) -> None:
     pages = {page: Links(page) for page in site.rglob("*.html")}
-    assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in PAGES[1:]} <= {*pages}
+    assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in ON_SITE} <= {*pages}
     for page, links in pages.items():
         for link in links.links:
             file, _, place = unquote(link).partition("#")
@@ -90,7 +93,7 @@ def test_each_page_is_reached_from_the_first_one() -> None:
             reached.add(page)
             links = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text())
             waiting += [to for link in links if (to := (page.parent / link).resolve()).is_file()]
-    assert {*PAGES[1:]} - reached == set()
+    assert {*ON_SITE} - reached == set()
 
 
 # The pages of how-to in 0.3.0, to which others link.
