@@ -14,7 +14,8 @@ import pytest
 
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.jobs.render.render import digest
-from sbatchgen.jobs.submit import attempt, sbatch
+from sbatchgen.jobs.starts import rough
+from sbatchgen.jobs.submit import attempt
 from sbatchgen.jobs.submit.submission import log_folders
 from tests.conftest import Command
 from tests.scripts import first_part, script_shown
@@ -279,7 +280,7 @@ def test_an_sbatch_that_does_not_answer_ends_with_5(
 ) -> None:
     (folder / "bin/sbatch").write_text("#!/bin/bash\nsleep 99\n")
     monkeypatch.setattr(attempt, "SUBMIT_TIMEOUT_S", 1)
-    monkeypatch.setattr(sbatch, "TEST_TIMEOUT_S", 1)
+    monkeypatch.setattr(rough, "TEST_TIMEOUT_S", 1)
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert (result.status, result.out) == (5, "")
     assert (

@@ -21,14 +21,16 @@ def ask_slurm(
     asked: Mapping[str, OptionSource],
     environment: Mapping[str, str],
     *,
-    timeout: float = TEST_TIMEOUT_S,
+    timeout: float = 0.0,
 ) -> Answer:
     """Ask the live Slurm about a job: `sbatch --test-only`, which uses up a job id."""
     env, _ = client.submit_environment(environment)
     try:
         with private_script(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", *options, str(file)]
-            answer = client.run(words, env, timeout=timeout, elsewhere=client.FOR_SUBMISSIONS, for_job=True)
+            answer = client.run(
+                words, env, timeout=timeout or TEST_TIMEOUT_S, elsewhere=client.FOR_SUBMISSIONS, for_job=True
+            )
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
