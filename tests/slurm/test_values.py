@@ -17,7 +17,7 @@ from sbatchgen.jobs.slurm.config import array_limits, settings_in
 from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
 from sbatchgen.jobs.slurm.node import node_gres, nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
-from sbatchgen.jobs.slurm.printed import count, exit_status, limit, seconds, time
+from sbatchgen.jobs.slurm.printed import count, exit_status, gpus_of, limit, pairs, seconds, time
 from sbatchgen.lab.discover import facts
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 from tests.conftest import FIXTURES
@@ -175,3 +175,16 @@ def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPat
         except Exception as error:  # noqa: BLE001 - that is what is looked for
             raised.append(f"{seed}: {error!r}")
     assert not raised, raised[:5]
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("cpu=4,gres/gpu=2,gres/gpu:a100=2", 2),
+        ("cpu=4,gres/gpu:a100=1,gres/gpu:h100=3", 4),
+        ("cpu=4", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_of_all_types_are_counted_once(tres: str, gpus: int) -> None:
+    assert gpus_of(pairs(tres.split(","))) == gpus

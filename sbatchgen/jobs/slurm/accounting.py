@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
 from sbatchgen.jobs.slurm.client import of_cluster, query
-from sbatchgen.jobs.slurm.printed import count, limit, pairs, seconds, text
+from sbatchgen.jobs.slurm.printed import count, gpus_of, limit, pairs, seconds, text
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 
@@ -171,10 +171,8 @@ def _limit_s(row: Mapping[str, str]) -> int | None:
 
 
 def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
-    # The count without a type is for all types.
     tres = pairs(run["tres"].split(","))
     nodes = max(count(run["nodes"]), 1)
-    typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
     try:
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
@@ -193,7 +191,7 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         limit_s=_limit_s(run),
         nodes=nodes,
         cpus=count(tres["cpu"]) or None,
-        gpus=count(tres["gres/gpu"]) or typed or None,
+        gpus=gpus_of(tres) or None,
         memory_mib=memory or None,
         cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + beside or None,

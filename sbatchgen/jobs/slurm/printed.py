@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from sbatchgen.base import units
@@ -18,6 +18,12 @@ def text(printed: str) -> str:
 def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
     """Return values by their keys, of "Key=value"; "" for any other key."""
     return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
+
+
+def gpus_of(tres: Mapping[str, str]) -> int:
+    """Return the GPUs of a TRES; 0 where Slurm counts none. A count without a type is of all types."""
+    typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
+    return count(tres.get("gres/gpu", "")) or typed
 
 
 @functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same

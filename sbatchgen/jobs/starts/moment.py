@@ -16,7 +16,7 @@ from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
-from sbatchgen.jobs.slurm.printed import count, names, text, time
+from sbatchgen.jobs.slurm.printed import count, gpus_of, names, pairs, text, time
 from sbatchgen.jobs.slurm.queue import rows, separator
 
 _FIELDS = {
@@ -36,7 +36,6 @@ _FIELDS = {
     "per_node": "tres-per-node",
     "qos": "QOS",
 }
-_GPUS = re.compile(r"gres/gpu=([0-9]{1,9})")
 _GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # What waits for nodes alone; Slurm plans no other job
@@ -134,7 +133,7 @@ def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
 def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
     for row in rows(printed, between, [*_FIELDS]):
         number = count(row["nodes"].partition("-")[0])
-        gpus = _GPUS.search(row["tres"])
+        gpus = gpus_of(pairs(row["tres"].split(",")))
         each = _GPUS_OF_NODE.search(row["per_node"])
         waiting = row["id"].partition("_")[2].strip("[]").partition("%")[0]
         yield QueuedJob(
@@ -150,7 +149,7 @@ def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
             nodes=number,
             on=tuple(hosts(text(row["node_list"]))),
             planned=tuple(hosts(text(row["planned"]))),
-            gpus=int(gpus[1]) if gpus else int(each[1]) * number if each else 0,
+            gpus=gpus or (int(each[1]) * number if each else 0),
             tasks=sum(map(len, indices(waiting) or ())) or 1,
             qos=text(row["qos"]),
         )
