@@ -7,6 +7,7 @@ plant a link there.
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import re
@@ -40,6 +41,16 @@ def user_folder(environment: Mapping[str, str], variable: str, default: str) -> 
     """Return a user's folder by the XDG standard, which ignores relative paths; "" without a home."""
     folder, home = environment.get(variable, ""), environment.get("HOME", "")
     return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
+
+
+@functools.cache  # the answer may come from a server
+def account_home() -> str:
+    """Return the home folder of the account, whatever HOME says; "" for an account without an entry."""
+    import pwd  # a browser has none
+
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    return ""
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sbatchgen.base.errors import BudgetError, DocumentError, Problem
-from sbatchgen.base.files import OTHERS_WRITE, user_folder
+from sbatchgen.base.files import OTHERS_WRITE, account_home, user_folder
 from sbatchgen.base.keys import described, record
 from sbatchgen.base.machine.trust import OtherWriter, other_writer
 from sbatchgen.base.quoting import word
@@ -69,11 +69,7 @@ def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
 
 def home() -> str:
     """Return the home of the account, whatever HOME says."""
-    import pwd  # a browser has none
-
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    return os.path.expanduser("~")  # noqa: PTH111 - a text
+    return account_home() or os.path.expanduser("~")  # noqa: PTH111 - a text
 
 
 def _of_tree() -> Iterator[str]:

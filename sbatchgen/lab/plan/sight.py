@@ -6,7 +6,6 @@ or sockets of other programs.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import PurePath
 from typing import NamedTuple, TypeVar
 
+from sbatchgen.base.files import account_home
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.mounts import Mount, above, below, mounts, within
 from sbatchgen.base.machine.temporary import temporary_folder
@@ -341,7 +341,7 @@ def sight_of(
     `kept` closes the descriptors and removes the copies.
     """
     homes: dict[str, int | None] = {}
-    for place in (home, _home_of_user()):
+    for place in (home, account_home()):
         if place.strip("/"):
             homes[os.path.realpath(place)] = number = _descriptor(place)
             if number is not None:
@@ -380,15 +380,6 @@ def _descriptor(path: str) -> int | None:
 
 def _real(number: int) -> str:
     return os.readlink(f"/proc/self/fd/{number}")
-
-
-@functools.cache  # the answer may come from a server
-def _home_of_user() -> str:
-    with suppress(KeyError):
-        import pwd  # a browser has none
-
-        return pwd.getpwuid(os.getuid()).pw_dir
-    return ""
 
 
 def _is_in(path: str, place: str) -> bool:
