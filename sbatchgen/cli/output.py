@@ -154,7 +154,8 @@ def put_json(output: object, stream: TextIO | None = None) -> None:
     context = click.get_current_context()
     options, typed = options_of(context.command, context), context.find_root().meta.get(TYPED, ())
     put(document(output, lambda problem: arguments(problem, typed, options)), stream, nl=False)
-    context.meta[HAS_DOCUMENT] = stream in (None, sys.stdout)
+    if stream in (None, sys.stdout):
+        context.meta[HAS_DOCUMENT] = True
 
 
 def put_in_form(form: str, output: object, text: str) -> None:

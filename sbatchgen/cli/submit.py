@@ -144,7 +144,8 @@ def submit_reviewed(
         reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
     _end_for_program(form, reviews)
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
-        _refuse_past_budget(submissions)
+        for submission in submissions:
+            sbatch.refuse_past_budget(submission, os.environ)
         _put_submitted(form, [], reviews)
         return
     index = sbatch.open_index(os.environ, note)
@@ -262,14 +263,6 @@ def _put_submitted(form: str, done: Sequence[SubmittedRun], reviews: Sequence[Re
         from sbatchgen.jobs.outputs.submitted import submit_output
 
         put_json(submit_output(done, reviews, os.environ))
-
-
-def _refuse_past_budget(submissions: Sequence[Submission]) -> None:
-    """Raise BudgetError if what a dry run shows would be refused."""
-    from sbatchgen.jobs.submit import sbatch
-
-    for submission in submissions:
-        sbatch.refuse_past_budget(submission, os.environ)
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:

@@ -21,7 +21,7 @@ def ask_slurm(
     asked: Mapping[str, OptionSource],
     environment: Mapping[str, str],
     *,
-    timeout: float = 0.0,
+    timeout: float | None = None,
 ) -> Answer:
     """Ask the live Slurm about a job: `sbatch --test-only`, which uses up a job id."""
     env, _ = client.submit_environment(environment)

@@ -108,9 +108,7 @@ def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: Exi
             continue
         folder = next(str(each) for each in Path(path.rstrip("/")).parents if each.is_dir())
         if folder not in added:
-            made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
-            made.mkdir()
-            added[folder] = str(made)
+            added[folder] = _new_layer(layers)
         place = Path(added[folder], os.path.relpath(path, folder))
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
@@ -126,17 +124,20 @@ def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[
     laid: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
         if count > _FEW:
-            made = copies.enter_context(
-                temporary_folder("sbatchgen-laid-", in_memory=True)
-            )  # TMPDIR may take no layer
-            (made / "files").mkdir()
-            laid[folder] = str(made / "files")
+            laid[folder] = _new_layer(copies)
     for path, (data, mode) in over.items():
         folder, _, name = path.rpartition("/")
         if folder in laid:
             Path(laid[folder], name).write_bytes(data)
             Path(laid[folder], name).chmod(mode)
     return laid
+
+
+def _new_layer(layers: ExitStack) -> str:
+    """Make an empty folder that can lie over another one; TMPDIR may take no layer."""
+    made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
+    made.mkdir()
+    return str(made)
 
 
 def _covered() -> Iterator[str]:
