@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import click
 
 from sbatchgen.base.errors import CommandLineError
-from sbatchgen.cli.output import note, put
+from sbatchgen.cli.output import here, note, put
 
 
 @click.command()
@@ -29,9 +28,9 @@ def trust(folder: str | None, *, remove: bool) -> None:
             put(str(each))
         return
     if remove:
-        note(f"note: {trusted.remove(Path(folder), os.environ)} is trusted no longer")
+        note(f"note: {trusted.remove(here() / folder, os.environ)} is trusted no longer")
         return
-    real = trusted.folder_to_trust(Path(folder))
+    real = trusted.folder_to_trust(here() / folder)
     who = trusted.writers(real)
     if not who:  # as of /: what others have below it would count
         note(f"note: only you and root can write {real}: it needs no trust, and is not entered")
