@@ -38,6 +38,7 @@ from tests.conftest import REPOSITORY, Command
 TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does
 ANOTHER_USER = 54321
 SBATCH = '#!/bin/bash\ncat -- "${!#}" >"$RECORD"\necho 4711\n'
+SCONTROL = "#!/bin/bash\necho PartitionName=default Default=YES State=UP TotalNodes=1 MaxTime=UNLIMITED\n"
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"
 EVENTS = '{"event": "start", "step": 0}\n{"event": "train", "step": 2, "loss": 0.5}\n'
 COMMANDS = {
@@ -85,7 +86,10 @@ class World:
             (self.root / "bin" / program).symlink_to(str(shutil.which(program)))
         (self.root / "bin/sbatch").write_text(SBATCH)
         (self.root / "bin/apptainer").write_text('#!/bin/bash\necho whole >"$2"\n')
-        for program in ("sbatch", "apptainer"):
+        for program in ("squeue", "sinfo"):
+            (self.root / "bin" / program).write_text("#!/bin/bash\n")
+        (self.root / "bin/scontrol").write_text(SCONTROL)
+        for program in ("sbatch", "squeue", "sinfo", "scontrol", "apptainer"):
             (self.root / "bin" / program).chmod(0o755)
         profile = (REPOSITORY / "profiles/torchrun.yaml").read_text()
         (self.work / "here.yaml").write_text(profile)

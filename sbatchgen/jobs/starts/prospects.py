@@ -100,7 +100,8 @@ def starts(
     shapes = [*_shapes(ask, names, moment, out, needs)]
     if not shapes and not out:
         known = ", ".join(each.name for each in moment.partitions)
-        raise FitError.of(f"this cluster has no partition {' or '.join(names)}", fix=f"known: {known}")
+        fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
+        raise FitError.of(f"this cluster has no partition {' or '.join(dict.fromkeys(names))}", fix=fix)
     limits = read_limits(moment.settings, environment)
     listed: list[Prospect] = []
     if moment.hidden:
