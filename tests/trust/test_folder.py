@@ -72,6 +72,7 @@ def test_of_submissions_at_the_same_time_one_is_accepted(owner: User) -> None:
         "submit",
         "cpu",
         "--yes",
+        "--again",  # the same job is allowed: the run folder alone refuses
         "--profile",
         owner.home / "public.yaml",
         "--job-name",
