@@ -77,8 +77,11 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
             known = f'eval "$({command.name} shell.bash hook)"'
             if command.name == "micromamba":
                 known = 'eval "$(micromamba shell hook --shell bash)"'
+            where = "on a line before it"
+            if script.body.language == "sh":  # as in sbatch --wrap
+                known, where = known.replace("bash", "posix"), f"before {command.name} activate"
             edits = line_before(script, command, known)
-            yield Hit(script.at_word(command), what, f"{known} on a line before it", edits=edits)
+            yield Hit(script.at_word(command), what, f"{known} {where}", edits=edits)
             return
 
 
