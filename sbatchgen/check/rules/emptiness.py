@@ -178,7 +178,9 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
         return
     name, use = names[0], unset[names[0]]
     command = script.body.command_around(use.at)
-    if command is None or re.search(rf"#.*\b{name}\b|--export", script.text):
+    named = (line for line in script.lines if name in line)
+    in_comment = any(re.search(rf"#.*\b{name}\b", line) for line in named)
+    if command is None or in_comment or "--export" in script.text:
         return  # a comment or an option explains the variable
     index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
     if index is None or command.context.function or command.test:

@@ -45,7 +45,7 @@ UNFILLED = re.compile(
     r"|(?:--account[= ]|-A ?)[\w-]*(?-i:XXX)[\w-]*",
     re.IGNORECASE,
 )
-_COMMENT = re.compile(r"(?:^|(?<=\s))#")
+_COMMENT = re.compile(r"#(?<!\S#)")  # begins with the literal, for which the search is fast
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
 
 

@@ -36,7 +36,10 @@ _NUMBER_PLACEHOLDER = re.compile(
 )
 _ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
-_FILLER = re.compile(r"\benvsubst\b|\bjinja|^#.*\bsed\b", re.IGNORECASE | re.MULTILINE)
+# Programs that fill in a script. Each begins with a literal, for which the search is fast.
+_FILLERS = [
+    re.compile(shape) for shape in (r"envsubst(?<=\benvsubst)\b", r"jinja(?<=\bjinja)", r"\n#.*\bsed\b")
+]
 # So many variables are for a program. People who believe that sbatch expands variables write fewer.
 _MANY_VARIABLES = 3
 
@@ -80,7 +83,10 @@ def for_person(
 def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
     """Return whether a program may fill in the script, by its variables or by the name of such a program."""
     variables = sum("$" in match[0] for match in unfilled.values())
-    return (variables >= _MANY_VARIABLES and 2 * variables > directives) or bool(_FILLER.search(text))
+    if variables >= _MANY_VARIABLES and 2 * variables > directives:
+        return True
+    lowered = f"\n{text.lower()}"
+    return any(filler.search(lowered) for filler in _FILLERS)
 
 
 def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
