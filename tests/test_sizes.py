@@ -11,7 +11,6 @@ PACKAGE = REPOSITORY / "sbatchgen"
 SCREEN, LONGEST = 40, 60  # lines of a function
 MOST_LONGER = 10  # functions that are longer than a screen
 MODULE = 450  # lines
-MODULE_OF_RULES = 600  # lines: each rule is read alone, and those of one subject are in one module
 
 
 def functions(path: Path) -> dict[str, int]:
@@ -32,12 +31,6 @@ def test_functions_fit_a_screen() -> None:
 
 
 def test_modules_are_read_at_once() -> None:
-    rules = PACKAGE / "check" / "rules"
     lines = {path: path.read_text().count("\n") for path in PACKAGE.rglob("*.py")}
     assert len(lines) > 200
-    longer = {
-        str(path.relative_to(PACKAGE)): count
-        for path, count in lines.items()
-        if count > (MODULE_OF_RULES if path.parent == rules else MODULE)
-    }
-    assert longer == {}
+    assert {str(path.relative_to(PACKAGE)) for path, count in lines.items() if count > MODULE} == set()

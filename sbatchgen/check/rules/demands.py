@@ -1,4 +1,4 @@
-"""Rules that compare a job's tasks, GPUs, CPUs and memory with its nodes: SB131 to SB133, SB207 to SB241.
+"""Rules that compare a job's tasks, CPUs, memory and local disk with its nodes.
 
 No rule judges a fact that the profile lacks. Limits that hold on all clusters are those of Slurm: sbatch(1),
 slurm.conf(5), gres.html.
@@ -7,24 +7,20 @@ slurm.conf(5), gres.html.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 
-from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Memory, Text, mebibytes
 from sbatchgen.check.cluster_facts import NodeFacts, NodeShape, PartitionFacts
+from sbatchgen.check.rules.gpu_demands import most_of_a_type, untyped_gpus
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.sbatch.gres import GPU_RESOURCES, is_slice, requested
+from sbatchgen.check.sbatch.gres import GPU_RESOURCES
 from sbatchgen.check.sbatch.rivals import Rivals, rivals
-from sbatchgen.check.script.job import NO_PARTITION, Job
-from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+from sbatchgen.check.script.job import Job
+from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 
 RULES: Rules[Job] = Rules()
 Fits = Callable[[NodeFacts], bool]
-
-_MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
-_LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
@@ -97,192 +93,6 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
             f"remove --ntasks: --ntasks-per-node={each} gives {counted(nodes * each, 'task')}" if each else ""
         )
         yield Hit("nodes", what, fix or "set --ntasks-per-node instead of --ntasks")
-
-
-@RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
-def _gpus_within_node(job: Job) -> Iterator[Hit]:
-    for name, partition in job.partitions.items():
-        resources, limit = job.resources.spread(partition.nodes_max), partition.gpus_per_node
-        if limit is not None and resources.gpu_count > limit:
-            what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
-            if limit:
-                nodes = -(-resources.nodes * resources.gpu_count // limit)
-                per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
-                what = f"partition '{name}' has {counted(limit, 'GPU')} a node, but the job asks for "
-                what += f"{resources.gpu_count} a node{per_node}"
-                if resources.gpus and job.profile.limits.enforce_part_limits == "no":
-                    what += ": it waits for ever, if Slurm does not refuse it"
-                fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
-                if job.takes_one_gpu:  # SB013
-                    fix = "ask for 1"
-            why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
-            yield Hit(resources.gpu_option, what, fix, why_not=why_not)
-            continue
-        alike = max((_most_of_a_type(node) for node in partition.kinds()), default=0)
-        untyped = _untyped(resources)
-        if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
-            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
-            what += f"no type gets no more: Slurm refuses {untyped}"
-            fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
-            yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
-            continue
-        counts = {str(kind): count for kind, count in partition.gpu_types.items()}
-        for kind, asked in resources.gpus_on_node:
-            if asked > counts.get(kind, asked):
-                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
-                what += f"asks for {asked}"
-                why_not = f"{counts[kind]} GPUs of type {kind} a node"
-                fix = f"ask for at most {kind}:{counts[kind]}"
-                yield Hit(resources.gpu_option, what, fix, why_not=why_not)
-
-
-@RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
-def _even_gpus(job: Job) -> Iterator[Hit]:
-    asked, nodes = job.resources, job.resources.nodes
-    parts = [*job.partitions.values()] or [NO_PARTITION]
-    if job.profile.limits.select_type in ("cons_res", "linear"):
-        return  # SB240
-    if not any(asked.splits_gpus(each.whole_of(asked.gpus or ()), alone=each.exclusive) for each in parts):
-        return
-    total = asked.gpus_in_all
-    most = max((count for each in parts for count in each.whole_of(asked.gpus or ())), default=total)
-    shares = split(total, nodes, most)
-    example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
-    what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
-    what += f"the {nodes} nodes {example}"
-    typed = f"{asked.gpus[0][0]}:" if asked.gpus and len(asked.gpus) == 1 and asked.gpus[0][0] else ""
-    fix = f"--gpus-per-node={typed}{max(total // nodes, 1)} instead of --gpus"
-    if total % nodes:
-        what += f", and {total} can't be split evenly"
-        fix = f"--gpus-per-node={typed}N instead of --gpus, with as many on each node"
-    if not job.is_script:
-        yield Hit("gpus", what, "--nodes 1, or " * (total <= most) + fix)
-    elif (processes := _processes_on_node(job)) is not None:
-        lacking = processes * nodes > total
-        what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
-        yield Hit("gpus", what, fix, None if lacking else "warning")
-
-
-def _processes_on_node(job: Job) -> int | None:
-    """Return the processes that a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
-
-    Slurm gives a node with more GPUs more tasks of --ntasks, so each task may still have a GPU.
-    """
-    launches = getattr(job, "trainings", ())
-    if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
-        return max(workers)
-    launchers = any(launch.launcher for launch in launches)
-    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or launchers) else 1
-
-
-def _untyped(resources: ResourceRequest) -> int:
-    """Return how many untyped GPUs a node must supply from one type; --gpus does not count."""
-    per_node = resources.gpu_option in ("gres", "gpus-per-node")
-    return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
-
-
-def _most_of_a_type(node: NodeFacts) -> int:
-    """Return the largest number of GPUs of one type on a node."""
-    return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
-
-
-@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
-def _slices(job: Job) -> Iterator[Hit]:
-    slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
-    for kind, count in slices:
-        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
-        whole = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
-        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{whole}:1'.lstrip(':')}")
-
-
-@RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
-def _gpu_type_known(job: Job) -> Iterator[Hit]:
-    for name, partition in job.partitions.items():
-        here = _types(partition)
-        if not partition.gpus_typed and job.resources.gpu_types:
-            what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
-            fix = "ask for GPUs without a type"
-            yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
-        for kind, option in job.resources.gpu_types.items() if here else ():
-            if kind not in here and not _is_type_ignored(option, job):
-                what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
-                why_not = f"GPUs of type {', '.join(here)}"
-                yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
-
-
-def _is_type_ignored(option: str, job: Job) -> bool:
-    """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE."""
-    value = job.resources.options.get(option, "")
-    return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
-
-
-@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
-def _gpu_type_given(job: Job) -> Iterator[Hit]:
-    untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
-    for name, partition in job.partitions.items() if untyped else ():
-        here = _types(partition, job.resources.gpus_on_node)
-        if len(here) > 1:
-            what = f"partition '{name}' has GPUs of types {', '.join(here)}: "
-            refuses = "a request must name one" if partition.gpu_type_required else ""
-            what += refuses or "the job gets whichever is free"
-            wanted = max(1, job.resources.gpu_count)
-            enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
-            fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
-            yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
-        elif partition.gpu_type_required:
-            what = f"a request for GPUs of partition '{name}' must name their type"
-            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
-            yield Hit(job.resources.gpu_option, what, fix, "error")
-
-
-@RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
-def _gres_known(job: Job) -> Iterator[Hit]:
-    known = job.profile.gres_types
-    asked = [("gres", name) for name, _, _ in job.resources.gres]
-    items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
-    asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
-    if known is None:
-        return
-    for option, name in asked:
-        if name not in known:
-            what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
-            yield Hit(option, what, did_you_mean(name, known))
-    gpu_option = job.resources.gpu_option
-    if "gpu" not in known and gpu_option not in ("", "gres"):
-        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{gpu_option}"
-        yield Hit(gpu_option, what, "use --gpu-request none: a node's GPUs come with the node")
-
-
-@RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
-def _shards_within_gpu(job: Job) -> Iterator[Hit]:
-    for partition in job.partitions.values():
-        limit = partition.shards_per_gpu
-        if limit and job.resources.shards > limit and not job.profile.limits.several_gpus_per_sharing_job:
-            what = f"{job.resources.shards} shards must lie on one GPU, which has {limit}: "
-            what += "Slurm refuses the job" if job.slurm >= "23.11" else "the job would wait for ever"
-            fix = f"ask for at most {limit}, or for whole GPUs"
-            yield Hit("gres", what, fix, why_not=f"{limit} shards a GPU")
-
-
-@RULES.add(
-    "SB213", "warning", "several processes that share one GPU", source="https://slurm.schedmd.com/gres.html"
-)
-def _shards_for_one(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    processes = resources.processes_per_node or resources.tasks_per_node
-    if resources.shards and (processes > 1 or job.has_replicas):
-        what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
-        what += "duplicate GPU)"
-        fix = "use one process per node, or whole GPUs"
-        # The author of a script may mean CPUs by --ntasks.
-        yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
-
-
-@RULES.add("SB214", "info", "shards do not limit GPU memory", source="https://slurm.schedmd.com/gres.html")
-def _shards_share_memory(job: Job) -> Iterator[Hit]:
-    if job.resources.shards:
-        what = "shards do not limit GPU memory: another job can use it up"
-        yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
 @RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
@@ -406,7 +216,7 @@ def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iter
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
     having = partition.kinds(asked.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":
-        having = [node for node in having if _untyped(asked) <= (_most_of_a_type(node) or math.inf)]
+        having = [node for node in having if untyped_gpus(asked) <= (most_of_a_type(node) or math.inf)]
     yield having.__contains__, counted(asked.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
 
@@ -471,13 +281,6 @@ def _described(shape: NodeShape) -> str:
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
     facts += [str(memory)] if (memory := shape.mem_per_node or shape.mem_installed) else []
     return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"
-
-
-def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
-    """Return the types of GPUs on nodes that have these numbers of GPUs."""
-    named = (partition.gpu_type,) if partition.gpu_type else ()
-    here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
-    return tuple(dict.fromkeys((*named, *here)))
 
 
 def _memory_option(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Rules about the steps of a script: their variables, their ends, their statuses and what they share.
+"""Rules about the steps of a script: their variables, their ends and what they share.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Command, Word
 from sbatchgen.check.executables.program import programs
-from sbatchgen.check.rules.edits import line_after, line_before
-from sbatchgen.check.rules.printed_status import only_printed
-from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.script.launches import HELPERS, Launch
+from sbatchgen.check.rules.edits import line_after
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.resource_request import GPU_OPTIONS
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-KEEPERS = programs("keeps")
-SMALL_PROGRAMS = programs("last")
+_KEEPERS = programs("keeps")
 POLLS = programs("polls")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 OF_A_NODE = frozenset(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"))
@@ -51,7 +49,6 @@ _AN_HOUR = re.compile(
     re.ASCII,
 )
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
-_SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 _WAITING = programs("waits")
 
 
@@ -105,7 +102,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     if rest and not alone:
         return
     # A loop may start the other programs in the background too.
-    later = [each for each in rest if each.name in KEEPERS or not (each.context.loop and each.background)]
+    later = [each for each in rest if each.name in _KEEPERS or not (each.context.loop and each.background)]
     if any(each.context.loop or not (each.test or each.name in QUICK) for each in later):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
@@ -155,163 +152,6 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
             fix = "srun --overlap --mem=0, or --exact for both"
             yield Hit(script.at_word(launch.step.words[0]), what, fix)
             return
-
-
-@RULES.add(
-    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS, words=("|",)
-)
-def _pipe_status(script: JobScript) -> Iterator[Hit]:
-    body = script.body
-    seen: set[int] = set()
-    for launch in reversed(script.launches):
-        command = launch.command
-        pipe = command.pipe
-        if pipe is None or id(pipe) in seen or command.stage >= len(pipe.stages) - 1:
-            continue
-        if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
-            continue
-        if command.context.substitution or body.option_at("pipefail", command.line):
-            continue
-        if any(use.name == "PIPESTATUS" for use in body.uses):
-            continue
-        if any(each.name == "set" and "+e" in each.arguments for each in pipe.stages[command.stage]):
-            continue  # the script checks the status itself, or ignores it
-        seen.add(id(pipe))
-        last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
-        if command.context.condition and last.endswith("grep"):
-            continue  # grep tests the program's output
-        aside = _is_aside(script, command)
-        what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
-        what += "the script continues" if aside else "the job is shown as COMPLETED"
-        stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
-        fix = f"set -{'o' if stops or ends else 'eo'} pipefail on a line before it"
-        safe = body.language == "bash" and not stops and ends
-        edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
-    yield from _pipes_of_tasks(script)
-
-
-def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """Find pipes that end a task with another status, such as bash -c 'python train.py | tee log'."""
-    for launch in script.steps:
-        for shell, body in launch.strings if not launch.is_helper else ():
-            texts = [*shell.options.values(), body.source.text]
-            if any("pipefail" in str(text) or "PIPESTATUS" in str(text) for text in texts):
-                continue
-            first = launch.program.words[0].at
-            pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
-            pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
-            last = pipe.stages[-1][-1] if pipe else None
-            if pipe and last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
-                name = launch.program.name if first < last.at else pipe.stages[0][0].name
-                what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
-                what += "the job is shown as COMPLETED"
-                yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
-
-
-# The texts that may follow the last command of a string, also within an if.
-_ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
-
-
-def _is_aside(script: JobScript, command: Command) -> bool:
-    """Return whether a command is a check in an if before the work, such as a test of the network."""
-    context = command.context
-    later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
-    work = (launch.command.context for launch in later)
-    return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
-
-
-@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
-def _last_status(script: JobScript) -> Iterator[Hit]:
-    hits = [*_hidden_by_the_last(script)]
-    yield from hits or only_printed(script)
-
-
-def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
-    body, last = script.body, script.body.last
-    if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
-        return
-    always = last.name == "exit" and last.arguments == ["0"]
-    small = (last.name in SMALL_PROGRAMS or always) and not last.context.branch and not last.test
-    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
-    wait = _wait_for_all(script)
-    if wait and (wait is last or (small and not is_kept)):
-        kind = (
-            "for several processes ends with that of the last"
-            if wait.arguments
-            else "without a process ends with status 0"
-        )
-        what = f"wait {kind}: a failed job is shown as COMPLETED"
-        fix = "pids+=($!) after each &, and wait $pid for each"
-        yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
-        return
-    work = last_work(script)
-    if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
-        return  # a server only ends when it is killed
-    if late := _status_of_another(script, work):
-        what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
-        yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
-        return
-    if small and work.at < last.at and not is_kept:
-        what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
-        if not always:
-            what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} "
-            what += "fails, the job is shown as COMPLETED"
-        fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        yield Hit(script.at_command(last), what, fix)
-
-
-def _wait_for_all(script: JobScript) -> Command | None:
-    """Return the `wait` for several programs in the background that ends the work, if any."""
-    waits = script.named("wait")
-    at = [launch.command.at for launch in script.launches if not launch.is_helper]
-    background = any(launch.command.background and not launch.is_helper for launch in script.launches)
-    if not background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
-        return None
-    if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
-        return None  # the wait is for one process
-    return waits[-1] if waits[-1].at > at[-1] else None
-
-
-def _name(command: Command) -> str:
-    return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
-
-
-def last_work(script: JobScript) -> Command | None:
-    """Return the last command that does work: a launch, or any program that always runs and is not small."""
-    launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
-    if not launched and script.named("sbatch"):
-        return None  # the script only submits other scripts
-    for command in reversed(script.body.commands):
-        context = command.context
-        is_launch = id(command) in launched
-        sometimes = context.branch and not is_launch
-        elsewhere = context.condition or context.function or sometimes or context.substitution
-        if is_launch and (elsewhere or command.background):
-            return None  # the script may check the status
-        if elsewhere or command.background or command.test or (command.pipe and command.stage):
-            continue
-        does_work = is_launch or (command.name and command.name not in _NO_WORK)
-        if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
-            return command
-    return None
-
-
-def _status_of_another(script: JobScript, work: Command) -> Command | None:
-    """Return the small command whose status the script takes for the status of the work, if any."""
-    for use in script.body.uses if "$?" in script.text else ():
-        if use.name != "?":
-            continue
-        before = [each for each in script.body.commands if work.at <= each.at and each.end <= use.at]
-        nearest = max(before, key=lambda each: each.end, default=None)
-        if nearest is not None:
-            is_word = nearest is not work and nearest.name in ("date", "echo", "printf")
-            return nearest if is_word and nearest.context.top else None
-    return None
-
-
-_NO_WORK = HELPERS | SMALL_PROGRAMS | programs("builtin", "environment")
 
 
 @RULES.add(
@@ -571,24 +411,3 @@ _STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # commands that
 SERIAL = programs("serial")
 SERVERS = programs("waits") - programs("helper")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
-
-
-@RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
-def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
-    body = script.body
-    for command in script.named(*PASSES_ON):
-        pipe = command.pipe
-        if pipe is None or command.stage == 0 or command.stage != len(pipe.stages) - 1:
-            continue
-        if not command.context.condition or body.option_at("pipefail", command.line):
-            continue
-        rest = body.source.text[command.end : command.end + 40]
-        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", rest):
-            first = next((command.name for command in pipe.stages[0] if command.name), "")
-            if first in ("echo", "printf", "cat", "ls", ""):
-                continue
-            what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
-            yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
-
-
-PASSES_ON = programs("passes-on")

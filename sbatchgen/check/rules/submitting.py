@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.steps import PASSES_ON
+from sbatchgen.check.rules.statuses import PASSES_ON
 from sbatchgen.check.sbatch.option_table import specs, variables
 from sbatchgen.check.script.script import JobScript
 

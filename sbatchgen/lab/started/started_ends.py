@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.program import SHELLS, programs
-from sbatchgen.check.rules import directives, environment, safety, steps, syntax
+from sbatchgen.check.rules import directives, environment, safety, statuses, syntax
 from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.lab.plan.dry_run import EACH, MANY, WAITING, DryRun
@@ -149,7 +149,7 @@ def _unread(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
 
 
-@RULES.again(steps.RULES, "SB311", "info")
+@RULES.again(statuses.RULES, "SB311", "info")
 def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
     name, _, hides = _hidden_by(done)
     if name and hides:
@@ -157,7 +157,7 @@ def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(hides[1]), what, "set -o pipefail")
 
 
-@RULES.again(steps.RULES, "SB312", "info")
+@RULES.again(statuses.RULES, "SB312", "info")
 def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
     name, line, hides = _hidden_by(done)
     if name and not hides:

@@ -1,0 +1,150 @@
+"""Rules about where a job may run: features, nodes, reservations and licences.
+
+No rule judges a fact that the profile lacks. Sources: sbatch(1), scontrol(1).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from sbatchgen.base.errors import did_you_mean, nearest
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.quoting import counted, first_names
+from sbatchgen.base.units import Duration, Text
+from sbatchgen.check.rules.limits import UPDATE
+from sbatchgen.check.rules.option_values import time_limit
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.job import Job
+from sbatchgen.check.script.resource_request import UNLIMITED
+
+RULES: Rules[Job] = Rules()
+
+
+@RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
+def _features_known(job: Job) -> Iterator[Hit]:
+    every = [partition.features for partition in job.partitions.values()]
+    if not every or None in every:
+        return
+    known = {feature for features in every for feature in features or ()}
+    documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
+    names = " or ".join(f"'{name}'" for name in job.partitions)
+    for option in ("constraint", "prefer"):
+        for feature in _listed(job, option):
+            if feature not in known:
+                what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
+                fix = did_you_mean(feature, known) or f"leave out --{option}"
+                if documented:
+                    what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition {names}"
+                severity: Severity | None = "warning" if documented else None
+                yield Hit(
+                    option, what, fix, severity, why_not="" if documented else f"no feature '{feature}'"
+                )
+    text = job.option("constraint")
+    if not text or not known.issuperset(_listed(job, "constraint")):
+        return
+    from sbatchgen.check.sbatch.lists import matches
+
+    kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
+    if not any(matches(text, having) for having in kinds):
+        what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
+        fix = "name features of one kind of node"
+        yield Hit("constraint", what, fix, why_not="no node with all features")
+
+
+@RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
+def _nodes_known(job: Job) -> Iterator[Hit]:
+    lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
+    if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
+        return
+    from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need the module
+
+    known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
+    for option, text in lists.items():
+        strange = [host for host in hosts(text) if host not in known]
+        if strange:
+            names = " or ".join(f"'{name}'" for name in job.partitions)
+            what = f"partition {names} has no node {first_names(strange, 3)}"
+            fix = "name nodes of the partition, or remove the option"
+            yield Hit(option, what, fix, why_not=f"no node {first_names(strange, 3)}")
+    left = len(known - {*hosts(lists.get("exclude", ""))})
+    if left < job.resources.nodes:
+        what = f"--exclude leaves {counted(left, 'node')} of the partition, but the job asks for "
+        what += f"{job.resources.nodes}: Slurm refuses it"
+        yield Hit("exclude", what, "exclude fewer nodes", why_not=f"{counted(left, 'node')} left")
+
+
+@RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
+def _nodes_pinned(job: Job) -> Iterator[Hit]:
+    nodes = job.resources.options.get("nodelist")
+    if nodes:
+        what = f"--nodelist={nodes}: the job waits for these nodes, even if others are free"
+        yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
+
+
+@RULES.add_fit("SB229", "error", "a partition that needs a reservation")
+def _reservation_given(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        if partition.reservation_only and "reservation" not in job.resources:
+            what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
+            fix = "add --reservation=NAME, or use another partition"
+            yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
+
+
+@RULES.add_fit(
+    "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
+)
+def _reservation_fits(job: Job) -> Iterator[Hit]:
+    known, name = job.profile.reservations, Text(job.option("reservation"))
+    reservation = known.get(name)
+    if not reservation:
+        near = nearest(name, map(str, known), 0.8) if name and known else ""
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # no next name of a series
+            what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
+            yield Hit("reservation", what, f"did you mean '{near}'?")
+        return
+    left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
+    if left <= 0:
+        what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
+        yield Hit("reservation", what, f"remove --reservation, {UPDATE}")
+        return
+    for where, partition in job.partitions.items():
+        if reservation.partitions and where not in reservation.partitions:
+            what = f"partition '{where}' has no nodes of reservation '{name}': the job never starts"
+            fix = f"use partition {' or '.join(reservation.partitions)}"
+            yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
+            continue
+        asked = job.resources.time or partition.time_default or partition.time_max or 0
+        if asked > left:
+            what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
+            what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
+            fitting = Duration(max(left // 60, 1) * 60)
+            yield Hit("reservation", what, f"set --time {fitting} or less, {UPDATE}")
+
+
+@RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
+def _licenses_known(job: Job) -> Iterator[Hit]:
+    known = job.profile.licenses
+    for name, count in _listed(job, "licenses").items() if known is not None else ():
+        available = (known or {}).get(Text(name))
+        if available is None and count:
+            what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
+            yield Hit("licenses", what, did_you_mean(name, known or {}))
+        elif count > (available or 0):
+            what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
+            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
+
+
+def _listed(job: Job, option: str) -> dict[str, int]:
+    """Return a job's licences with their numbers, or its features; {} for a malformed list (SB140)."""
+    if not (text := job.option(option)):
+        return {}
+    from sbatchgen.check.sbatch import lists  # few jobs name licences or features
+
+    if option == "constraint" and job.slurm < "26.05":  # Slurm 22.05 skips the text up to the next & or |
+        text = re.sub(r"\][^&,|]+", "]", text)
+    with suppress(ValueError):
+        return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)
+    return {}

@@ -1,0 +1,162 @@
+"""Rules about numbers of tasks that no program uses, or that MPI, threads or ranks need.
+
+Sources: srun(1), sbatch(1) and the manual pages of Open MPI.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.base.finding import Severity
+from sbatchgen.base.quoting import counted
+from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.script.launches import (
+    MPI_WORDS,
+    Launch,
+)
+from sbatchgen.check.script.script import JobScript
+
+RULES: Rules[JobScript] = Rules()
+
+
+@RULES.add(
+    "SB313",
+    "warning",
+    "mpirun with other processes than the job has tasks",
+    source="srun(1)",
+    words=MPI_WORDS,
+)
+def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    each = resources.cpus_per_task or 1
+    # With --cpus-per-task and no number of tasks, sbatch counts a task for each node.
+    asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+    tasks = asked or (resources.nodes if each > 1 and resources.ntasks_per_gpu is None else 0)
+    launches = [launch for launch in script.launches if launch.mpi]
+    for launch in launches if tasks and "exclusive" not in resources else ():
+        mpi = launch.mpi
+        if not mpi or launch.step:
+            continue
+        roles = PROGRAMS[mpi.name].roles
+        option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
+        count = launch.number(option, mpi)
+        if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
+            continue
+        fix = f'{mpi.name} -np "$SLURM_NTASKS"'
+        # Other MPIs may start all processes on the CPUs of --cpus-per-task.
+        severity: Severity | None = "info" if count > tasks and each > 1 else None
+        if count > tasks:
+            what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
+            what += "Open MPI ends for lack of slots"
+            fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
+        elif 2 * count <= asked and len(launches) == 1 and _is_all(script, launch):
+            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
+            what += f"{tasks - count} stay idle"
+        else:
+            continue
+        yield Hit(script.at_option_of(option), what, fix, severity)
+
+
+_THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
+
+
+def _is_all(script: JobScript, launch: Launch) -> bool:
+    """Return whether a launch is the only work of its job, and the script says nothing about threads."""
+    context = launch.command.context
+    is_alone = context.top and not context.loop and not context.background
+    return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
+
+
+@RULES.add(
+    "SB346",
+    "warning",
+    "one process where several are asked for",
+    source="sbatch(1)",
+    words=("srun",),
+    report="https://github.com/Lightning-AI/pytorch-lightning/issues/20391",
+)
+def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
+    if not tasks or not each or tasks > nodes or each < 2 or resources.gpu_count not in (0, each):
+        return
+    for launch in script.trainings:
+        step = launch.step
+        if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
+            what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
+            what += f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the "
+            what += "number"
+            what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
+            yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
+            return
+
+
+@RULES.add(
+    "SB350",
+    "warning",
+    "a step of as many tasks as fit",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/TUM-DAML/seml/issues/177",
+)
+def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
+    """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
+    if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
+        return
+    inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
+    sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
+    for launch in script.trainings:
+        step = launch.step
+        own = step.option("cpus-per-task") if step else None
+        cpus = launch.number(own, step) if own and step else inherited
+        if (
+            step
+            and cpus
+            and not _TASK_OPTIONS & step.options.keys()
+            and 2 * cpus <= min(sizes or [LEAST_CPUS])
+        ):
+            what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
+            what += "often as that fits into the CPUs of the node, and the job has them all"
+            fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
+            yield Hit(script.at_word(step.words[0]), what, fix)
+            return
+
+
+_TASK_OPTIONS = frozenset(
+    ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket")
+)
+
+
+LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
+
+
+@RULES.add(
+    "SB349",
+    "warning",
+    "ranks that a trainer does not get",
+    source="srun(1)",
+    words=("srun",),
+    report="https://github.com/NVlabs/Long-RL/issues/20",
+)
+def _without_ranks(script: JobScript) -> Iterator[Hit]:
+    native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
+    if not native or script.folder is None or script.starts_unseen or script.named("cd"):
+        return
+    if _TELLS_RANKS.search(script.text):
+        return
+    for launch in native:
+        tasks = launch.tasks
+        if script.containers or not launch.program.name.endswith(".py"):
+            continue
+        name, source = launch.program.name, script.source_of(launch)
+        if source and source.needs_ranks:
+            what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
+            what += "find each other: it fails, or each trains alone"
+            fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "
+            fix += "WORLD_SIZE=$SLURM_NTASKS, MASTER_ADDR and MASTER_PORT exported before it"
+            yield Hit(script.at_command(launch.command), what, fix)
+
+
+_TELLS_RANKS = re.compile(r"RANK\b(?<!\wRANK)|PROCID")  # begins with a literal, for a fast search
