@@ -106,6 +106,13 @@ def test_no_id_is_given_twice() -> None:
     assert len(headings) == len(set(headings)) == len(PAGES)
 
 
+def test_rules_about_what_fits_a_cluster_are_asked_for_what_a_cluster_refuses() -> None:
+    asked = {rule.id for rule in judge.rules(judge.FIT)}
+    every = {rule.id for rule in judge.rules((*judge.JOBS, *judge.SCRIPTS)) if rule.about_fit}
+    assert len(every) > 20
+    assert every <= asked
+
+
 def test_a_page_shows_both() -> None:
     for page in PAGES.values():
         assert {example.good for example in page.examples} == {True, False}, page.rule

@@ -18,8 +18,8 @@ from sbatchgen.check.script.wrapped_job import wrapped_jobs
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message
-_ABOUT_OPTIONS = ("directives", "words", "misread_values", *judge.JOBS)
-_ABOUT_LAUNCHES = ("processes", "steps", "rendezvous", "software")
+_ABOUT_OPTIONS = ("directives", "directive_options", "misread_values", *judge.JOBS)
+_ABOUT_LAUNCHES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
 _Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from sbatchgen.base.errors import nearest
 from sbatchgen.base.finding import Edit, Place
 from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.rules.directive_options import unknown_options, uses
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.words import unknown_options, uses
 from sbatchgen.check.sbatch.header import FOREIGN, READ, Directive, Kind
 from sbatchgen.check.script.script import JobScript
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 RESOLVED = tuple(f"jobs.judge.{name}" for name in ("start_keys", "job_keys", "launch_arguments"))
 TRAINERS = ("jobs.judge.trainers",)  # jobs that are submitted here
-# Rules of resolved jobs and of scripts.
-JOBS = ("limits", "constraints", "demands", "gpu_demands", "logs", "option_values")
+FIT = ("limits", "constraints", "demands", "gpu_demands")  # what a job asks for, beside the cluster
+JOBS = (*FIT, "logs", "option_values")  # resolved jobs and scripts
 _STARTED_WORDS = "started_ends started_variables started_steps started_launchers"
 STARTED = tuple(f"lab.started.{name}" for name in _STARTED_WORDS.split())  # dry runs of scripts
 _SCRIPTS_WORDS = """
-directives foreign words misread_values processes task_counts step_commands emptiness rendezvous steps
-statuses environment software names containers survival requeues waiting_loops kills safety secret syntax
-submitting
+directives foreign directive_options misread_values process_counts task_counts step_commands unset_variables
+rendezvous steps statuses environment software names containers survival requeues waiting_loops kills safety
+secret syntax submitting
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.check.rules.directive_options import broken_values, option_refusal, uses
 from sbatchgen.check.rules.option_values import BAD_VALUE
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.words import broken_values, option_refusal, uses
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import MAIL_EVENTS
 from sbatchgen.check.script.script import JobScript

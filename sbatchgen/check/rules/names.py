@@ -32,7 +32,7 @@ SITE_VARIABLES = frozenset(
     ("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR")
 )
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
-OF_OTHERS = {name: value for name, (value,) in values_of("others").items()}
+SCHEDULER_VARIABLES = {name: value for name, (value,) in values_of("others").items()}
 CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])
 _CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
 _RANK_VARIABLES = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
@@ -133,17 +133,19 @@ _MADE_VARIABLE = re.compile(
 )
 
 
-@RULES.add("SB424", "warning", "a variable of another scheduler", words=(*OF_OTHERS,))
+@RULES.add("SB424", "warning", "a variable of another scheduler", words=(*SCHEDULER_VARIABLES,))
 def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
-    if _SCHEDULERS & {word.lower() for word in script.tested} or any(map(OF_OTHERS.get, script.tested)):
+    if _SCHEDULERS & {word.lower() for word in script.tested} or any(
+        map(SCHEDULER_VARIABLES.get, script.tested)
+    ):
         return  # the script is for several schedulers
-    for use in script.first_uses(OF_OTHERS.get):
+    for use in script.first_uses(SCHEDULER_VARIABLES.get):
         if use.name in script.tested:
             continue
         what = f"Slurm does not set {use.name}: it is empty"
         if script.lines[use.line - 1].lstrip().startswith("cd "):
             what += ", so cd goes to the home folder"
-        yield Hit(script.at_start(use), what, f"${OF_OTHERS[use.name]}")
+        yield Hit(script.at_start(use), what, f"${SCHEDULER_VARIABLES[use.name]}")
 
 
 _SCHEDULERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))

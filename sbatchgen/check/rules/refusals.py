@@ -17,7 +17,6 @@ _SAID = re.compile(
 )
 _FILE_RULES = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
 _COMBINATION_RULE = "SB135"  # a warning if sbatch's command line may give the missing option
-_FIT_MODULES = ("limits", "demands")
 
 
 def refusal(script: JobScript) -> Finding | None:
@@ -50,5 +49,5 @@ def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
         asked = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
         script = replace(script)
         vars(script)["resources"] = asked
-    findings = (finding for rule in judge.rules(_FIT_MODULES) for finding in judge.findings(rule, script))
+    findings = (finding for rule in judge.rules(judge.FIT) for finding in judge.findings(rule, script))
     return [finding for finding in findings if finding.about_fit and finding.severity == "error"]

@@ -102,7 +102,7 @@ class Rules(list[Rule[J]]):
         """Return a decorator that makes a function a rule about a job and its cluster."""
         return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
 
-    def again(
+    def add_for_dry_run(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
     ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator that makes a function a second check of another module's rule."""

@@ -22,8 +22,10 @@ RULES: Rules[JobScript] = Rules()
 
 _KEEPERS = programs("keeps")
 POLLS = programs("polls")
-OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
-OF_A_NODE = frozenset(("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"))
+TASK_VARIABLES = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
+NODE_VARIABLES = frozenset(
+    ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+)
 MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, with equal numbers
 _ENDS_ALONE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
@@ -53,23 +55,26 @@ _WAITING = programs("waits")
 
 
 @RULES.add(
-    "SB308", "warning", "a per-task variable that the batch shell expands", words=(*OF_A_TASK, *OF_A_NODE)
+    "SB308",
+    "warning",
+    "a per-task variable that the batch shell expands",
+    words=(*TASK_VARIABLES, *NODE_VARIABLES),
 )
 def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
     exported = False
-    used = any(use.name in OF_A_TASK | OF_A_NODE for use in script.body.uses)
+    used = any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.uses)
     for launch in script.steps if used else ():
         tasks, nodes = launch.tasks, launch.nodes
         if tasks is None or tasks < 2:
             continue
-        names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
+        names = TASK_VARIABLES if nodes != 1 else TASK_VARIABLES - {"SLURM_NODEID"}
         if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_nodes_alone:
-            names |= OF_A_NODE
+            names |= NODE_VARIABLES
         for word, name in _expanded_early(script, launch, names):
             c10d = launch.launcher and launch.launcher.option("rdzv-backend")
             if c10d and re.search("node[-_]rank", launch.command.text):
                 continue  # the rendezvous gives the agents their ranks
-            gets = "the GPUs of the first node" if name in OF_A_NODE else "the batch script's value"
+            gets = "the GPUs of the first node" if name in NODE_VARIABLES else "the batch script's value"
             what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)

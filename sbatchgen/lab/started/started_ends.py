@@ -93,7 +93,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(_line(done)), what, "see the loop there", None if count else "warning")
 
 
-@RULES.again(directives.RULES, "SB147")
+@RULES.add_for_dry_run(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
     """Find heterogeneous jobs, of which a plan shows the first component."""
     separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
@@ -129,7 +129,7 @@ def _not_computed(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
 
 
-@RULES.again(syntax.RULES, "SB814", "warning")
+@RULES.add_for_dry_run(syntax.RULES, "SB814", "warning")
 def _unread(done: DryRun) -> Iterator[Hit]:
     match = _UNREAD.search(_stderr(done))
     if match and not done.ended.limit:
@@ -149,7 +149,7 @@ def _unread(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
 
 
-@RULES.again(statuses.RULES, "SB311", "info")
+@RULES.add_for_dry_run(statuses.RULES, "SB311", "info")
 def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
     name, _, hides = _hidden_by(done)
     if name and hides:
@@ -157,7 +157,7 @@ def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(hides[1]), what, "set -o pipefail")
 
 
-@RULES.again(statuses.RULES, "SB312", "info")
+@RULES.add_for_dry_run(statuses.RULES, "SB312", "info")
 def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
     name, line, hides = _hidden_by(done)
     if name and not hides:
@@ -194,7 +194,7 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
     return name, line, None
 
 
-@RULES.again(safety.RULES, "SB813", "warning")
+@RULES.add_for_dry_run(safety.RULES, "SB813", "warning")
 def _option_as_program(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
         line = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
@@ -203,7 +203,7 @@ def _option_as_program(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
 
 
-@RULES.again(environment.RULES, "SB401")
+@RULES.add_for_dry_run(environment.RULES, "SB401")
 def _missing_in_spool(done: DryRun) -> Iterator[Hit]:
     need = next((need for need in done.needed if need.name.startswith(_SPOOL_FOLDER)), None)
     if need:

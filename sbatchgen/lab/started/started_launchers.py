@@ -13,7 +13,7 @@ from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import PROGRAMS, programs
-from sbatchgen.check.rules import names, processes, rendezvous, steps
+from sbatchgen.check.rules import names, process_counts, rendezvous, steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.overlaps import at_once, may_follow, overlaps
@@ -71,7 +71,7 @@ def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str
     return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
 
 
-@RULES.again(processes.RULES, "SB302")
+@RULES.add_for_dry_run(process_counts.RULES, "SB302")
 def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         what, _ = _surplus(step, launchers)
@@ -86,7 +86,7 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, fix)
 
 
-@RULES.again(processes.RULES, "SB303", "warning")
+@RULES.add_for_dry_run(process_counts.RULES, "SB303", "warning")
 def _missing_nodes(done: DryRun) -> Iterator[Hit]:
     """Find launchers that wait for more nodes than the nodes that start a launcher."""
     for started in () if done.ended.limit else _concurrent_launchers(done):
@@ -125,7 +125,7 @@ def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLaun
         yield [(step, launcher) for step, launchers in beside for launcher in launchers]
 
 
-@RULES.again(processes.RULES, "SB304")
+@RULES.add_for_dry_run(process_counts.RULES, "SB304")
 def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers(done):
         if greedy := _greedy(launchers):
@@ -139,7 +139,7 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
 
 
-@RULES.again(processes.RULES, "SB304")
+@RULES.add_for_dry_run(process_counts.RULES, "SB304")
 def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
     started = (
         _launchers(done) if len({step.line for step in done.steps}) == 1 else []
@@ -153,7 +153,7 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
-@RULES.again(rendezvous.RULES, "SB307")
+@RULES.add_for_dry_run(rendezvous.RULES, "SB307")
 def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _waiting_groups(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
@@ -198,7 +198,7 @@ def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], var
         yield Hit(done.at(step.line), what, f"set {variable} in the batch script, before srun")
 
 
-@RULES.again(steps.RULES, "SB308")
+@RULES.add_for_dry_run(steps.RULES, "SB308")
 def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
         option, rank = launchers[0].of_role("RANK")
@@ -215,7 +215,7 @@ def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "srun bash -c 'RANK=$SLURM_PROCID ...', in single quotes")
 
 
-@RULES.again(rendezvous.RULES, "SB355", "warning")
+@RULES.add_for_dry_run(rendezvous.RULES, "SB355", "warning")
 def _all_first(done: DryRun) -> Iterator[Hit]:
     """Find launchers on several nodes that all have node rank 0, or that know no other node."""
     for step, launchers in _without_own_rank(done):
@@ -257,7 +257,7 @@ def _is_expanded(done: DryRun, option: str) -> bool:
     return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
 
 
-@RULES.again(names.RULES, "SB425")
+@RULES.add_for_dry_run(names.RULES, "SB425")
 def _world_size(done: DryRun) -> Iterator[Hit]:
     for step, ranks in _ranks(done):
         size = number_of(ranks[0].env["WORLD_SIZE"])

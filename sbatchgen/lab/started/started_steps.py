@@ -98,7 +98,7 @@ def _runs_on(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, "srun --wait=60")
 
 
-@RULES.again(steps.RULES, "SB310")
+@RULES.add_for_dry_run(steps.RULES, "SB310")
 def _waiting(done: DryRun) -> Iterator[Hit]:
     if any(any(nodes_of(done, step)) for step in done.steps if step.is_srun and not step.refusal):
         return

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from sbatchgen.check.bash import Assignment
 from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, commands, programs
-from sbatchgen.check.rules import emptiness, environment, rendezvous
+from sbatchgen.check.rules import environment, rendezvous, unset_variables
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.missing import option_of
@@ -32,7 +32,7 @@ _ONE_LINE = {"nodelist", "nproc-per-node"} | {
 _COMPUTING = programs("computes")
 
 
-@RULES.again(environment.RULES, "SB408")
+@RULES.add_for_dry_run(environment.RULES, "SB408")
 def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
     for step, name, variable, _ in _empty_options(done):
         option = option_of(variable) if variable not in done.batch else ""
@@ -46,7 +46,7 @@ def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
             yield Hit(done.at(step.line), what, f"add #SBATCH --{option}=...")
 
 
-@RULES.again(emptiness.RULES, "SB335")
+@RULES.add_for_dry_run(unset_variables.RULES, "SB335")
 def _empty(done: DryRun) -> Iterator[Hit]:
     fix = "print the variable before this line, and see what sets it"
     for step in done.steps:
@@ -75,7 +75,7 @@ def _without_image(done: DryRun) -> Iterator[Hit]:
                 break
 
 
-@RULES.again(rendezvous.RULES, "SB331", "warning")
+@RULES.add_for_dry_run(rendezvous.RULES, "SB331", "warning")
 def _several_lines(done: DryRun) -> Iterator[Hit]:
     nodes = ((step, f"srun {name}", value) for step in done.steps for name, value in nodes_of(done, step))
     options = ((step, name, value) for step, name, _, value in _options(done))
