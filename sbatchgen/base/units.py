@@ -200,6 +200,23 @@ class Period(int):
         return f"{int(self) // 60}m" if self and self % 60 == 0 else f"{int(self)}s"
 
 
+class Hours(float):
+    """Hours of GPUs or CPUs, printed without a rounding that anybody would miss."""
+
+    @classmethod
+    def parse(cls, text: str) -> Hours:
+        """Return a decimal number of hours, or a time of Slurm as 1-00:00:00 or 30m."""
+        if re.fullmatch(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", text):
+            return cls(text)
+        meant = meant_time(text) or text
+        if ":" in meant or "-" in meant.strip("-"):
+            return cls(Duration.parse(meant) / 3600)
+        raise ValueError(f"'{text}' is not a number of hours, as 1.5, 30m or 1-12:00:00")
+
+    def __str__(self) -> str:
+        return f"{float(self):,.4f}".rstrip("0").rstrip(".")
+
+
 class Moment(str):
     """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
 

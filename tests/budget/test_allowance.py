@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.base.errors import BudgetError, SlurmError
+from sbatchgen.base.units import Hours
 from sbatchgen.jobs.budget import demand as demands
 from sbatchgen.jobs.budget import share
 from sbatchgen.jobs.budget.allowance import VARIABLE, allowances
+from sbatchgen.jobs.budget.debit import Debit
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmPartition, partitions_in
 from tests.conftest import REPOSITORY
@@ -135,7 +137,9 @@ def test_a_script_that_may_not_be_requeued_is_counted() -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "says"),
     [
-        ("gpu_hours: many\n", 0o600, "not a whole number"),
+        ("gpu_hours: many\n", 0o600, "not a number of hours"),
+        ("gpu_hours: 1:30\n", 0o600, "is ambiguous"),
+        ("gpu_hours: 1e9\n", 0o600, "not a number of hours"),
         ("gpu_hour: 5\n", 0o600, "unknown key 'gpu_hour'"),
         ("gpu_hours: 5\ngpu_hours: 500\n", 0o600, "duplicate key"),
         ("gpu_hours: -1\n", 0o600, "below 0"),
@@ -191,3 +195,52 @@ def test_a_child_that_unsets_the_variable_keeps_to_it(tmp_path: Path) -> None:
         env = {**os.environ, VARIABLE: value, "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(["bash", "-c", child], env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "hours", "shown"),
+    [
+        ("200", 200, "200"),
+        ("0.25", 0.25, "0.25"),
+        ("1.5", 1.5, "1.5"),
+        ("30m", 0.5, "0.5"),
+        ("2h", 2, "2"),
+        ("00:20:00", 1 / 3, "0.3333"),
+        ("1-12:00:00", 36, "36"),
+        ("1-00", 24, "24"),
+        ("12345.5", 12345.5, "12,345.5"),
+    ],
+)
+def test_hours_are_decimals_or_times_of_slurm(text: str, hours: float, shown: str) -> None:
+    read = Hours.parse(text)
+    assert read == pytest.approx(hours)
+    assert str(read) == shown
+
+
+def test_a_part_of_an_hour_is_shown_as_it_is(tmp_path: Path) -> None:
+    """What is asked for is never shown as less, and what is left never as more."""
+    file = tmp_path / "budget.yaml"
+    file.write_text("gpu_hours: 0.5\ngpu_hours_per_job: 15m\n")
+    file.chmod(0o600)
+    script = f"{HEAD.replace('60', '20')}#SBATCH --gpus=2\nsrun x\n".encode()
+    with pytest.raises(BudgetError) as caught:
+        Debit("", script, (), {VARIABLE: str(file), "HOME": str(tmp_path)}).enter(keep=False)
+    whats = [(problem.what, problem.fix) for problem in caught.value.problems]
+    assert whats == [
+        ("this job may take 0.6667 GPU-hours; 0.5 of 0.5 are left", "--time 0-00:15:00"),
+        ("this job may take 0.6667 GPU-hours; 0.25 may be in one job", "--time 0-00:07:00"),
+    ]
+
+
+def test_a_job_that_fits_with_fewer_restarts_is_told_how_many(tmp_path: Path) -> None:
+    file = tmp_path / "budget.yaml"
+    file.write_text("gpu_hours: 4.5\n")
+    file.chmod(0o600)
+    script = f"{HEAD}#SBATCH --gpus=1\nmax_restarts=10\nscontrol requeue 1\n".encode()
+    with pytest.raises(BudgetError) as caught:
+        Debit("", script, (), {VARIABLE: str(file), "HOME": str(tmp_path)}).enter(keep=False)
+    (problem,) = caught.value.problems
+    assert problem.what == "this job may take 11 GPU-hours in 11 starts; 4.5 of 4.5 are left"
+    assert problem.fix == "--max-restarts 3 or --time 0-00:24:00"
+    fewer = Debit("", script.replace(b"=10", b"=3"), (), {VARIABLE: str(file), "HOME": str(tmp_path)})
+    fewer.enter(keep=False)

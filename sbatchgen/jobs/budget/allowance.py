@@ -12,7 +12,7 @@ from sbatchgen.base.files import OTHERS_WRITE, account_home, user_folder
 from sbatchgen.base.keys import described, record
 from sbatchgen.base.machine.trust import OtherWriter, other_writer
 from sbatchgen.base.quoting import word
-from sbatchgen.base.units import Moment, Text
+from sbatchgen.base.units import Hours, Moment, Text
 from sbatchgen.jobs.inputs.document import read_document
 
 _Kind = TypeVar("_Kind")
@@ -23,9 +23,9 @@ VARIABLE = "SBATCHGEN_BUDGET"  # names files, with ":" between them
 class Allowance:
     """What all jobs that are submitted under it may take, and each of them."""
 
-    gpu_hours: int | None = described("GPU-hours of all jobs together.")
-    gpu_hours_per_job: int | None = described("GPU-hours of one submission.")
-    cpu_hours: int | None = described("CPU-hours of all jobs together.")
+    gpu_hours: Hours | None = described("GPU-hours of all jobs together.")
+    gpu_hours_per_job: Hours | None = described("GPU-hours of one submission.")
+    cpu_hours: Hours | None = described("CPU-hours of all jobs together.")
     jobs: int | None = described("Jobs that may wait or run; of an array, tasks that may run at once.")
     partitions: tuple[Text, ...] | None = described("Partitions that jobs may name.")
     accounts: tuple[Text, ...] | None = described("Accounts that jobs may name.")

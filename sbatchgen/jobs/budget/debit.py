@@ -1,11 +1,12 @@
 """A submission before the budgets that hold."""
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sbatchgen.base.errors import BudgetError, Problem
-from sbatchgen.base.units import Duration
+from sbatchgen.base.units import Duration, Hours
 from sbatchgen.jobs.budget import ledger
 from sbatchgen.jobs.budget.allowance import Allowance, allowances
 from sbatchgen.jobs.budget.demand import Demand, demand
@@ -77,11 +78,14 @@ class Debit:
             hours = asked.hours(each, self._tasks)
             if rest is None or hours <= rest + 1e-9:
                 continue
-            what = f"this job may take {_shown(hours)} {unit}-hours"
+            what = f"this job may take {_digits(hours, math.ceil)} {unit}-hours"
             what += f" in {asked.starts} starts" * (asked.starts > 1)
-            what += f"; {_shown(int(rest * 10 + 1e-6) / 10)}" + f" of {of}" * (of is not None)
+            what += f"; {_digits(rest, math.floor)}" + f" of {of}" * (of is not None)
             fits = int(asked.time_s * rest / hours) // 60 * 60
             fix = f"--time {Duration(fits)}" if fits else _of_owner(left.file)
+            starts = int(asked.starts * rest / hours)
+            if 0 < starts < asked.starts:
+                fix = f"--max-restarts {starts - 1} or {fix}"
             yield Problem(what + words + limits.ends, f"the budget {left.file}", fix)
 
 
@@ -102,5 +106,6 @@ def _of_owner(file: str) -> str:
     return f"who set the budget may edit {file}"
 
 
-def _shown(hours: float) -> str:
-    return f"{hours:,.1f}".removesuffix(".0")
+def _digits(hours: float, rounded: Callable[[float], int]) -> Hours:
+    """Return hours in as many digits as are shown: what is asked for rounded up, and what is left down."""
+    return Hours(rounded(round(hours * 10_000, 3)) / 10_000)
