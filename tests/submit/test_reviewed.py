@@ -229,3 +229,65 @@ def test_each_job_that_nobody_reviewed_is_refused(command: Command, folder: Path
     digest = digest_in(command("submit", "a.slurm", "--dry-run").err)
     refused = command("submit", *names, "--yes", "--reviewed", digest)
     assert (refused.status, sbatch.exists(), refused.err.count("error: the job is not")) == (3, False, 3)
+
+
+def test_the_trainer_and_its_own_modules_count(command: Command, folder: Path, sbatch: Path) -> None:
+    put(folder / "train.py", "import torch\nfrom nets import deep\n")
+    put(folder / "nets/deep.py", "WIDTH = 8\n")
+    job = ("single", "--profile", "torchrun", "--trainer", "train.py")
+    digest = digest_in(command("review", *job).out)
+    for file, text in (
+        ("train.py", "import torch\nfrom nets import deep  #\n"),
+        ("nets/deep.py", "WIDTH = 9\n"),
+    ):
+        before = (folder / file).read_text()
+        put(folder / file, text)
+        refused = command("submit", *job, "--yes", "--reviewed", digest)
+        assert (refused.status, sbatch.exists()) == (3, False)
+        assert f"\n  -reads {file}: " in refused.err
+        put(folder / file, before)
+    assert command("submit", *job, "--yes", "--reviewed", digest).status == 0
+
+
+def test_what_a_finished_script_starts_counts(command: Command, folder: Path) -> None:
+    put(folder / "job.slurm", SCRIPT)
+    put(folder / "train.py", "import torch\n")
+    digest = digest_in(command("submit", "job.slurm", "--dry-run").err)
+    put(folder / "train.py", "import os\n")
+    refused = command("submit", "job.slurm", "--dry-run", "--reviewed", digest)
+    assert (refused.status, "\n  -reads train.py: " in refused.err) == (3, True)
+
+
+def test_a_file_of_a_snapshot_counts(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(folder / "repo/train.py")
+    data = put(folder / "repo/data.csv", "1\n")
+    git(folder, "init", "--quiet", "repo")
+    git(folder / "repo", "add", ".")
+    monkeypatch.chdir("repo")
+    job = ("single", "--profile", "torchrun", "--trainer", "train.py", "--snapshot")
+    digest = digest_in(command("review", *job).out)
+    put(data, "2\n")
+    assert digest_in(command("review", *job).out) != digest
+    put(data, "1\n")
+    assert digest_in(command("review", *job).out) == digest
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        ("./job.yaml", "--time", "2:00:00", "--nodes", "2"),
+        ("job.yaml", "--nodes=2", "--time=0-2"),
+        ("job.yaml", "--time", "120", "--set", "options.nodes=2"),
+        ("job.yaml", "--time", "120", "--nodes", "2", "--gpus-per-node", "1"),
+    ],
+)
+def test_how_a_command_is_spelled_does_not_count(
+    command: Command, folder: Path, sbatch: Path, spelled: tuple[str, ...]
+) -> None:
+    put(folder / "job.yaml", "mode: ddp\nprofile: torchrun\noptions: {gpus_per_node: 1}\n")
+    digest = digest_in(command("review", "job.yaml", "--time", "02:00:00", "--nodes", "2").out)
+    assert command("submit", *spelled, "--yes", "--reviewed", digest).status == 0
+    put(folder / "job.slurm", SCRIPT)
+    digest = digest_in(command("submit", "job.slurm", "--dry-run", "--time", "60", "--no-requeue").err)
+    words = ("--no-requeue", "--time", "1:00:00")
+    assert command("submit", "./job.slurm", "--dry-run", *words, "--reviewed", digest).status == 0

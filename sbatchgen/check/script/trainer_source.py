@@ -80,6 +80,7 @@ class TrainerSource:
     # The trainer's options, if its parser certainly refuses other options; else None.
     options: frozenset[str] | None = None
     rank_need: RankNeed | None = None  # the place where the trainer certainly fails without a rank
+    files: tuple[Path, ...] = ()  # the modules that could be read
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -209,6 +210,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         whole=whole,
         saved=saved,
         trainer_calls=tuple(reader.trainer_calls),
+        files=tuple(reader.trees),
         rank_need=needs_rank(first, reader.trees) if whole and reader.packages <= _SETS_NO_RANK else None,
     )
 

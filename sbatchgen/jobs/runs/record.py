@@ -97,6 +97,8 @@ class Record:
     version: str = __version__  # of sbatchgen
     values: tuple[ResolvedValue, ...] = ()  # the resolved job
     code: Code | None = None  # the code that it runs, if known
+    # Of each file of its trainer at the submission, a checksum and its name
+    reads: tuple[str, ...] = ()
     process: Process | None = None  # where it runs without Slurm
 
     @property

@@ -83,6 +83,11 @@ def last(run_dir: Path) -> Submitted | None:
     return None
 
 
+def without_command(script: str) -> str:
+    """Return a rendered script without the command that rendered it, which is in a comment."""
+    return _PROVENANCE.sub("# sbatchgen", script, count=1)
+
+
 def difference(before: Submitted, script: str) -> str:
     """Return how a script differs from one that was submitted, as a unified diff; "" if it does not.
 
@@ -90,7 +95,7 @@ def difference(before: Submitted, script: str) -> str:
     """
     import difflib
 
-    old, new = (_PROVENANCE.sub("# sbatchgen", text, count=1) for text in (before.script, script))
+    old, new = map(without_command, (before.script, script))
     names = (f"job {before.job}, {before.time}", "now")
     lines = difflib.unified_diff(old.split("\n"), new.split("\n"), *names, n=1, lineterm="")
     return "".join(f"{line}\n" for line in lines)

@@ -19,6 +19,7 @@ from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.submitted_scripts import script_forgets
 from sbatchgen.jobs.slurm.refusal import OptionSource, asked_in
+from sbatchgen.jobs.submit import code
 from sbatchgen.jobs.submit.submission import Submission, log_folders
 
 
@@ -46,8 +47,8 @@ def of_script(
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
     source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)
-    about = _about(path, folder, parsed, words)
     script = JobScript(file=str(path), text=source.text)
+    about = replace(_about(path, folder, parsed, words), reads=code.of_script(script, folder))
     findings = _findings(script, findings_of(source, settings), folder, named, words)
     profile = given.get("profile")
     again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))

@@ -30,6 +30,7 @@ from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
 from sbatchgen.jobs.runs.run_folder import refusal, unmakable
 from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing, unseen
 from sbatchgen.jobs.slurm.refusal import asked_by
+from sbatchgen.jobs.submit.code import of_snapshot, of_trainer
 from sbatchgen.jobs.submit.submission import Submission, log_folders
 
 
@@ -40,6 +41,7 @@ class _Here:
     start: folder_check.Start | None = None  # what the trainer will find in its run folder
     findings: Sequence[Finding] = ()
     source: TrainerSource | None = None
+    reads: tuple[str, ...] = ()  # the files of its trainer, as its record has them
 
 
 def of_job(
@@ -77,6 +79,7 @@ def of_job(
     here = _look(request.resolved, environment, folder, run_dir, code, queued=queued) if folder else _Here()
     folder = folder or Path()
     again = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
+    reads = of_snapshot(code) if code else here.reads
     request = _with_folders(request, run_dir, code)
     resolved = request.resolved
     script, findings = _judged(request, here.findings, code)
@@ -91,7 +94,7 @@ def of_job(
         local=not resolved.slurm,
         jobs=resolved.chain,
         review=_review(request, script, findings, here, run_dir, copied=copied, again=again),
-        about=replace(_about(request, folder), code=copied),
+        about=replace(_about(request, folder), code=copied, reads=reads),
         snapshot=code,
         queued=queued,
     )
@@ -167,7 +170,8 @@ def _look(
     trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
     findings = [*findings, *check_trainer(trainer)]
     findings += unseen(resolved, code, trainer.source) if code else ()
-    return _Here(start=start, findings=findings, source=trainer.source)
+    reads = of_trainer(trainer) if resolved.trainer or resolved.programs else ()
+    return _Here(start=start, findings=findings, source=trainer.source, reads=reads)
 
 
 def _check_here(

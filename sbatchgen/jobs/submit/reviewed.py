@@ -1,5 +1,6 @@
-"""What was reviewed is what is submitted: a digest of the script's bytes and of the request to Slurm.
+"""What was reviewed is what is submitted: a digest of the script's bytes, the request and the trainer.
 
+The comment with the command that renders the script does not count: a command may be spelled in other ways.
 The newest of what was reviewed is kept in files that only this user reads, to show what has changed since.
 """
 
@@ -12,10 +13,9 @@ from pathlib import Path
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, Problem
-from sbatchgen.jobs.render import render
 from sbatchgen.jobs.review.review import Review
 from sbatchgen.jobs.runs.index import place
-from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
+from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES, without_command
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
 
@@ -42,15 +42,18 @@ def with_digest(
         "file": submission.name,
         "jobs": str(submission.jobs),
         "after": " ".join(after),
-        "options": " ".join(submission.options),
+        "options": " ".join(sorted(submission.options)),
+    }
+    request |= {
+        f"reads {name}": sum_ for sum_, _, name in (row.partition(" ") for row in submission.about.reads)
     }
     if keep_env:
         request |= {name: environment[name] for name in submit_environment(environment)[1]}
     head = "".join(f"{name}: {value!r}\n" for name, value in request.items())
     script = submission.script
+    if submission.about.command:
+        script = without_command(script.decode()).encode()
     if submission.snapshot:  # its folder has a name that is drawn for each submission
-        checksum = render.digest(script.decode()).encode()  # in a comment, and of that name too
-        script = script.replace(checksum, b"X" * len(checksum), 1)
         script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
     digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
