@@ -288,5 +288,6 @@ def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Pr
         return None
     job = max(live)
     what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
-    fix = f"{OTHER_RUN}{OR}wait for that job: --dependency afterany:{job}{OR}scancel {job}"
+    wait = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
+    fix = f"look at it: sbatchgen status{OR}{OTHER_RUN}{OR}{wait}"
     return Problem(what, at, fix)

@@ -1,6 +1,9 @@
-"""The twin of a submission: a job with the same bytes and options, from the same folder, that has not ended.
+"""The twin of a submission: a job that does the same work, from the same folder, and has not ended.
 
-Who has lost an answer, or types a command twice, would submit the job once more.
+Who has lost an answer, or types a command twice, would submit the job once more. The same work is the same
+script and options, or the same values of a rendered job with the same files of the trainer. Then only the
+name of the job and the places that follow from it differ, as in a copied job file. Who types --job-name or
+--run-dir wants a second run, as with another seed that the trainer draws, and is not refused.
 """
 
 import contextlib
@@ -13,9 +16,13 @@ from sbatchgen.base.errors import CommandLineError, SlurmError
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, RunJob
+from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.queue import key_of, queue
 from sbatchgen.jobs.submit.submission import Submission
 
+_PLACES = ("run_dir", "snapshot_dir", "--job-name", "--output", "--error")  # of a run
+_TYPED = ("run_dir", "--job-name")  # by who wants another run
+_MOST = 200  # jobs that wait or run, whose records are read: the newest
 WAIT_S = 180.0  # for the lock: sbatch itself tries again for two minutes
 _LOCKS = 16  # files of locks: the same job has the same lock, and few others have it too
 
@@ -36,44 +43,63 @@ def refused(
             with contextlib.suppress(OSError):  # without the lock, the twin of a minute ago is found
                 held.enter_context(files.locked(file, WAIT_S))
         for submission in submissions:
-            if job := find(submission, index, environment):
-                what = f"job {job} is the same script with the same options, and has not ended"
+            if twin := find(submission, index, environment):
+                job, same = twin
                 fix = "look at it: sbatchgen status; to submit it once more: --again"
-                raise CommandLineError.of(what, fix=fix)
+                raise CommandLineError.of(f"job {job} is the same {same}, and has not ended", fix=fix)
         yield
 
 
 def _lock(submission: Submission, index: Index) -> Path:
-    number = hashlib.sha256(submission.script).digest()[0] % _LOCKS
+    work = _work(submission.about) or submission.script
+    number = hashlib.sha256(work).digest()[0] % _LOCKS
     return index.file.with_name(f"submit-{number:02}.lock")
 
 
-def find(submission: Submission, index: Index, environment: Mapping[str, str]) -> str:
-    """Return the id of the twin; "" without any."""
+def find(submission: Submission, index: Index, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the id of the twin and what is the same, None without any."""
     folders = {run.name: run.folder for run in index.runs()}
-    name = records.run_name(submission.about.name)
-    live = (job for job in index.jobs() if not job.ended and job.run.startswith(name))
-    alike = {job.key for job in live if _is_alike(job, folders[job.run], submission)}
+    live = [job for job in index.jobs() if not job.ended][-_MOST:]
+    alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission))}
     with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
         for row in queue(environment) if alike else ():
             if key_of(row.command) in alike and not row.state.ended:
-                return str(row.job)
-    return ""
+                return str(row.job), alike[key_of(row.command)]
+    return None
 
 
-def _is_alike(job: RunJob, folder: Path, submission: Submission) -> bool:
-    """Return whether a job has the bytes and the options; one without an id is of a command that was killed.
+def _same(job: RunJob, folder: Path, submission: Submission) -> str:
+    """Return what a job has in common with a submission; "" if it does other work.
 
-    In the run folder of the submission itself, `sbatch.reserved` finds such a job, and keeps its record.
+    A job without an id is of a command that was killed. In the run folder of the submission itself,
+    `sbatch.reserved` finds such a job, and keeps its record.
     """
     about = submission.about
     if not job.id and folder == submission.run_dir:
-        return False
+        return ""
     record = records.read_record(folder, job.id) if job.id else records.submitting(folder)
     if not record or (record.folder, record.options) != (about.folder, about.options):
-        return False
+        return ""
+    if about.reads != record.reads and about.reads and record.reads:  # the trainer was edited meanwhile
+        return ""
+    by_hand = any(each.name in _TYPED and each.by == "command line" for each in about.values)
+    if not by_hand and record.version == about.version and (work := _work(about)) and work == _work(record):
+        return f"job in {folder}, with the same trainer, arguments and resources"
     newest = Path(record.script).name or submitted_scripts.NEWEST
     script = submitted_scripts.path(folder, job.id) if job.id else folder / newest
     with contextlib.suppress(OSError):
-        return files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script
-    return False
+        if files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script:
+            return "script with the same options"
+    return ""
+
+
+def _work(about: Record) -> bytes:
+    """Return what a rendered job does, wherever its run folder is; nothing if that is not known.
+
+    A sweep has its points in its script alone.
+    """
+    values = {each.name: each.value for each in about.values if each.name not in _PLACES}
+    own = any(name.endswith("trainer") for name in values)  # of a program too
+    if about.command[1:2] != ("render",) or (own and not about.reads):
+        return b""
+    return repr((about.folder, sorted(values.items()), about.reads)).encode("utf-8", "surrogateescape")
