@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sbatchgen.base import quoting
 from sbatchgen.base.errors import CommandLineError, DocumentError, near_file
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.quoting import numbers_as_text
 from sbatchgen.base.units import Argument
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ MOST_OPTION = 4000  # characters of --array
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")
+_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # around all values
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
@@ -73,8 +74,8 @@ class Sweep:
         """Return the points as a file that `read_points` reads."""
         out = io.StringIO()
         odd = any("\r" in value for point in self.points for value in point)  # which the writer doesn't quote
-        quoting: Literal[0, 1] = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
-        csv.writer(out, lineterminator="\n", quoting=quoting).writerows([self.names, *self.points])
+        how: Literal[0, 1] = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+        csv.writer(out, lineterminator="\n", quoting=how).writerows([self.names, *self.points])
         return out.getvalue()
 
 
@@ -87,7 +88,7 @@ class SweepArray:
 
     def text(self, throttle: int | None) -> str:
         """Return the value of --array, as 0-9,12%4."""
-        text = numbers_as_text(self.indices)
+        text = quoting.numbers_as_text(self.indices)
         return f"{text}%{throttle}" if throttle else text
 
     def halves(self) -> list[SweepArray]:
@@ -180,11 +181,20 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
         return name, _range(text, ends[1], ends[2], ends[3])
     if not rest:
         raise CommandLineError.of(f"{name} has no value", at="--param", fix=f"write {name}=VALUE,VALUE")
+    if bare := _without_brackets(rest):
+        what = f"'{text}' has brackets, and values are written without them"
+        raise CommandLineError.of(what, at="--param", fix=f"--param {quoting.word(f'{name}={bare}')}")
     values = [_value(value, "--param") for value in rest.split(",")]
     twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
     if twice is not None:
         raise CommandLineError.of(f"{name} has the value '{twice}' twice", at="--param", fix="give it once")
     return name, values
+
+
+def _without_brackets(values: str) -> str:
+    """Return values as [0.1, 0.2] or (1,2) without brackets and blanks; "" for others, as [1,2],[3,4]."""
+    match = _BRACKETS.fullmatch(values.strip())
+    return ",".join(part.strip(" '\"") for part in match[1].split(",")) if match else ""
 
 
 def _range(text: str, log: str | None, *ends: str) -> Range:
