@@ -31,23 +31,30 @@ from sbatchgen.lab.rehearsal import outcome
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
 OUTPUTS = {
     "adopt": AdoptOutput,
+    "cancel": runs.CancelOutput,
     "diagnose": Diagnosis,
     "explain": explained.ExplainOutput,
     "gpus": gpus.GpusOutput,
     "gpus for": gpus.RoomOutput,
     "lint": Sequence[FindingOutput],
     "lint rules": linting.RulesOutput,
+    "logs": runs.LogsOutput,
     "plan": PlanOutput,
     "rehearse": outcome.RehearseOutput,
     "profile check": profiles.ChecksOutput,
     "profile list": profiles.ProfilesOutput,
     "profile show": profiles.ProfileOutput,
     "profile sources": profiles.SourcesOutput,
+    "preflight": submitted.SubmitOutput,
     "report": Report,
     "report sum": Bill,
+    "resubmit": submitted.SubmitOutput,
+    "resume": submitted.SubmitOutput,
     "review": Review,
     "status": runs.StatusOutput,
+    "status brief": runs.BriefStatusOutput,
     "submit": submitted.SubmitOutput,
+    "sweep": submitted.SubmitOutput,
     "when": Prospects,
 }
 Schema = dict[str, Any]
@@ -55,6 +62,24 @@ _ARGV: Schema = {
     "description": "The fix as a command line that can be run; empty where a person must decide.",
     "type": "array",
     "items": {"type": "string"},
+}
+_ERROR: Schema = {
+    "description": "Why the command refuses; absent otherwise.",
+    "type": "object",
+    "properties": {
+        "status": {"type": "integer"},
+        "problems": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {**{name: {"type": "string"} for name in ("what", "at", "fix")}, "argv": _ARGV},
+                "required": ["what", "at", "fix", "argv"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["status", "problems"],
+    "additionalProperties": False,
 }
 _PRIMITIVES = {
     str: "string",
@@ -77,7 +102,7 @@ def _whole(name: str, output: Any) -> Schema:
     if "$ref" in root:
         root = records.pop(root["$ref"].rpartition("/")[2])
     if "properties" in root:  # of a document; lint prints a list
-        root["properties"] = {"schema": {"type": "integer"}, **root["properties"]}
+        root["properties"] = {"schema": {"type": "integer"}, **root["properties"], "error": _ERROR}
         root["required"] = ["schema", *root["required"]]
     title = f"What sbatchgen {name} --format json prints"
     return {"$schema": DIALECT, "title": title, **root, "definitions": dict(sorted(records.items()))}

@@ -174,6 +174,8 @@ ELSEWHERE = {
     ("cli/runs.py", "sbatchgen submit {}"): ("tests/test_fixes.py", 'site.sbatchgen("submit", "plain.sh"'),
     ("jobs/runs/plain_job.py", "sbatchgen status {}"): ("tests/test_fixes.py", 'site.sbatchgen("status", array'),
     ("jobs/runs/run_folder.py", "rm -r {}"): ("tests/trust/test_folder.py", 'owner.bash(f"rm -r {link}")'),
+    ("cli/running_jobs.py", "sbatchgen status"): ("tests/test_typed_fix.py", 'command(*problem["argv"][1:])'),
+    ("jobs/runs/folder_check.py", "sbatchgen status"): ("tests/submit/test_twin.py", 'command(*problem["argv"][1:])'),
     ("jobs/runs/run_folder.py", "rm {}"): ("tests/trust/test_folder.py", "owner.bash(fix)"),
 }  # fmt: skip
 

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     except SbatchgenError as error:
         status = _report(error.problems, error.exit_status, typed, meta)
     except OSError as error:
-        status = _report_os_error(error)
+        status = _report_os_error(error, typed, meta)
     except RuntimeError as error:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
@@ -111,16 +111,12 @@ def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Ma
     """Print errors to stderr, and as a document on stdout if a program reads it; return the status."""
     for problem in problems:
         say(problem, "error")
-    own = " ".join(typed[: typed.index("--")] if "--" in typed else typed).replace("=", " ")
-    if " --format json" in own and HAS_DOCUMENT not in meta:
-        from sbatchgen.cli.typed_fix import arguments, options_of
+    from sbatchgen.cli.typed_fix import asks_for_json, runner
+
+    if asks_for_json(typed) and HAS_DOCUMENT not in meta:
         from sbatchgen.jobs.outputs.json_document import document
 
-        context = click.Context(cli)
-        command = cli.get_command(context, typed[0])
-        options = options_of(command, click.Context(command, parent=context)) if command else {}
-        error = {"status": status, "problems": [problem._asdict() for problem in problems]}
-        put(document({"error": error}, lambda problem: arguments(problem, typed, options)), nl=False)
+        put(document({}, runner(click.Context(cli), typed), (status, problems)), nl=False)
     return status
 
 
@@ -182,7 +178,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _report_os_error(error: OSError) -> int:
+def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) -> int:
     """Print an error of a file or of stdout, and return the exit status; raise any other, which is a bug."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
@@ -191,7 +187,8 @@ def _report_os_error(error: OSError) -> int:
         problem = file_problem(OSError(error.errno, error.strerror, "stdout"))
     if problem is None:
         raise error
-    say(problem, "error")
+    with contextlib.suppress(OSError):  # stdout may be what can't be written
+        return _report([problem], DocumentError.exit_status, typed, meta)
     return DocumentError.exit_status
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, Slur
 from sbatchgen.base.quoting import word
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import snapshot_of
-from sbatchgen.cli.output import YES, completed_runs, here, note
+from sbatchgen.cli.output import FORMAT, YES, completed_runs, here
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 
@@ -27,21 +28,24 @@ _NOT_OF_JOBS = ("yes", "dry_run", "again", "budget", "reviewed", "follow", "afte
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
-def _note_completed(index: Index, run: Run) -> None:
-    """Say that a run which is started again has completed."""
+def _warn_of_completed(index: Index, run: Run) -> None:
+    """Let the review say that a run which is started again has completed."""
+    from sbatchgen.base.finding import Finding
     from sbatchgen.jobs.runs.status import run_states
 
     (state,), _ = run_states(index, os.environ, [run])
     if state.last and state.last.state == "COMPLETED":
-        note(f"note: job {state.last.id} of run {run.name} has completed; resume starts the run again")
+        what = f"job {state.last.id} of run {run.name} has completed; resume starts the run again"
+        click.get_current_context().meta[submit.FOUND] = (Finding("warning", Problem(what)),)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("run", metavar="RUN", shell_complete=completed_runs)
 @click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
 @YES
+@FORMAT
 @click.pass_obj
-def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
+def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool, form: str) -> None:
     """Continue a run that has ended.
 
     As if it were submitted again with the options that it had, from the folder where it was. The bundled
@@ -52,20 +56,20 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     index = open_index()
     resumed, element = find_point(index, run, changes=True)
     last = last_record(resumed)
-    agreed = ["--yes"] if yes else []
+    agreed = [*["--yes"] * yes, "--format", form]
     if last.command[1:2] == ("sweep",):
         submit_points(args, resumed, (*options, *agreed), only=element)
         return
-    _note_completed(index, resumed)
+    _warn_of_completed(index, resumed)
     array = ["--array", element] if element else []
     if last.command:
         words, old_args = _recorded(submit.submit, resumed, last)
         auto = [] if last.by_default("resume") else ["--resume", "auto"]
         typed = [*words, *auto, *array, *options, *agreed]
-        with submit.submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
+        with _context(submit.submit, typed, (*old_args, *args)) as context:
             submit.submit.invoke(context)
         return
-    with submit.submit.make_context("submit", [last.script, *array, *options, *agreed], obj=args) as context:
+    with _context(submit.submit, [last.script, *array, *options, *agreed], args) as context:
         given = context.params
         how = {
             name: given.pop(name)
@@ -84,9 +88,18 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
 @click.option("--failed", is_flag=True, help="Only points that ran and failed.")
 @click.option("--points", "only", metavar="LIST", default="", help="Only these points, as 3,17-19.")
 @YES
+@FORMAT
 @click.pass_obj
 def resubmit(
-    args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
+    args: tuple[str, ...],
+    /,
+    run: str,
+    *,
+    options: tuple[str, ...],
+    failed: bool,
+    only: str,
+    yes: bool,
+    form: str,
 ) -> None:
     """Submit the unfinished points of a sweep again, or some of them.
 
@@ -94,7 +107,8 @@ def resubmit(
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
     named, point = find_point(open_index(), run, changes=True)
-    submit_points(args, named, (*options, *["--yes"] * yes), only=only or point, failed=failed)
+    how = (*["--yes"] * yes, "--format", form)
+    submit_points(args, named, (*options, *how), only=only or point, failed=failed)
 
 
 def submit_points(
@@ -131,8 +145,14 @@ def submit_points(
 
     words, old_args = _recorded(sweep, run, last)
     trainer_args = (*old_args, *args)
-    with sweep.make_context("sweep", [*words, *options], obj=trainer_args) as context:
+    with _context(sweep, [*words, *options], trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choice)
+
+
+def _context(command: click.Command, typed: Sequence[str], args: tuple[str, ...]) -> click.Context:
+    """Return the context of a command as if it had been typed with these words, and `args` after --."""
+    root = click.get_current_context().find_root()
+    return command.make_context(command.name, [*typed], parent=root, obj=args)
 
 
 def _recorded(command: click.Command, run: Run, last: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -258,7 +258,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     if form == "json":
         from sbatchgen.jobs.outputs.explained import explain_output
 
-        put_json(explain_output(values, script, places))
+        put_json(explain_output(values, script, places), refused=findings)
     else:
         text = screen.explanation(values) if script is None else screen.blame(script, places, here())
         put(visible(text), nl=False)
@@ -317,7 +317,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     if form == "json":
         from sbatchgen.lab.plan.plan_output import plan_output
 
-        put_json(plan_output(done, findings, refused, brief=how["brief"]))
+        put_json(plan_output(done, findings, refused, brief=how["brief"]), refused=findings)
         failure = failure_of(findings)
         sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(done.ended.limit))
     put(visible(listing.as_text(done, refused, process=how["process"])))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from sbatchgen.base.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.base.errors import DocumentError, FitError, Problem, SbatchgenError, SlurmError
 from sbatchgen.base.machine.ignored import left_out
 from sbatchgen.base.quoting import fix_lines, one_line, visible
 from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
     from sbatchgen.base.finding import Finding
+    from sbatchgen.jobs.outputs.json_document import Refused
     from sbatchgen.jobs.review.review import Review
 
 TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the command line
@@ -146,14 +147,25 @@ FORMAT = click.option(
 )
 
 
-def put_json(output: object, stream: TextIO | None = None) -> None:
-    """Print an output of `sbatchgen.jobs.outputs`, or a record."""
-    from sbatchgen.cli.typed_fix import arguments, options_of
+def put_json(
+    output: object, stream: TextIO | None = None, *, refused: SbatchgenError | Iterable[Finding] = ()
+) -> None:
+    """Print an output of `sbatchgen.jobs.outputs`, or a record; with the error that it is `refused` by.
+
+    Of findings, the errors refuse.
+    """
+    from sbatchgen.cli.typed_fix import runner
     from sbatchgen.jobs.outputs.json_document import document
 
     context = click.get_current_context()
-    options, typed = options_of(context.command, context), context.find_root().meta.get(TYPED, ())
-    put(document(output, lambda problem: arguments(problem, typed, options)), stream, nl=False)
+    if isinstance(refused, SbatchgenError):
+        why: Refused | None = (refused.exit_status, refused.problems)
+    else:
+        errors = [finding for finding in refused if finding.severity == "error"]
+        failure = failure_of(errors)
+        why = (failure.exit_status, errors) if failure else None
+    root = context.find_root()
+    put(document(output, runner(root, root.meta.get(TYPED, ())), why), stream, nl=False)
     if stream in (None, sys.stdout):
         context.meta[HAS_DOCUMENT] = True
 
@@ -185,7 +197,10 @@ def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: boo
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
-        put_json(shown, stream)
+        slurm = shown.slurm
+        says = [row.problem for row in slurm.refusals] or [Problem(slurm.says)] if slurm else []
+        refused = SlurmError(says) if slurm and not slurm.accepted else shown.findings
+        put_json(shown, stream, refused=refused)
     else:
         _put_coloured(as_text(shown, here(), whole=whole), stream)
 

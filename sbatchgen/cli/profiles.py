@@ -232,7 +232,9 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     from sbatchgen.jobs.outputs.profiles import ChecksOutput
 
     checked = reported.items()
-    put_json(ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]))
+    put_json(
+        ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]), refused=every
+    )
     if failure := failure_of(every):
         sys.exit(failure.exit_status)
 

@@ -18,6 +18,7 @@ from sbatchgen.jobs.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
@@ -151,16 +152,19 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     if not agreed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
     index = sbatch.open_index(os.environ, note)
+    done: list[SubmittedRun] = []
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
-        done = submit_to_slurm(submission, index, "", keep_env=False)[-1]
+        submit_to_slurm(submission, index, "", done, keep_env=False)
         if index is None or submission.run_dir is None:
-            raise CommandLineError.of("the run can't be followed", fix=f"sbatchgen status {done.record.run}")
+            raise CommandLineError.of(
+                "the run can't be followed", fix=f"sbatchgen status {done[-1].record.run}"
+            )
         try:
-            follow_run(index, done.record.run)
+            follow_run(index, done[-1].record.run)
         except KeyboardInterrupt:
-            note(f"note: the job stays in the queue; end it: sbatchgen cancel {done.record.run}")
+            note(f"note: the job stays in the queue; end it: sbatchgen cancel {done[-1].record.run}")
             raise
-    log = "\n".join(line for path in find_logs(done.record) for _, line in last_lines(path))
+    log = "\n".join(line for path in find_logs(done[-1].record) for _, line in last_lines(path))
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
         events += read_events(submission.run_dir)

@@ -15,7 +15,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, Sbat
 from sbatchgen.base.quoting import one_line
 from sbatchgen.base.quoting import word as quoted
 from sbatchgen.cli import output
-from sbatchgen.cli.output import here, note
+from sbatchgen.cli.output import FORMAT, here, note
 from sbatchgen.cli.run_status import hint
 from sbatchgen.cli.runs import (
     POLL_S,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
-LOG_POLL_S = 0.5
+LOG_POLL_S, LINES = 0.5, 20
 
 
 def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -72,7 +72,7 @@ def _check_program(run: Run, program: str) -> None:
     metavar="N",
     type=click.IntRange(min=0),
     default=None,
-    help="Start with the last N lines. [default: all; 20 with -f]",
+    help=f"Start with the last N lines. [default: all; {LINES} with -f and with json]",
 )
 @task_option("Task of an array or a sweep.")
 @click.option(
@@ -82,36 +82,55 @@ def _check_program(run: Run, program: str) -> None:
     shell_complete=_completed_programs,
     help="The log of one of several programs. [default: that of the job, and so of the main program]",
 )
-def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str) -> None:
+@FORMAT
+def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, form: str) -> None:
     """Show the log of a run.
 
     RUN may also be a log or a script of the run. All jobs and requeues of the run count as one log.
     """
     from sbatchgen.jobs.runs.job_log import RunLogs
 
-    index = open_index()
+    if form == "json" and follow:
+        raise CommandLineError.of("--follow prints until the run ends: no document", fix="leave --follow out")
+    index, lines = open_index(), LINES if lines is None and (follow or form == "json") else lines
     if plain := find_plain(index, run, task):
-        _plain_log(plain, run, lines, follow=follow)
+        with _as_document(form, run) as show:
+            _plain_log(plain, run, lines, show, follow=follow)
         return
     chosen, point, job = find_job(index, run)
     task = task or point
     if program:
         _check_program(chosen, program)
     if follow:
-        follow_run(
-            index, chosen.name, lines=20 if lines is None else lines, task=task, program=program, job=job
-        )
+        follow_run(index, chosen.name, lines=lines, task=task, program=program, job=job)
         return
     shown = RunLogs(chosen.folder, lines, task, program=program, job=job)
-    if not shown.show(output.put_log):
-        check_folder(chosen)
-        raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
+    with _as_document(form, chosen.name) as show:
+        if not shown.show(show):
+            check_folder(chosen)
+            fix = f"sbatchgen status {chosen.name}"
+            raise DocumentError.of(f"run {chosen.name} has no log so far", fix=fix)
     if shown.is_empty:
         why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
         note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
 
 
-def _plain_log(job: PlainJob, word: str, lines: int | None, *, follow: bool) -> None:
+@contextlib.contextmanager
+def _as_document(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
+    """Yield what prints pieces of a log: at once, or at the end as a document."""
+    from sbatchgen.jobs.outputs.runs import logs_output
+
+    if form != "json":
+        yield output.put_log
+        return
+    pieces: list[bytes] = []
+    yield pieces.append
+    output.put_json(logs_output(run, output.harmless(b"".join(pieces))))
+
+
+def _plain_log(
+    job: PlainJob, word: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
+) -> None:
     """Show the log of a job of no run, with `follow` until that has ended."""
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.job_log import RunLogs
@@ -120,18 +139,17 @@ def _plain_log(job: PlainJob, word: str, lines: int | None, *, follow: bool) -> 
 
     if job.problems:
         raise DocumentError(map(Problem, job.problems))
-    lines = 20 if lines is None and follow else lines
     shown = RunLogs(job.folder, lines, "", plain=job.record)
     others = [row.task for row in job.rows if row.task and row.id != job.id]
     if others:
         note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
-    is_there = shown.show(output.put_log)
+    is_there = shown.show(show)
     asked = time.monotonic()
     while follow and job.row and not job.row.state.ended:
         time.sleep(LOG_POLL_S)
         if time.monotonic() - asked >= POLL_S:
             job, asked = find(job.id, here(), os.environ) or job, time.monotonic()
-        is_there = shown.show(output.put_log)
+        is_there = shown.show(show)
     if follow:
         note(f"note: {overview.headline(plain_state(job))}")
     elif not is_there:

@@ -110,9 +110,9 @@ def _show_status(
         states, problems = run_states(index, os.environ, index.runs(since=since))
         states = [*map(plain_state, _plain_logs(index, folder)), *states] if folder else states
     if form == "json":
-        from sbatchgen.jobs.outputs.runs import status_output
+        from sbatchgen.jobs.outputs.runs import brief_output, status_output
 
-        output.put_json(status_output(states, problems, brief=brief))
+        output.put_json((brief_output if brief else status_output)(states, problems))
     elif len(names) == 1:
         _show_one(states[0], sort=sort, reverse=reverse)
     elif states:

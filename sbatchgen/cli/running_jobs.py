@@ -13,7 +13,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.base.quoting import word as quoted
 from sbatchgen.base.quoting import words
-from sbatchgen.cli.output import completed_runs, note
+from sbatchgen.cli.output import FORMAT, completed_runs, note, put_json
 from sbatchgen.cli.runs import (
     RUNS,
     find_job,
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 @RUNS
 @task_option("Only this task of an array or a sweep.")
 @click.option("--now", is_flag=True, help="At once, without a last checkpoint.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing but which of two runs a name means.")
-def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
+@click.option("--yes", "-y", is_flag=True, help="Cancel without a terminal too, as from a script.")
+@FORMAT
+def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str) -> None:
     """Cancel the jobs of runs that wait or run.
 
     A trainer that looks for the stop file, as the bundled one, saves a checkpoint first: sbatchgen resume
     continues from there. It has a minute, or longer if its last save took long; Ctrl-C cancels at once.
     """
-    del yes  # as people write who know submit --yes
     from sbatchgen.jobs.runs.status import run_states
 
     began, index = time.time(), open_index()
@@ -52,10 +52,18 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool) -> None:
         for state, (_, point, job) in zip(states, chosen, strict=True)
     ]
     jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
+    if jobs and not (yes or sys.stdin.isatty()):
+        which = ", ".join(f"job {id_} of run {state.run.name}" for state, id_, _ in jobs)
+        fix = "look at it: sbatchgen status; to cancel it, add --yes"
+        raise CommandLineError.of(f"no terminal, so --yes must say that this is meant: {which}", fix=fix)
     for state, id_, cluster in jobs if now else _save_first(jobs):
         _cancel(state, id_, cluster)
     for state, id_, _ in jobs:
         note(f"note: cancelled job {id_} of run {state.run.name}")
+    if form == "json":
+        from sbatchgen.jobs.outputs.runs import cancel_output
+
+        put_json(cancel_output((state.run.name, id_) for state, id_, _ in jobs))
 
 
 def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:

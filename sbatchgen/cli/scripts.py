@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.base.quoting import word
 from sbatchgen.base.units import RELEASES
 from sbatchgen.cli.jobs import refuse_mistaken
@@ -138,6 +138,8 @@ def lint(
         others=_plans() if flags.pop("plan") else None,
         **flags,
     )
+    if form == "json" and outcome.problems and outcome.report == "[]\n":
+        raise DocumentError(outcome.problems)
     _show(outcome)
     sys.exit(outcome.status)
 
@@ -220,14 +222,16 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         day=date.today().isoformat(),  # noqa: DTZ011 - as people write it
         folder=here(),
     )
+    is_refused = not adoption.job or (adoption.lost and not partly)
+    refusal = account.refusal(adoption) if is_refused else None
     if form == "json":
         from sbatchgen.lab.adopt.adopt_output import adopt_output
 
-        put_json(adopt_output(adoption))
+        put_json(adopt_output(adoption), refused=refusal or ())
     else:
         note_lines(account.lines(adoption))
-    if not adoption.job or (adoption.lost and not partly):
-        raise account.refusal(adoption)
+    if refusal:
+        raise refusal
     if to is not None:
         account.write(adoption, to, force=force)
         note(f"now: sbatchgen submit {word(os.path.join(to, adoption.file))}")  # noqa: PTH118

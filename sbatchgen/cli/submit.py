@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.base.quoting import visible
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
 from sbatchgen.cli.output import (
@@ -44,6 +45,13 @@ DRY_RUN = click.option(
 FOLLOW = click.option(
     "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone."
 )
+FOUND = "sbatchgen.found"  # in the `meta` of a context: findings of who calls `submit`
+REVIEWED = click.option(
+    "--reviewed",
+    metavar="DIGEST",
+    multiple=True,
+    help="Submit only if the job's digest is DIGEST, as the review shows it.",
+)
 # A job of mode ddp that checks its nodes, and trains nothing.
 _CHECKS = {
     "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
@@ -57,12 +65,7 @@ _CHECKS = {
 @BUDGET
 @FORMAT
 @click.option("--again", is_flag=True, help="Submit it although the same job waits or runs already.")
-@click.option(
-    "--reviewed",
-    metavar="DIGEST",
-    multiple=True,
-    help="Submit only if the job's digest is DIGEST, as `review` shows it.",
-)
+@REVIEWED
 @FOLLOW
 @click.option(
     "--after",
@@ -98,8 +101,9 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
 @DRY_RUN
 @BUDGET
 @FOLLOW
+@FORMAT
 @click.pass_obj
-def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: bool, **given: Any) -> None:
+def preflight(args: tuple[str, ...], /, **given: Any) -> None:
     """Submit a job that checks nodes and their GPUs, and trains nothing.
 
     As in: sbatchgen preflight --profile msu --nodes 4 --follow. It ends with 0 if the nodes are ready, and
@@ -107,9 +111,10 @@ def preflight(args: tuple[str, ...], /, *, yes: bool, dry_run: bool, follow: boo
     """
     from sbatchgen.jobs.inputs.search import bundled
 
+    how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "form")}
     given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
     given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
-    submit_reviewed(submission_of("ddp", args, given), yes=yes, dry_run=dry_run, follow=follow)
+    submit_reviewed(submission_of("ddp", args, given), **how)
 
 
 def _find_all(runs: Sequence[str]) -> None:
@@ -142,11 +147,13 @@ def submit_reviewed(
         from sbatchgen.jobs.submit.reviewed import with_digest
 
         reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
-    _end_for_program(form, reviews)
+    more = click.get_current_context().meta.get(FOUND, ())
+    reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
+    end_for_program(form, reviews)
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         for submission in submissions:
             sbatch.refuse_past_budget(submission, os.environ)
-        _put_submitted(form, [], reviews)
+        put_submitted(form, [], reviews)
         return
     index = sbatch.open_index(os.environ, note)
     dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
@@ -159,13 +166,15 @@ def submit_reviewed(
     with twin.refused(() if again or after else submissions, index, os.environ):
         for number, submission in enumerate(submissions):
             try:
-                with contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout):
-                    done += submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
-            except BaseException:
+                with ids_to(form):
+                    submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
+            except BaseException as error:
                 if len(submissions) > 1:
                     _report_all([each.about.name for each in submissions], number)
+                if done and isinstance(error, SbatchgenError):
+                    put_submitted(form, done, reviews, refused=error)
                 raise
-    _put_submitted(form, done, reviews)
+    put_submitted(form, done, reviews)
     if follow and index:
         from sbatchgen.cli.run_logs import follow_run
 
@@ -250,19 +259,32 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
             raise CommandLineError.of(what, fix="name them differently")
 
 
-def _end_for_program(form: str, reviews: Sequence[Review]) -> None:
+def end_for_program(form: str, reviews: Sequence[Review]) -> None:
     """Exit with a document if a review has errors and a program reads the answer."""
     failure = failure_of([finding for review in reviews for finding in review.findings])
     if failure and form == "json":
-        _put_submitted(form, [], reviews)
+        put_submitted(form, [], reviews)
         sys.exit(failure.exit_status)
 
 
-def _put_submitted(form: str, done: Sequence[SubmittedRun], reviews: Sequence[Review]) -> None:
+def ids_to(form: str) -> contextlib.AbstractContextManager[object]:
+    """Print the ids of jobs to stderr, if a program reads a document on stdout."""
+    return contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout)
+
+
+def put_submitted(
+    form: str,
+    done: Sequence[SubmittedRun],
+    reviews: Sequence[Review],
+    *,
+    refused: SbatchgenError | None = None,
+) -> None:
+    """Print what was submitted, and what `refused` the rest, if a program reads the answer."""
     if form == "json":
         from sbatchgen.jobs.outputs.submitted import submit_output
 
-        put_json(submit_output(done, reviews, os.environ))
+        output = submit_output(done, reviews, os.environ)
+        put_json(output, refused=refused or output["findings"])
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
@@ -291,9 +313,17 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 
 
 def submit_to_slurm(
-    submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
-) -> list[SubmittedRun]:
-    """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
+    submission: Submission,
+    index: Index | None,
+    dependency: str,
+    every: list[SubmittedRun],
+    *,
+    keep_env: bool,
+) -> None:
+    """Submit the job, or all jobs of a chain, and add them to `every`.
+
+    If one is refused, report those before it, which stay.
+    """
     from sbatchgen.jobs.slurm.queue import new_key
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.submission import options_of_chain
@@ -311,6 +341,7 @@ def submit_to_slurm(
                 )  # fmt: skip
                 done.append(run)
     finally:
+        every += done
         if done:
             show_submitted(done, "status, logs, cancel, resume")
         if 0 < len(done) < submission.jobs:
@@ -318,7 +349,6 @@ def submit_to_slurm(
             fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
             note(f"warning: {what}, and continue the training")
             note(f"  fix: {fix}")
-    return done
 
 
 def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:

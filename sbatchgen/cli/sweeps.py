@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
-from sbatchgen.cli.output import BUDGET, YES, here, note
+from sbatchgen.cli.output import BUDGET, FORMAT, YES, here, note
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.request import Request
@@ -50,7 +50,9 @@ Choice = Callable[["Sweep"], Iterable[int]]
 @SNAPSHOT_FILE
 @YES
 @submit.DRY_RUN
+@submit.REVIEWED
 @BUDGET
+@FORMAT
 @click.pass_obj
 def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
     """Train a job with many values of its arguments.
@@ -70,7 +72,7 @@ def run_sweep(
 
     options = {
         name: job_options.pop(name)
-        for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
+        for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run", "reviewed", "form")
     }
     options["snapshot"] = snapshot_of(job_options)
     params, file, most = options["params"], options["file"], options["most"]
@@ -81,6 +83,7 @@ def run_sweep(
     chosen = list(choice(points) if choice else range(len(points.points)))
     if not chosen:
         note("note: no point to submit: all are done, or in the queue")
+        submit.put_submitted(options["form"], [], [])
         return
     if job_options.get("array"):
         what = "a sweep makes its own array"
@@ -131,12 +134,17 @@ def _submit(
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
     from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.jobs.submit.reviewed import with_digest
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
+    form, reviews = options["form"], [with_digest(submission, os.environ)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
-    if not submit.agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
+    submit.end_for_program(form, reviews)
+    how = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
+    if not submit.agreed([*map(folded, reviews)], what, **how):
         sbatch.refuse_past_budget(submission, os.environ)
+        submit.put_submitted(form, [], reviews)
         return
     index = sbatch.open_index(os.environ, note)
     runs: list[SubmittedRun] = []
@@ -147,6 +155,12 @@ def _submit(
         ):
             send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
             sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)
+    except SbatchgenError as error:
+        if runs:
+            submit.put_submitted(form, runs, reviews, refused=error)
+        raise
     finally:
         if runs:
-            submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
+            with submit.ids_to(form):
+                submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
+    submit.put_submitted(form, runs, reviews)

@@ -6,14 +6,19 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from sbatchgen.jobs.outputs.json_document import Run
+
 _COMMAND = re.compile(
-    r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;,()]+?)"
-    r"(?= (?:shows|lists|says|makes)\b|[;,()]|\. |$)"
+    r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;()]+?)"
+    r"(?= (?:shows|lists|says|makes)\b|[;()]|, |,?$|\. )"
 )
-_OPTION = re.compile(r"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]([^\s;,()]+)|, one of: (\w+))?")
+_VALUE = r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma within it belongs to it
+_OPTION = re.compile(rf"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]({_VALUE})|, one of: (\w+))?")
 _NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
 _MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
 _COUNTED = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
@@ -21,11 +26,61 @@ _WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of a
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
+_TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
 # What a person has to fill in: a placeholder, an example, or no value at all.
 _OPEN = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
     r"|and|as|before|for|in|is|of|or|to|with"
 )
+
+
+def asks_for_json(typed: Sequence[str]) -> bool:
+    """Return whether words ask for a document, before what is the trainer's."""
+    own = typed[: typed.index("--")] if "--" in typed else typed
+    return " --format json " in f" {' '.join(own)} ".replace("=", " ")
+
+
+def runner(root: click.Context, typed: Sequence[str]) -> Run:
+    """Return what makes the words to run of a problem, for a command that was typed."""
+    options = _options_called(root, [*_names(root, typed)])
+
+    def run(problem: Mapping[str, str]) -> list[str]:
+        words = arguments(problem, typed, options)
+        return _in_json(root, words) if asks_for_json(typed) else words
+
+    return run
+
+
+def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the command that words call: profile check."""
+    command, context = root.command, root
+    for word in words:
+        if not isinstance(command, click.Group) or not (called := command.get_command(context, word)):
+            return
+        yield word
+        command, context = called, click.Context(called, parent=context)
+
+
+def _in_json(root: click.Context, words: list[str]) -> list[str]:
+    """Return words that print a document too, where their command can do that."""
+    names = [*_names(root, words[1:])] if words[:1] == ["sbatchgen"] else []
+    ends_in_json = names and not asks_for_json(words) and not {"--fix", "--diff"}.intersection(words)
+    if not ends_in_json or "--format" not in _options_called(root, names):
+        return words
+    cut = words.index("--") if "--" in words else len(words)
+    return [*words[:cut], "--format", "json", *words[cut:]]
+
+
+def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool]:
+    """Return the options that a command takes, by its names."""
+    command, context, taken = root.command, root, dict[str, bool]()
+    for name in names:
+        assert isinstance(command, click.Group)  # noqa: S101 - as `_names` has seen
+        for each in (_TAKES_OPTIONS_OF.get(name, name), name):
+            called = command.get_command(context, each) or command
+            taken |= options_of(called, click.Context(called, parent=context))
+        command, context = called, click.Context(called, parent=context)
+    return taken
 
 
 def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
@@ -45,7 +100,11 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
     for name, value in _changes(problem, fix):
         if name in options and (value is None or not options[name] or (value and not _OPEN.fullmatch(value))):
             changed = _with(
-                changed, name, [] if value is None else [name, value][: 1 + options[name]], options
+                changed,
+                name,
+                [] if value is None else [name, value][: 1 + options[name]],
+                options,
+                problem.get("what", ""),
             )
     meant = _MEANT.search(fix)
     if meant and changed == [*typed]:  # a mistyped word
@@ -79,19 +138,29 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         yield f"--{noun}", value
     for part in re.split(r",? or |; ", fix):  # the first way that does not decide for the user
         matches = [each for each in _OPTION.findall(part) if each[1] not in _DECIDES]
-        yield from ((name, None if leave else value or only) for leave, name, value, only in matches)
+        yield from (
+            (name, None if leave else value.strip("'") or only) for leave, name, value, only in matches
+        )
         if matches:
             return
 
 
-def _with(typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """Return words with an option in place of what they have of it, before what is the trainer's."""
+def _with(
+    typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool], what: str = ""
+) -> list[str]:
+    """Return words with an option in place of what they have of it, before what is the trainer's.
+
+    Of an option that is there several times, as --param, only the value in `what` is wrong.
+    """
     cut = typed.index("--") if "--" in typed else len(typed)
-    kept, skips = [], False
-    for word in typed[:cut]:
-        if not skips and word.partition("=")[0] != name:
-            kept.append(word)
-        skips = word == name and options[name]
+    several = bool(new) and sum(word.partition("=")[0] == name for word in typed[:cut]) > 1
+    kept: list[str] = []
+    at = 0
+    while at < cut:
+        words = typed[at : min(at + 1 + (typed[at] == name and options[name]), cut)]
+        at += len(words)
+        if words[0].partition("=")[0] != name or (several and words[-1].removeprefix(f"{name}=") not in what):
+            kept += words
     return [*kept, *new, *typed[cut:]]
 
 

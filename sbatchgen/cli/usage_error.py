@@ -108,7 +108,8 @@ def _elsewhere(option: str, context: click.Context) -> str:
     submit = root.command.get_command(root, "submit") if isinstance(root.command, click.Group) else None
     of_submit = submit and option in _flags(context, submit)
     if context is root:
-        return f"options come after the command, as in: {path} submit JOB {option} ..." if of_submit else ""
+        after = _command_first(context) or f"{path} submit JOB {option} ..."
+        return f"options come after the command, as in: {after}" if of_submit else ""
     if "--trainer" not in _flags(context):
         return ""
     if of_submit:
@@ -117,6 +118,20 @@ def _elsewhere(option: str, context: click.Context) -> str:
     if key := next((key for key in (name, f"{name}s") if key in keys), ""):
         return f"write --set {key}=VALUE"
     return f"write {ELSEWHERE[option]}" if option in ELSEWHERE else _of_sbatch(option)
+
+
+def _command_first(context: click.Context) -> str:
+    """Return the command line that was typed with the options in front of its command after the command."""
+    from sbatchgen.base.quoting import words
+    from sbatchgen.cli.output import TYPED
+
+    typed = context.meta.get(TYPED, ())
+    own = typed[: typed.index("--")] if "--" in typed else typed
+    names = context.command.list_commands(context) if isinstance(context.command, click.Group) else []
+    at = next((place for place, word in enumerate(own) if word in names), None)
+    if at is None:
+        return ""
+    return f"{context.command_path} {words((*own[at:], *own[:at], *typed[len(own) :]))}"
 
 
 def _of_sbatch(option: str) -> str:

@@ -108,7 +108,7 @@ def test_a_cancelled_job_is_not_the_end_of_a_chain_but_a_cancelled_run_is(
     site.cluster.run(["scancel", first], check=True)
     site.cluster.wait(second, {"RUNNING"})
     site.cluster.until(lambda: len(site.events("chain-cancelled", "start")) == 2, "start of the second job")
-    site.sbatchgen("cancel", "chain-cancelled", check=True)
+    site.sbatchgen("cancel", "--yes", "chain-cancelled", check=True)
     started, rest = of_run(site, jobs["chain-cancelled"])
     assert [record["JobId"] for record in started] == [first, second]
     cancelled, saved = started

@@ -73,7 +73,7 @@ def test_a_training_saves_before_it_is_cancelled(site: Site) -> None:
     slowly = ("--env", f"PYTHONPATH={site.folder / 'slow_end'}:{QUICKLY}")
     job = site.submit("trained", "ddp", "--nodes", "2", "--gpus-per-node", "1", *slowly, *PACE)
     site.reach_step("trained", 3)
-    said = site.sbatchgen("cancel", "trained", check=True).stderr
+    said = site.sbatchgen("cancel", "--yes", "trained", check=True).stderr
     assert SAVING.format("trained") in said
     assert "in time" not in said
     ended = ends(site, job)
@@ -92,7 +92,7 @@ def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
     site.reach_step("runs", 1)
     deaf = own(site, "deaf", "deaf.py")
     for words in (("waits",), ("deaf",), ("--now", "runs")):
-        assert "saving" not in site.sbatchgen("cancel", *words, check=True).stderr, words
+        assert "saving" not in site.sbatchgen("cancel", "--yes", *words, check=True).stderr, words
     assert [ends(site, job)["JobState"] for job in (waits, deaf, runs)] == ["CANCELLED"] * 3
 
 
@@ -104,7 +104,7 @@ def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     no_job = site.cluster.run(["bash", "-c", rendered], cwd=site.folder)
     assert no_job.stderr == "error: this script is a job: submit it with sbatch\n"
     assert site.cluster.run(["squeue", "--me", "--noheader", "--name=chained", "--states=PENDING"]).stdout
-    assert SAVING.format("chained") in site.sbatchgen("cancel", "chained", check=True).stderr
+    assert SAVING.format("chained") in site.sbatchgen("cancel", "--yes", "chained", check=True).stderr
     assert (site.folder / "runs/chained/saved").exists()
     for job in site.cluster.run(
         ["squeue", "--me", "--noheader", "--name=chained", "--format=%A"]
@@ -122,7 +122,7 @@ def test_a_trainer_that_asks_for_a_restart_gets_none_once_it_is_stopped(site: Si
     name = f"polite-{how.replace(' ', '-')}"
     job = own(site, name, "polite.py")
     if how == "cancel":
-        assert SAVING.format(name) in site.sbatchgen("cancel", name, check=True).stderr
+        assert SAVING.format(name) in site.sbatchgen("cancel", "--yes", name, check=True).stderr
     else:
         (site.folder / "runs" / name / "stop").touch()
     ended = ends(site, job)

@@ -83,7 +83,7 @@ def stopped(site: Site) -> dict[str, int]:
         elif how == "preemption":
             site.cluster.sbatch("--partition=high", "--nodelist=n4", "--exclusive", "--time=1", "--wrap=true")
         elif how == "cancel":
-            site.sbatchgen("cancel", how, check=True)
+            site.sbatchgen("cancel", "--yes", how, check=True)
         elif how == "limit":
             run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
         else:
@@ -139,6 +139,6 @@ def test_sbatchgen_cancel_loses_nothing_of_an_image_that_a_process_mounts(site: 
     job = int(site.sbatchgen(*ask, "--image", "./images/small.sif", check=True).stdout)
     run = site.folder / "runs/asked"
     site.cluster.until((run / "started").exists, "start of the trainer")
-    assert "saving asked ..." in site.sbatchgen("cancel", "asked", check=True).stderr
+    assert "saving asked ..." in site.sbatchgen("cancel", "--yes", "asked", check=True).stderr
     site.cluster.wait(job, {"CANCELLED", "COMPLETED"})
     assert (run / "saved").exists(), site.log("asked")

@@ -101,7 +101,7 @@ def end(site: Site, shape: str, way: str, job: int) -> None:
     if way == "scancel":
         cluster.run(["scancel", str(job)], check=True)
     elif way == "cancel":
-        site.sbatchgen("cancel", f"{shape}-{way}", check=True)
+        site.sbatchgen("cancel", "--yes", f"{shape}-{way}", check=True)
     elif way == "limit":
         hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
         cluster.root(["scontrol", "update", f"jobid={job}", f"timelimit={60 * hours + minutes + 2}"])

@@ -96,7 +96,7 @@ def test_points_that_are_none_keep_nobody_from_a_run(folder: Path, programs: Pat
     shown = command("status", "evil")
     assert (shown.status, "not UTF-8" in shown.err) == (0, True)
     assert "running" in shown.out
-    assert command("cancel", "evil").status == 0
+    assert command("cancel", "--yes", "evil").status == 0
     assert (folder / "cancelled").read_text() == "4711\n"
 
 
@@ -219,7 +219,7 @@ def test_a_run_without_slurm_is_not_called_dead_for_its_folder(
         whole = kept.read_bytes()
         mishap(folder / "runs/cpu")
         assert says in command("status").out
-        cancelled = command("cancel", "cpu")
+        cancelled = command("cancel", "--yes", "cpu")
         assert "cancelled" not in cancelled.err
         if mishap is gone:
             for verb in (("logs", "cpu"), ("resume", "cpu", "--yes")):
@@ -244,7 +244,7 @@ def test_a_run_on_another_machine_is_not_cancelled_from_here(folder: Path, comma
     )
     record.keep(folder, replace(made, submitted=1.0))
     assert command("status", "--scan", ".").status == 0
-    refused = command("cancel", "far")
+    refused = command("cancel", "--yes", "far")
     assert (refused.status, "run far is on elsewhere, not here" in refused.err) == (3, True)
 
 
@@ -309,7 +309,7 @@ def test_a_folder_that_can_not_be_written_is_told(folder: Path, programs: Path, 
     assert not (folder / "submitted").exists()
     assert run("status", "cpu").returncode == 0
     assert "no longer in the queue" in run("status").stdout
-    assert run("cancel", "cpu").stderr == "note: run cpu has ended already\n"
+    assert run("cancel", "--yes", "cpu").stderr == "note: run cpu has ended already\n"
     resumed = run("resume", "cpu", "--yes")
     assert resumed.returncode == 3
     assert why in resumed.stderr

@@ -159,9 +159,9 @@ def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
     index.accepted("c0ffee", "54")
     fakes.squeue(programs, [{"JobArrayID": "54", "State": "RUNNING"}])
     fakes.failing(programs, "scancel", "nothing was to be cancelled")
-    result = command("cancel", "51")
+    result = command("cancel", "--yes", "51")
     assert (result.status, result.err) == (0, "note: job 51 of run ddp has ended already\n")
-    assert "nothing was to be cancelled" in command("cancel", "ddp", "--now").err
+    assert "nothing was to be cancelled" in command("cancel", "--yes", "ddp", "--now").err
 
 
 def test_a_task_of_an_older_job_of_a_sweep_means_that_job(
@@ -173,7 +173,7 @@ def test_a_task_of_an_older_job_of_a_sweep_means_that_job(
     (programs / "scancel").write_text("#!/bin/sh\necho nothing was to be cancelled >&2; exit 1\n")
     (programs / "scancel").chmod(0o755)
     fakes.squeue(programs, [])
-    assert command("cancel", "4711_0").err == "note: job 4711 of run job has ended already\n"
+    assert command("cancel", "--yes", "4711_0").err == "note: job 4711 of run job has ended already\n"
     end("sweep", folder, programs, "FAILED 1:0", "ModuleNotFoundError: No module named 'second'")
     assert "'second'" in command("diagnose", "job/0").out
     assert "'second'" in command("diagnose", "4712_0").out

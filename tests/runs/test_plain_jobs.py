@@ -146,7 +146,7 @@ def test_what_else_is_asked_about_plain_jobs(plain: Plain) -> None:
     assert json.loads(plain.sbatchgen("report", job, "--format", "json").stdout)["jobs"] == 1
     elsewhere = plain.sbatchgen("diagnose", job, cwd=cluster.home)
     assert "there is no 'data/train.pt'" in elsewhere.stdout
-    refused = plain.sbatchgen("cancel", job)
+    refused = plain.sbatchgen("cancel", "--yes", job)
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (
         2,
         f"error: {job} is a job that was not submitted by sbatchgen",

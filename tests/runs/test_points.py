@@ -149,9 +149,9 @@ def test_the_log_of_a_point_stands_for_it(sweep: Path, command: Command) -> None
 
 def test_a_point_is_cancelled_alone(sweep: Path, programs: Path, command: Command) -> None:
     (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
-    assert command("cancel", "lr/2").err == "note: cancelled job 4711_2 of run lr\n"
+    assert command("cancel", "--yes", "lr/2").err == "note: cancelled job 4711_2 of run lr\n"
     assert Path("cancelled").read_text() == "4711_2\n"
-    refused = command("cancel", "lr/3")
+    refused = command("cancel", "--yes", "lr/3")
     assert (refused.status, "has a task 3" in refused.err) == (2, True)
 
 
@@ -163,11 +163,11 @@ def test_without_an_answer_to_what_trains_nothing_is_cancelled(
     (programs / "squeue").write_text(once)
     (programs / "squeue").chmod(0o755)
     (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
-    refused = command("cancel", "lr/2")
+    refused = command("cancel", "--yes", "lr/2")
     assert (refused.status, refused.err) == (5, "error: squeue ended with exit status 1\n")
     assert (Path("asked").exists(), Path("cancelled").exists()) == (True, False)
     Path("asked").unlink()
-    assert command("cancel", "--now", "lr/2").status == 0
+    assert command("cancel", "--yes", "--now", "lr/2").status == 0
     assert Path("cancelled").read_text() == "4711_2\n"
 
 

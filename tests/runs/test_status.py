@@ -99,7 +99,7 @@ def test_a_command_runs_on_each_node_beside_the_training(site: Site) -> None:
     assert len(set(done.stdout.split())) == 2
     assert (queued["state"], queued["kind"], queued["means"]) == ("RUNNING", None, "")
     assert site("exec", "wide").returncode == 2
-    site("cancel", "wide")
+    site("cancel", "--yes", "wide")
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
     assert f"fix: scontrol release {job}" in done.stderr
     (queued,) = site.runs("held")["held"]["queue"]
     assert (queued["reason"], queued["kind"]) == ("JobHeldUser", "person")
-    no_task = site("cancel", "held", "--task", "3")
+    no_task = site("cancel", "--yes", "held", "--task", "3")
     assert (no_task.returncode, "run held that waits or runs has a task 3" in no_task.stderr) == (2, True)
-    assert site("cancel", "held").returncode == 0
+    assert site("cancel", "--yes", "held").returncode == 0
     site.until("held", "CANCELLED")
-    again = site("cancel", "held")
+    again = site("cancel", "--yes", "held")
     assert (again.returncode, again.stderr) == (0, "note: run held has ended already\n")
 
 
@@ -133,10 +133,10 @@ def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
     assert [process.returncode for process in shown] == [0, 0, 0, 3, 5]
     (name,) = [line.split()[0] for line in shown[1].stdout.splitlines() if f" {job} " in line]
     assert site.runs(name)[name]["queue"][0]["reason"] == "JobHeldUser"
-    assert site("cancel", name).returncode == 0
+    assert site("cancel", "--yes", name).returncode == 0
     shown.append(site("resume", name, "--yes"))
     assert not [process.args for process in shown if {"\x1b", "\x9b"} & {*process.stdout, *process.stderr}]
-    site("cancel", name)
+    site("cancel", "--yes", name)
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
         lambda: site.runs("next")["next"]["queue"][0]["kind"] == "never", "a broken dependency"
     )
     assert site("submit", "next.sh", "--yes", "--after", "nobody").returncode == 2
-    site("cancel", "next")
+    site("cancel", "--yes", "next")
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_job_waits_for_its_start_time(site: Site) -> None:
     assert site("submit", "begin.sh", "--yes").returncode == 0
     shown = "waiting: its start time has not come yet; expected 2099-01-02 03:04"
     site.cluster.until(lambda: shown in site("status", "begin").stdout, "why it waits")
-    site("cancel", "begin")
+    site("cancel", "--yes", "begin")
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
     assert "waiting: it is held" in done.stdout
     assert "Slurm's controller does not answer" in done.stderr
     assert "; states are those of " in done.stderr
-    site("cancel", "seen")
+    site("cancel", "--yes", "seen")
 
 
 HOSTILE = "a|b\x1b[2J\n\t\udcffc"
@@ -302,7 +302,7 @@ def test_a_run_without_slurm_has_the_same_verbs(folder: Path, command: Command) 
 
     assert state() == "RUNNING"
     assert "began\n" in command("logs", "here").out
-    assert command("cancel", "here").status == 0
+    assert command("cancel", "--yes", "here").status == 0
     while state() == "RUNNING":
         time.sleep(0.05)
     assert "saved\n" in command("logs", "here").out
@@ -520,7 +520,7 @@ def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, comm
         "asked west",
     ]
     assert command("exec", "east", "--", "hostname").status == 0
-    assert command("cancel", "here", "east").status == 0
+    assert command("cancel", "--yes", "here", "east").status == 0
     asked = [line for line in (folder / "asked").read_text().splitlines() if not line.startswith("asked")]
     step = "--jobid=4711 --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 -- hostname"
     assert asked == [f"srun {step}", "scancel 4711", "scancel --clusters=east 4711"]
@@ -550,5 +550,5 @@ def test_resume_says_that_a_run_has_completed(
     (job,) = Index(place(os.environ)).jobs()
     row = {"JobArrayID": "4711", "State": state, "Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}
     fakes.squeue(programs, [row])
-    says = "note: job 4711 of run job has completed; resume starts the run again\n"
+    says = "job 4711 of run job has completed; resume starts the run again\n"
     assert (says in command("resume", "job", "--dry-run").err) is said

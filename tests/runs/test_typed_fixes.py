@@ -152,7 +152,7 @@ def test_a_job_that_was_requeued_and_cancelled_has_started(cluster: Cluster) -> 
     cluster.wait(job, {"RUNNING"})
     cluster.run(["scontrol", "requeue", str(job)], check=True)
     cluster.wait(job, {"PENDING"})
-    site.sbatchgen("cancel", "requeued", check=True)
+    site.sbatchgen("cancel", "--yes", "requeued", check=True)
     cluster.wait(job, {"CANCELLED"})
     assert "never started" not in site.sbatchgen("status", "requeued", check=True).stdout
     said = site.sbatchgen("diagnose", "requeued", check=True).stdout
@@ -176,4 +176,4 @@ def test_a_job_that_lost_its_node_says_so_when_it_runs_again(cluster: Cluster) -
         assert "start before  a node of the job failed" in site.sbatchgen("status", "lost", check=True).stdout
     finally:
         cluster.root(["scontrol", "update", f"nodename={node}", "state=idle"])
-        site.sbatchgen("cancel", "lost", check=True)
+        site.sbatchgen("cancel", "--yes", "lost", check=True)

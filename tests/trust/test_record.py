@@ -78,7 +78,7 @@ def test_records_of_others_are_not_entered_into_the_index(attacker: User, owner:
         refused = owner.sbatchgen(verb, "baseline")
         assert (refused.returncode, "there is no run 'baseline'" in refused.stderr) == (2, True)
     assert (owner.cancelled(), len(owner.jobs())) == ([], 1)
-    assert owner.sbatchgen("cancel", "a").returncode == 0
+    assert owner.sbatchgen("cancel", "--yes", "a").returncode == 0
     assert owner.cancelled() == ["1000"]
 
 
@@ -110,7 +110,7 @@ def test_others_decide_neither_what_a_local_run_does_nor_which_process_is_cancel
         forged["process"] |= {"pid": other.pid, "born": process._born(other.pid)}
         owner.bash("chmod 2775 runs/a; chmod 666 runs/a/job-*.json")
         assert attacker.run("sh", "-c", 'echo "$0" >"$1"', json.dumps(forged), file).returncode == 0
-        refused = owner.sbatchgen("cancel", "a")
+        refused = owner.sbatchgen("cancel", "--yes", "a")
         assert (refused.returncode, "the process of run a is not known" in refused.stderr) == (3, True)
         put(file, mine, owner=owner.uid, mode=0o600)
         # A copy of a run folder is not the run, whatever process its record names.
@@ -128,7 +128,7 @@ def test_others_decide_neither_what_a_local_run_does_nor_which_process_is_cancel
             assert ("killed" in row, "running" in row) == (True, False), scanned
             owner.sbatchgen("cancel", "copy", "--yes")
             assert (other.poll(), run.poll()) == (None, None)
-        assert owner.sbatchgen("cancel", "a").returncode == 0
+        assert owner.sbatchgen("cancel", "--yes", "a").returncode == 0
         assert run.wait() != 0
         assert other.poll() is None
     assert EVIL not in script.read_text()
