@@ -42,6 +42,8 @@ TOKENS = 1500  # counted as characters / 4
         ("write --time 123, ... in the script", "", "submit j", ""),
         ("write --time and --nodes before the --", "", "submit j -- --time 9", ""),
         ("--time 5", "", "submit j --yes --reviewed 5a -- --yes", "sbatchgen submit j --time 5 --dry-run -- --yes"),
+        ("write --nodes. Arguments come after --", "no such option -N", "submit j -N 2", "sbatchgen submit j --nodes 2"),
+        ("write --nodes. Arguments come after --", "no such option -N", "submit j -N2", "sbatchgen submit j --nodes=2"),
         ("set --partition a,b, or --time 5", "", "submit j", "sbatchgen submit j --partition a,b"),
         ("see sbatchgen status a,b, or wait", "", "submit j", "sbatchgen status a,b"),
         ("--partition 'a b'", "", "submit j", "sbatchgen submit j --partition a b"),
@@ -112,6 +114,12 @@ def test_a_script_with_an_error_names_what_mends_it(command: Command, folder: Pa
     done = command("submit", "job.sh", "--yes", "--format", "json")
     runs = [finding["argv"] for finding in json.loads(done.out)["findings"] if finding["severity"] == "error"]
     assert (done.status, runs[0]) == (3, ["sbatchgen", "lint", "--fix", "job.sh"])
+
+
+def test_a_fix_of_a_record_without_a_problem_is_read_too() -> None:
+    """As a cause in a diagnosis has."""
+    assert arguments({"fix": "did you mean 'x'?"}, ["diagnose", "r"], {}) == []
+    assert arguments({"fix": "see sbatchgen logs r"}, ["diagnose", "r"], {}) == ["sbatchgen", "logs", "r"]
 
 
 REFUSED = {  # by kind of refusal: the command, and its status

@@ -23,6 +23,7 @@ _NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
 _MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
 _COUNTED = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
 _WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of an option
+_SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # of sbatch
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
@@ -90,7 +91,7 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
     changed command line reviews again. `options` are those of the command that was `typed`, each with whether
     it takes a value.
     """
-    fix = (problem["fix"] or "").partition("\n")[0]
+    fix, what = (problem["fix"] or "").partition("\n")[0], problem.get("what") or ""
     for match in _COMMAND.finditer(fix):
         with contextlib.suppress(ValueError):
             words = shlex.split(match[1])
@@ -104,13 +105,22 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
                 name,
                 [] if value is None else [name, value][: 1 + options[name]],
                 options,
-                problem.get("what", ""),
+                what,
             )
+    if short := _SHORT.match(f"{what}\n{fix}"):
+        changed = [_spelled_out(word, short[1], short[2]) for word in typed]
     meant = _MEANT.search(fix)
     if meant and changed == [*typed]:  # a mistyped word
-        near = [word for word in typed if f"'{word}'" in problem["what"] or f" {word}" in problem["what"]]
+        near = [word for word in typed if f"'{word}'" in what or f" {word}" in what]
         changed = [meant[1] if word in near[:1] else word for word in typed]
     return ["sbatchgen", *_reviewed_again(changed, options)] if changed != [*typed] else []
+
+
+def _spelled_out(word: str, short: str, long: str) -> str:
+    """Return a word with a long option in place of a short one, as --nodes=2 for -N2."""
+    if word == short or not word.startswith(short):
+        return long if word == short else word
+    return f"{long}={word.removeprefix(short).removeprefix('=')}"
 
 
 def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequence[str]:

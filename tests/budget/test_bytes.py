@@ -76,7 +76,9 @@ def test_of_a_finished_script(user: User, options: Sequence[str]) -> None:
 def test_of_a_rendered_job_its_chain_its_sweep_and_what_continues_them(user: User) -> None:
     digest, shown = user.reviewed(*RENDERED)
     jobs = {"submit": user.type("submit", *RENDERED, "--reviewed", digest, "--yes")}
-    assert shown.endswith(user.of_slurm(jobs["submit"].strip()))
+    first, comment, rest = user.of_slurm(jobs["submit"].strip()).split(b"\n", 2)
+    assert shown.endswith(b"\n".join([first, b"# sbatchgen", rest]))
+    assert comment.startswith(b"# sbatchgen 0.")
     jobs["chain"] = user.type("submit", *RENDERED, "--yes", "--chain", "3", "--job-name", "chain")
     jobs["sweep"] = user.type("sweep", *RENDERED, "--yes", "--param", "x=1,2", "--job-name", "sweep")
     jobs["preflight"] = user.type("preflight", "--profile", "./testing.yaml", "--yes")
