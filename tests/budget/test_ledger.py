@@ -37,8 +37,10 @@ def user(cluster: Cluster) -> Iterator[User]:
     cluster.put("ledger/testing.yaml", PROFILE)
     cluster.put("ledger/train.py", "import torch\n")
     cluster.run(["rm", "-rf", ".local", ".config/sbatchgen/settings.yaml", "ledger/runs"])
-    yield User(cluster)
+    user = User(cluster)
+    yield user
     cluster.run(["scancel", "--me"])
+    cluster.until(lambda: not user.jobs(), "no job")  # none that is still completing
 
 
 class User:

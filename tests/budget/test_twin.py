@@ -24,6 +24,7 @@ def home(cluster: Cluster) -> Iterator[Cluster]:
     cluster.put("twin/job.sh", SCRIPT)
     yield cluster
     cluster.run(["scancel", "--me"])
+    cluster.until(lambda: not jobs(cluster), "no job")  # none that is still completing
 
 
 def jobs(cluster: Cluster) -> int:
