@@ -189,6 +189,8 @@ def test_options_that_a_profile_omits_stay_with_those_who_ask_for_them(command: 
 def test_the_warning_leaves_time_and_goes_with_resume() -> None:
     assert resolved("ddp", time=7200).options.signal == "B:USR1@300"
     assert resolved("ddp", time=600).options.signal == "B:USR1@150"
+    shortest = resolved("ddp", time=7200, time_min=600)  # the limit that Slurm may choose
+    assert shortest.options.signal == "B:USR1@150"
     off = resolved("ddp", resume="off")
     assert (off.options.signal, off.options.requeue) == (None, False)
     never = resolved("ddp", max_restarts=0)

@@ -167,7 +167,8 @@ def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition
     if restart and profile.scheduler == "slurm":
         saves = not values.get("requeue_on_timeout")
         maximum, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
-        lead = max(1, min(maximum, int(values.get("options.time")) // 4))
+        shortest = values.get("options.time_min") or values.get("options.time")
+        lead = max(1, min(maximum, int(shortest) // 4))
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
