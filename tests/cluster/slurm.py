@@ -21,7 +21,6 @@ from .job import TERMINAL, parse_jobs
 NODES = ("n1", "n2", "n3", "n4")
 LOGIN = "login"
 INTERFACE = "hsn0"
-ADDRESSES = {name: f"{site.NETWORK}.{number}" for number, name in enumerate((LOGIN, *NODES), start=10)}
 
 TMP = Path("/tmp")  # noqa: S108 every node gets one of its own
 
@@ -38,7 +37,7 @@ class Cluster:
         user, home: Name and home folder of the ordinary user, who is known inside the cluster only.
     """
 
-    nodes = NODES
+    nodes: tuple[str, ...] = NODES
     interface = INTERFACE
 
     def __init__(
@@ -51,6 +50,7 @@ class Cluster:
         root: Path | None = None,
         path: str = "",
         accounts: Sequence[str] = (),
+        nodes: int = len(NODES),
     ) -> None:
         """Nothing is started yet.
 
@@ -64,7 +64,11 @@ class Cluster:
             root: The folder of another system, whose Slurm it is.
             path: Further folders of programs, before the others of PATH.
             accounts: Commands of sacctmgr, for a cluster with a database.
+            nodes: How many nodes it has: n1, n2 and so on.
         """
+        self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
+        hosts = enumerate((LOGIN, *self.nodes), start=10)
+        self._addresses = {name: f"{site.NETWORK}.{number}" for number, name in hosts}
         self._root = root
         self._path = {"PATH": f"{path}:{PATH}"} if path else {}
         self._visible = [path.resolve() for path in visible]
@@ -78,7 +82,7 @@ class Cluster:
         self._hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Cluster:
-        nodes = f"n[1-{len(NODES)}]"
+        nodes = f"n[1-{len(self.nodes)}]"
         slurm = config.override(config.COMMON + config.RUNNING, self._settings).replace("{nodes}", nodes)
         gres = self._gres.replace("{nodes}", nodes)
         with ExitStack() as stack:
@@ -87,7 +91,7 @@ class Cluster:
                     slurm=slurm,
                     gres=gres,
                     plugstack=self._plugstack,
-                    addresses=ADDRESSES,
+                    addresses=self._addresses,
                     visible=self._visible,
                     root=self._root,
                 )
@@ -95,13 +99,13 @@ class Cluster:
             self._hosts = {site.CONTROLLER: self._site.host}
             stack.callback(self._power_off)
             # slurmctld calls the nodes as it starts: where no host has the address yet, that takes it 3 s
-            for name in ADDRESSES:
+            for name in self._addresses:
                 self._up(name)
             self._site.start(self._start_database)
             accounting.fill(self._site, [each for each in self._accounts if not each.startswith("add ")])
-            for name in NODES:
+            for name in self.nodes:
                 self._serve(name)
-            site.until(lambda: self._states() == {"idle"}, f"{len(NODES)} idle nodes")
+            site.until(lambda: self._states() == {"idle"}, f"{len(self.nodes)} idle nodes")
             self._stack = stack.pop_all()
         return self
 
@@ -290,7 +294,10 @@ class Cluster:
         host = Host(name, within=self._site.host, setup=[*apart, "mount -t tmpfs -o mode=1777 none /dev/shm"])
         self._hosts[name] = host
         host.plug(
-            into=self._site.host, bridge=site.BRIDGE, address=f"{ADDRESSES[name]}/24", interface=INTERFACE
+            into=self._site.host,
+            bridge=site.BRIDGE,
+            address=f"{self._addresses[name]}/24",
+            interface=INTERFACE,
         )
 
     def _serve(self, name: str) -> None:
