@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from sbatchgen.jobs.inputs import completion
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.request import Request
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+    from sbatchgen.jobs.starts.needs import Pace
+    from sbatchgen.jobs.starts.prospects import Prospects
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
@@ -93,17 +96,15 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.outputs.gpus import RoomOutput
     from sbatchgen.jobs.review import free_gpus as screen
-    from sbatchgen.jobs.slurm.config import config
-    from sbatchgen.jobs.slurm.gpu_nodes import gpu_nodes
-    from sbatchgen.jobs.slurm.node import nodes
-    from sbatchgen.jobs.slurm.partition import partitions
+    from sbatchgen.jobs.starts.moment import read_moment
     from sbatchgen.jobs.starts.room import rooms
 
     resolved = request_of(job, args, job_options).resolved
     _refuse_without_slurm(resolved)
     report(check(resolved))
-    asked, all_nodes, known = resolved.resources, nodes(os.environ), partitions(os.environ)
-    availabilities = rooms(asked, all_nodes, gpu_nodes(all_nodes, os.environ), known, config(os.environ))
+    asked, moment = resolved.resources, read_moment(os.environ, queue=False)
+    known = moment.partitions
+    availabilities = rooms(asked, moment.nodes, moment.gpus, known, moment.settings)
     if not availabilities:
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
@@ -116,22 +117,38 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
 @click.option(
     "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
 )
+@click.option("--fit", is_flag=True, help="Cut a training that resumes into pieces that fit holes.")
 @FORMAT
 @click.pass_obj
-def when(args: tuple[str, ...], /, job: str, needs: str | None, form: str, **job_options: Any) -> None:
+def when(
+    args: tuple[str, ...], /, job: str, needs: str | None, form: str, *, fit: bool, **job_options: Any
+) -> None:
     """Show when a job would start, and which shapes of it would end sooner.
 
     A hole is free now. A plan is Slurm's own, for a job that waits. A bound is rough: sbatch --test-only
     ignores holes. Each row shows the options that make it. Submits nothing.
     """
-    from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.review.free_gpus import starts_as_text
+
+    answer = prospects_of(job, args, job_options, needs, fit=fit)
+    put_in_form(form, answer, starts_as_text(answer))
+
+
+def prospects_of(
+    job: str, args: tuple[str, ...], job_options: dict[str, Any], needs: str | None, *, fit: bool
+) -> Prospects:
+    """Return when a job would start, and keep what is shown."""
+    from sbatchgen.jobs.judge.job_check import check
+    from sbatchgen.jobs.runs import shown_starts
     from sbatchgen.jobs.starts.moment import read_moment
     from sbatchgen.jobs.starts.prospects import starts
 
     first = request_of(job, args, job_options)
     resolved, named = first.resolved, job_options["partition"]
     _refuse_without_slurm(resolved)
+    if fit and not resolved.restartable:
+        fix = "let it resume and be requeued, or leave --fit out: sbatchgen help resume"
+        raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
     report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
     moment = read_moment(os.environ)
     known = {"profile": first.rerun[4]}  # which is noted once
@@ -139,24 +156,27 @@ def when(args: tuple[str, ...], /, job: str, needs: str | None, form: str, **job
     names += [] if named else map(str, resolved.profile.partitions)
 
     def ask(more: Mapping[str, str]) -> Request:
-        return request_of(job, args, {**job_options, **known, **more}) if more else first
+        options = {name.replace("-", "_"): value for name, value in more.items()}
+        return request_of(job, args, {**job_options, **known, **options}) if more else first
 
-    answer = starts(ask, names, moment, os.environ, _needs(needs, resolved))
-    put_in_form(form, answer, starts_as_text(answer))
+    answer = starts(ask, names, moment, os.environ, _pace(needs, resolved), fit=fit)
+    rows = [(row.argv, row.kind, datetime.fromisoformat(row.start)) for row in answer.rows if row.start]
+    shown_starts.offer(os.environ, [(argv, kind, start.timestamp()) for argv, kind, start in rows])
+    return answer
 
 
-def _needs(text: str | None, resolved: ResolvedJob) -> Callable[[int], float | None]:
-    """Return what a training still needs with so many GPUs: what was typed, or what its runs measured."""
+def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
+    """Return how fast a training is, by what was typed, or what its runs measured."""
     from sbatchgen.base.units import meant_time, seconds
-    from sbatchgen.jobs.starts.needs import read_pace
+    from sbatchgen.jobs.starts.needs import Pace, read_pace
 
-    if text is None:
-        folder = resolved.run_dir
-        pace = None if folder.unset(os.environ) else read_pace(here() / folder.filled(os.environ))
-        return pace.needs if pace else lambda _: None
-    if not (needs_s := seconds(meant_time(text) or text)):
-        raise CommandLineError.of(f"'{text}' is no time", at="--needs", fix="write 30h, or 1-06:00:00")
-    return {resolved.resources.gpus_in_all: float(needs_s)}.get
+    folder = resolved.run_dir
+    pace = None if folder.unset(os.environ) else read_pace(here() / folder.filled(os.environ))
+    if needs is None:
+        return pace or Pace(0, {})
+    if not (needs_s := seconds(meant_time(needs) or needs)):
+        raise CommandLineError.of(f"'{needs}' is no time", at="--needs", fix="write 30h, or 1-06:00:00")
+    return Pace(needs_s, {resolved.resources.gpus_in_all: 1.0}, pace.restart_s if pace else None)
 
 
 def _refuse_without_slurm(resolved: ResolvedJob) -> None:

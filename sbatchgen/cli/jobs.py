@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.layers import Layer
     from sbatchgen.jobs.resolved.request import Request
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+    from sbatchgen.jobs.slurm.refusal import Answer
     from sbatchgen.jobs.submit.submission import Submission
     from sbatchgen.lab.plan.dry_run import Given
 
@@ -224,13 +225,28 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
         about = (submission.script, submission.name, submission.options, submission.asked)
-        shown = dataclasses.replace(shown, slurm=ask_slurm(*about, os.environ))
+        answer = ask_slurm(*about, os.environ)
+        shown = dataclasses.replace(shown, slurm=answer)
+        _keep_shown(submission, answer)
     if brief:
         shown = dataclasses.replace(shown, script=None, parts=(), own_lines=None)
     show_review(shown, sys.stdout, form, whole=whole)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError
     sys.exit(failure.exit_status if failure else 0)
+
+
+def _keep_shown(submission: Submission, answer: Answer) -> None:
+    """Keep the start that Slurm shown, and say how true such starts have been."""
+    from datetime import datetime
+
+    from sbatchgen.jobs.runs import shown_starts
+
+    if answer.start:
+        start = datetime.fromisoformat(answer.start).timestamp()
+        if so_far := shown_starts.comparison(os.environ, "bound"):
+            note(f"note: {so_far}")
+        shown_starts.offer(os.environ, [(submission.about.command, "bound", start)])
 
 
 @click.command(cls=JobCommand)

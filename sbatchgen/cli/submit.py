@@ -67,6 +67,7 @@ _CHECKS = {
 @click.option("--again", is_flag=True, help="Submit it although the same job waits or runs already.")
 @REVIEWED
 @FOLLOW
+@click.option("--fit", is_flag=True, help="Submit the first row of `when --fit`.")
 @click.option(
     "--after",
     metavar="RUN",
@@ -90,10 +91,30 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     how = {
         name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
     }
+    if given.pop("fit"):
+        given |= _fitting(job, args, given)
     snapshot = snapshot_of(given)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
     submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+
+
+def _fitting(jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:
+    """Return the options of the first row of `when --fit`, and show the row."""
+    from sbatchgen.check.lint.source import is_script
+    from sbatchgen.cli.gpus import prospects_of
+
+    if len(jobs) > 1 or is_script(jobs[0]):
+        raise CommandLineError.of(
+            "--fit is for one job, and no script", fix="name one job, or leave --fit out"
+        )
+    of_job = {name: value for name, value in given.items() if not name.startswith("snapshot")}
+    rows = [row for row in prospects_of(jobs[0], args, of_job, None, fit=True).rows if row.argv]
+    if not rows:
+        raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
+    note(f"note: {rows[0].kind}: {rows[0].says}")
+    names = [name[2:].replace("-", "_") for name in rows[0].options[::2]]
+    return dict(zip(names, rows[0].options[1::2], strict=True))
 
 
 @click.command(cls=JobCommand, usage="[OPTIONS]")

@@ -24,7 +24,7 @@ if recorded.get("release") == "20.11" and "SubmitLine" in value["--format"]:
     sys.exit('sacct: error: Invalid field requested: "SubmitLine"')
 for row in recorded["runs"]:
     row = dict(zip(recorded["fields"], row), SubmitLine=recorded.get("submit_line", ""))
-    print("".join(row[name] + value["--delimiter"] for name in value["--format"].split(",")))
+    print("".join(row.get(name, "") + value["--delimiter"] for name in value["--format"].split(",")))
 """
 RECORDED = """#!{python} -S
 import sys

@@ -191,8 +191,10 @@ def test_a_limit_that_holds_a_job_back(
         options={"gpus-per-node": str(gpus)}, places={}, nodes_min=1, gpus_per_node=(("", gpus),)
     )
     printed = USED.format(jobs=jobs)
-    assert held_back(printed, job, [qos]) == says
-    assert held_back(printed.replace(" 20001={", " alice(20001)={"), job, [qos]) == says  # as 26.05 has it
+    assert held_back(printed, job, 60, [qos]) == says
+    assert (
+        held_back(printed.replace(" 20001={", " alice(20001)={"), job, 60, [qos]) == says
+    )  # as 26.05 has it
 
 
 def events(*lines: dict[str, object]) -> str:

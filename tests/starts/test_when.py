@@ -22,10 +22,13 @@ WORDS = ["-m", "sbatchgen"]
 LIMITS = (
     "add account lab",
     "add qos small",
+    "add qos short",
+    "modify qos short set MaxWall=00:30:00",
     "add user alice account=lab",
     "modify qos small set MaxTRESPerUser=gres/gpu=4",
-    "modify user alice set qos=normal,small",
+    "modify user alice set qos=normal,small,short",
     "modify account lab set GrpTRES=gres/gpu=6",
+    "modify user alice set MaxWall=02:00:00",
 )
 
 
@@ -199,7 +202,7 @@ def test_what_it_asks_of_slurm_and_that_it_submits_nothing(slurm: Cluster, tmp_p
 
 
 def test_limits_of_accounts_and_qos_and_hidden_jobs(slurm_root: Path | None) -> None:
-    settings = "PrivateData=none\n"
+    settings = "PrivateData=none\nPriorityType=priority/multifactor\nPriorityWeightJobSize=500\n"
     with Cluster(visible=VISIBLE, root=slurm_root, accounts=LIMITS, settings=settings) as limited:
         limited.put("ours.yaml", PROFILE)
         runs = job(limited, "--nodes=1", "--gpus-per-node=3", "--qos=small", "--time=30")
@@ -207,10 +210,21 @@ def test_limits_of_accounts_and_qos_and_hidden_jobs(slurm_root: Path | None) -> 
         two = ("ddp", "--nodes", "1", "--gpus-per-node", "2", "--partition", "gpu", "--time", "0:10:00")
         small = when(limited, *two, "--qos", "small")
         said = "your share of QOS small has 3 of 4 GPUs in use, and the job needs 2 (MaxTRESPU)"
-        assert (small["rows"], small["out"]) == ([], {"gpu": said})
+        (other,) = small["rows"]
+        assert (other["kind"], other["options"], small["out"]) == ("hole", ["--qos", "normal"], {"gpu": said})
         held = sbatchgen(limited, "submit", *two, "--qos", "small", "--profile", "./ours.yaml", "--yes")
         number = int(held.stdout.strip())
         limited.until(lambda: "QOS" in limited.job(number)["Reason"], "a job that a limit holds back")
+        (plan, *_) = (row for row in when(limited, *two)["rows"] if row["kind"] == "plan")
+        assert "; its priority is of size " in plan["says"]
+        for more, said in (
+            (
+                ("--qos", "short", "--time", "1:00:00"),
+                "QOS short allows 0-00:30:00, and the job asks for 0-01:00:00",
+            ),
+            (("--time", "3:00:00"), "account lab allows 0-02:00:00, and the job asks for 0-03:00:00"),
+        ):
+            assert said in when(limited, *two, *more)["out"]["gpu"]
         free = when(limited, *two, "--qos", "normal", "--job-name", "other", "--run-dir", "other")
         (hole,) = (row for row in free["rows"] if row["kind"] == "hole")
         assert started(limited, hole)["NodeList"]
@@ -224,3 +238,97 @@ def test_where_others_are_hidden_only_bounds_are_shown(slurm_root: Path | None) 
         output = when(private, "single", "--time", "0:10:00", "--partition", "gpu")
         assert [row["kind"] for row in output["rows"]] == ["bound"]
         assert any("PrivateData" in note for note in output["notes"])
+
+
+def test_what_was_shown_is_kept_and_compared_with_what_came(slurm: Cluster) -> None:
+    words: tuple[str, ...] = ()
+    for number in range(5):
+        words = ("single", "--time", "0:10:00", "--partition", "gpu", "--job-name", f"t{number}")
+        (hole,) = (row for row in when(slurm, *words)["rows"] if row["kind"] == "hole")
+        started(slurm, hole)
+        assert sbatchgen(slurm, "status", f"t{number}").returncode == 0
+    said = "5 of your last 5 starts of this kind came within 20 minutes of what was shown"
+    assert f"hole: {said}" in when(slurm, *words)["notes"]
+    words = (*words[:-1], "later", "--begin", "now+15", "--profile", "./ours.yaml", "--yes")
+    later = sbatchgen(slurm, "submit", *words).stdout.strip()
+    slurm.wait(later, {"RUNNING", *TERMINAL})
+    assert sbatchgen(slurm, "status", later).returncode == 0
+    kept = json.loads((slurm.home / ".local/state/sbatchgen/starts.json").read_text())["starts"]
+    (last,) = (each for each in kept if each["job"] == later)
+    assert last["eligible"] - last["submitted"] > 10  # which does not count
+    assert last["started"] >= last["eligible"]
+
+
+def test_a_piece_starts_at_once_with_the_limit_of_its_hole(slurm: Cluster) -> None:
+    waits = busy(slurm)
+    before = planned(slurm, waits)
+    words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--run-dir", "pieces")
+    first, *_ = when(slurm, *words, "--fit", "--needs", "5h")["rows"]
+    assert (first["kind"], first["starts"], first["needs_s"]) == ("hole", 17, 5 * 3600)
+    assert first["options"][0::2] == ["--time", "--time-min", "--max-restarts"]
+    assert "which ends after 17 starts at the soonest" in first["says"]
+    record = started(slurm, first)
+    limit = timedelta(minutes=int(record["TimeLimit"].split(":")[1]))
+    assert limit >= timedelta(seconds=first["time_s"])  # 22.05 gives --time-min, a later one all of the hole
+    assert datetime.fromisoformat(record["StartTime"]) + limit <= datetime.fromisoformat(before)
+    slurm.root(["scancel", "--user", slurm.user, "--name=ddp"])
+    slurm.until(lambda: "ddp" not in slurm.run(["squeue", "--format=%j"]).stdout, "the end of ddp")
+    done = sbatchgen(slurm, "submit", *words, "--profile", "./ours.yaml", "--fit", "--yes")
+    assert "note: hole: 1 node of gpu is free until" in done.stderr
+    assert slurm.wait(done.stdout.strip(), {"RUNNING", *TERMINAL})["TimeMin"] != "N/A"
+    assert planned(slurm, waits) == before
+
+
+def test_pieces_are_of_a_job_that_continues(slurm: Cluster) -> None:
+    slurm.put("mine.py", "print(1)\n")
+    words = ("single", "--trainer", "mine.py", "--resume", "off", "--profile", "./ours.yaml")
+    done = sbatchgen(slurm, "when", *words, "--fit")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the job does not continue after its time limit" in done.stderr
+    assert sbatchgen(slurm, "submit", "single", "ddp", *words[-2:], "--fit", "--yes").returncode == 2
+
+
+BUSY = PROFILE.replace("  cpu:", "  low: {gpus_per_node: 4}\n  high: {gpus_per_node: 4}\n  cpu:")
+
+
+def test_a_partition_that_preempts_others_and_one_that_is_preempted(slurm: Cluster) -> None:
+    slurm.put("ours.yaml", BUSY)
+    ten = ("ddp", "--nodes", "4", "--time", "0:10:00", "--gpus-per-node", "4")
+    (low,) = (row for row in when(slurm, *ten, "--partition", "low")["rows"] if row["kind"] == "hole")
+    said = "partition high may preempt it (REQUEUE): no time is left to save, and Slurm starts it again"
+    assert said in low["says"]
+    never = when(slurm, *ten, "--partition", "low", "--resume", "off", "--no-requeue")["rows"]
+    assert "no time is left to save, and it ends then" in never[0]["says"]
+    assert "preempt" not in when(slurm, *ten, "--partition", "high")["rows"][0]["says"]
+    runs = job(slurm, "--partition=low", "--nodes=4", "--exclusive", "--time=60", "--requeue")
+    slurm.wait(runs, {"RUNNING"})
+    output = when(slurm, *ten, "--partition", "high")
+    (bound,) = output["rows"]
+    assert (bound["kind"], bound["options"]) == ("bound", [])
+    assert "reempts" in bound["says"]
+    assert started(slurm, bound)["NodeList"] == "n[1-4]"
+    assert slurm.job(runs)["Restarts"] == "1"
+
+
+def test_partitions_without_a_hole_are_taken_together(slurm: Cluster) -> None:
+    runs = job(slurm, "--nodes=4", "--exclusive", "--time=10")
+    slurm.wait(runs, {"RUNNING"})
+    output = when(slurm, "single", "--time", "0:30:00", "--partition", "gpu,cpu")
+    assert [row["partition"] for row in output["rows"]] == ["gpu", "cpu", "gpu,cpu"]
+    row = output["rows"][-1]
+    assert "in the first of gpu,cpu that has room" in row["says"]
+    number = sbatchgen(slurm, *row["argv"][1:], "--yes").stdout.strip()
+    assert slurm.job(number)["Partition"] == "gpu,cpu"
+
+
+def test_what_no_node_has_is_out(slurm: Cluster) -> None:
+    words = ("ddp", "--nodes", "1", "--time", "0:10:00", "--partition", "gpu")
+    outs = [when(slurm, *words, *more)["out"]["gpu"] for more in (("--gpus-per-node", "h100:1"),)]
+    assert outs == ["GPUs of type a100"]
+    job(slurm, "--nodes=4", "--gpus-per-node=3", "--time=10")
+    slurm.until(lambda: states(slurm) == {"mixed"}, "jobs on all nodes")
+    two = when(slurm, *words, "--gpus-per-node", "2")
+    assert "fewer than 2 free GPUs" in two["out"]["gpu"]
+    (single,) = when(slurm, *words, "--gpus-per-node", "1", "--array", "0-3")["rows"]
+    assert (single["kind"], single["says"].endswith("for one task of the array")) == ("hole", True)
+    started(slurm, {"argv": [*single["argv"], "--job-name", "tasks"]})

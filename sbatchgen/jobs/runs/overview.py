@@ -102,6 +102,7 @@ def page(
     checked = preflight_says(state.run.folder)
     facts += [("preflight", checked)] if checked else []
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
+    facts += [("plans so far", state.shown)] if state.shown else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_done and (loss := forgets(records[-1], state.run.folder)):

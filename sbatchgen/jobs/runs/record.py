@@ -189,7 +189,7 @@ def _read(file: Path) -> Record | None:
         data = json.loads(text)
         if data.pop("format") != FORMAT:
             return None
-        record: Record = _typed(data, Record)
+        record: Record = as_typed(data, Record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     words = (record.key, record.cluster, record.process.host if record.process else "")
@@ -213,21 +213,21 @@ _hints: Callable[[Any], dict[str, Any]] = functools.cache(
 )  # of ten thousand records each has the same
 
 
-def _typed(value: Any, kind: Any) -> Any:
+def as_typed(value: Any, kind: Any) -> Any:
     """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
     if dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if not isinstance(value, Mapping):
             raise TypeError(kind)
-        known = {name: _typed(item, hints[name]) for name, item in value.items() if name in hints}
+        known = {name: as_typed(item, hints[name]) for name, item in value.items() if name in hints}
         return kind(**known)  # type: ignore[operator]
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(kind)
-        return tuple(_typed(item, inner[0]) for item in value)
+        return tuple(as_typed(item, inner[0]) for item in value)
     if origin in (Union, types.UnionType):
-        return None if value is None else _typed(value, inner[0])
+        return None if value is None else as_typed(value, inner[0])
     if kind is float and type(value) is int and abs(value) < LATEST:
         return float(value)
     if type(value) is not kind:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbatchgen.base.errors import Problem, SlurmError
 from sbatchgen.check.sbatch.array import indices
-from sbatchgen.jobs.runs import life, process, record
+from sbatchgen.jobs.runs import life, process, record, shown_starts
 from sbatchgen.jobs.runs.failure import crash
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
@@ -56,6 +56,7 @@ def see(
                 rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
+    shown_starts.seen(environment, (row for several in rows.values() for row in several))
     now = time.time()
     return {job.key: job._replace(seen=now) for job in seen}, rows, problems
 
@@ -91,7 +92,9 @@ def _from_accounting(
     """Yield the last states of jobs that squeue no longer knows."""
     keys = {job.id: job.key for job in gone}
     by_id: dict[str, list[SlurmJob]] = {}
-    for row in accounting(keys, before(gone), environment, cluster=cluster) or ():
+    kept = accounting(keys, before(gone), environment, cluster=cluster) or []
+    shown_starts.seen(environment, kept)
+    for row in kept:
         by_id.setdefault(str(row.job), []).append(row)
     for job in gone:
         rows = by_id.get(job.id, [])

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.resolved.sweep import Sweep
-from sbatchgen.jobs.runs import life, points, record
+from sbatchgen.jobs.runs import life, points, record, shown_starts
 from sbatchgen.jobs.runs.ended import KeptProgress
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.failure import Failure, crash, failures
@@ -55,6 +55,7 @@ class RunState:
     programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
     point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
     job: str = ""  # the id of an older job that all this is about; "" if it is about the run as it is now
+    shown: str = ""  # how true plans of starts were so far, where only this run was asked for and has one
     plain: PlainJob | None = None  # a job that was not submitted by this user with sbatchgen; None of a run
 
     @property
@@ -106,7 +107,9 @@ def run_states(
     states = _of_runs(index, runs, jobs, rows)
     states = [_of_job(state, job, rows) for state, job in zip_longest(states, asked[: len(states)])]
     if len(states) == 1:
-        states = [replace(states[0], restarted=_restarted(states[0], environment))]
+        waits = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
+        so_far = shown_starts.comparison(environment, "plan") if waits else ""
+        states = [replace(states[0], restarted=_restarted(states[0], environment), shown=so_far)]
     return states, problems
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
 from sbatchgen.jobs.slurm.client import of_cluster, query
-from sbatchgen.jobs.slurm.printed import count, gpus_of, limit, pairs, seconds, text
+from sbatchgen.jobs.slurm.printed import count, gpus_of, limit, pairs, seconds, text, time
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 
@@ -30,6 +30,7 @@ _FIELDS = _ALWAYS | {
     "end": "End",
     "node_list": "NodeList",
     "exit_status": "ExitCode",
+    "eligible": "Eligible",
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
@@ -110,6 +111,7 @@ def _job(*starts: Mapping[str, str]) -> SlurmJob:
         restarts=len(starts) - 1,
         before=before,
         cancelled_by=limit(row["state"].partition(" by ")[2]),
+        eligible=time(row["eligible"]),
     )
 
 

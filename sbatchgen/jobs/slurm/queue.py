@@ -35,6 +35,7 @@ _FIELDS = {
     "command": "Command",
     "dependency": "Dependency",
     "planned": "SchedNodes",
+    "eligible": "EligibleTime",
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
@@ -65,6 +66,7 @@ class SlurmJob:
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
     dependency: str = ""  # what it waits for: "afterok:4711(unfulfilled)"; known to squeue only
     planned: str = ""  # the nodes that Slurm plans for a job that waits; known to squeue only
+    eligible: datetime | None = None  # when only room, limits and others kept it from starting
     command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
@@ -97,6 +99,7 @@ def queue(
             command=text(row["command"]),
             dependency=text(row["dependency"]),
             planned=text(row["planned"]),
+            eligible=time(row["eligible"]),
         )
         for row in rows(answer.out, between, [*_FIELDS])
     ]

@@ -7,14 +7,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sbatchgen.base.machine.trust import user_name
+from sbatchgen.base.units import Duration
 from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.slurm.accounts import accounts
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.printed import pairs
+from sbatchgen.jobs.slurm.printed import count, pairs
 
 _RECORD = re.compile(
     r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>\S*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE
 )
-_AMOUNT = re.compile(r"([0-9]{1,18})\(([0-9]{1,18})")
+_AMOUNT = re.compile(r"([0-9]{1,18})(?:\(([0-9]{1,18}))?")  # a limit, and what is in use where that matters
 _NAMES = {"gres/gpu": "GPUs", "node": "nodes", "cpu": "CPUs"}
 
 
@@ -22,24 +25,33 @@ def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> 
     """Return the limits that hold for this user, as Slurm prints them; "" where Slurm enforces none."""
     if not {"limits", "safe", "all"} & {*settings.get("AccountingStorageEnforce", "").split(",")}:
         return ""
-    asked = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={os.getuid()}"]
+    asked = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={user_name(os.getuid())}"]
     return answer_if_any(asked, environment) or ""
 
 
-def held_back(limits: str, job: ResourceRequest, qos: Sequence[str]) -> str:
+def other_qos(asked: Sequence[str], cluster: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the QOS that this user may use, without these; nothing if the database does not say."""
+    known = accounts(user_name(os.getuid()), cluster, environment) or []
+    return [name for name in dict.fromkeys(name for each in known for name in each.qos) if name not in asked]
+
+
+def held_back(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]) -> str:
     """Return which limit would make the job wait now, in words; "" if no limit is known to."""
     account = job.options.get("account", "")
     asks = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
     for whose, name, value in _limits_of(limits, account, qos):
+        if name == "MaxWallPJ" and (most := 60 * count(value)) < time_s:
+            return f"{whose} allows {Duration(most)}, and the job asks for {Duration(time_s)} ({name})"
         known = pairs(value.split(","))
         rows = [(noun, known[tres], asks[tres]) for tres, noun in _NAMES.items()]
         rows = [("jobs", value, 1)] if "Jobs" in name else rows
         for noun, amount, wanted in rows:
             match = _AMOUNT.match(amount)
-            if match and wanted and int(match[2]) + wanted > int(match[1]):
-                return (
-                    f"{whose} has {match[2]} of {match[1]} {noun} in use, and the job needs {wanted} ({name})"
+            if match and wanted and count(match[2] or "") + wanted > int(match[1]):
+                used = (
+                    f"has {match[2]} of {match[1]} {noun} in use" if match[2] else f"allows {match[1]} {noun}"
                 )
+                return f"{whose} {used}, and the job needs {wanted} ({name})"
     return ""
 
 
@@ -55,7 +67,7 @@ def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple
         shared, _, by_user = line.partition(" Account Limits=")
         of_user = re.search(rf"[ (]{os.getuid()}\)?=\{{([^}}]*)\}}", by_user.partition("User Limits=")[2])
         for who, text, wanted in (
-            (whose, shared, ("GrpTRES", "GrpJobs", "MaxJobs")),
+            (whose, shared, ("GrpTRES", "GrpJobs", "MaxJobs", "MaxTRESPJ", "MaxWallPJ")),
             (f"your share of {whose}", of_user[1] if of_user else "", ("MaxTRESPU", "MaxJobsPU")),
         ):
             values = pairs(text.split())

@@ -107,19 +107,20 @@ class ClusterMoment:
         return [node for node in self.nodes if name in node.partitions]
 
 
-def read_moment(environment: Mapping[str, str]) -> ClusterMoment:
-    """Ask Slurm; raise SlurmError if it does not answer."""
+def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
+    """Ask Slurm, also for jobs and reservations if the `queue` matters; raise SlurmError without one."""
     with ThreadPoolExecutor(5) as pool:
-        jobs, settings = pool.submit(_jobs, environment), pool.submit(config, environment)
-        parts, reserved = pool.submit(partitions, environment), pool.submit(reservations, environment)
-        known = pool.submit(nodes, environment)
+        settings, known = pool.submit(config, environment), pool.submit(nodes, environment)
+        parts = pool.submit(partitions, environment)
+        jobs = pool.submit(_jobs, environment) if queue else None
+        reserved = pool.submit(reservations, environment) if queue else None
     return ClusterMoment(
         now=datetime.now().astimezone(),
-        jobs=jobs.result(),
+        jobs=jobs.result() if jobs else (),
         nodes=known.result(),
         gpus=gpu_nodes(known.result(), environment),
         partitions=parts.result(),
-        reservations=reserved.result() or (),
+        reservations=(reserved and reserved.result()) or (),
         settings=settings.result(),
     )
 

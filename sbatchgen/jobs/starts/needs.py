@@ -17,6 +17,7 @@ class Pace:
 
     left: float  # samples
     per_s: Mapping[int, float]
+    restart_s: float | None = None  # what a start costs until its first new step; None if that was not seen
 
     def needs(self, gpus: int) -> float | None:
         """Return the seconds that are left with so many GPUs; None if no such start was measured."""
@@ -28,7 +29,9 @@ def read_pace(folder: Path) -> Pace | None:
     epochs = count(read_object(folder / CONFIG).get("epochs"))
     starts: list[tuple[int, int]] = []  # processes and samples of a step
     measured: list[list[tuple[float, int]]] = []  # time and step of each start, in its order
-    samples = step = 0
+    costs: list[float] = []  # how long a start took until a step beyond the last one before it
+    samples = step = reached = 0
+    began: float | None = None  # when the newest start began, until it reached a new step
     try:
         for event in events(folder):
             at, now = number(event.get("time")), count(event.get("step"))
@@ -38,10 +41,14 @@ def read_pace(folder: Path) -> Pace | None:
                 )
                 measured.append([])
                 samples = count(event.get("train_samples")) or 0
+                began, reached = at, step
             if event["event"] in ("start", "train") and at is not None and now is not None:
                 step = now
                 if event["event"] == "train" and measured:
                     measured[-1].append((at, now))
+                    if began is not None and now > reached:
+                        costs.append(at - began)
+                        began = None
     except DocumentError:
         return None
     if not (epochs and samples and starts) or len({batch for _, batch in starts}) != 1:
@@ -52,4 +59,5 @@ def read_pace(folder: Path) -> Pace | None:
             rate = (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
             speeds.setdefault(processes, []).append(rate * batch)
     left = max(0, epochs * samples - step * starts[-1][1])
-    return Pace(left, {processes: median(each) for processes, each in speeds.items()})
+    per_s = {processes: median(each) for processes, each in speeds.items()}
+    return Pace(left, per_s, median(costs) if costs else None)

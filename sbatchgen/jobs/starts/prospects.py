@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal, NamedTuple
@@ -20,21 +21,24 @@ from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.choice import closed
 from sbatchgen.jobs.resolved.request import Request, typed
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.runs import shown_starts
+from sbatchgen.jobs.slurm.client import answer_if_any
 from sbatchgen.jobs.slurm.partition import SlurmPartition
+from sbatchgen.jobs.slurm.printed import count
 from sbatchgen.jobs.slurm.refusal import asked_by
-from sbatchgen.jobs.starts.account_limits import held_back, read_limits
+from sbatchgen.jobs.starts.account_limits import held_back, other_qos, read_limits
 from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
-from sbatchgen.jobs.starts.needs import MARGIN
+from sbatchgen.jobs.starts.needs import MARGIN, Pace
 from sbatchgen.jobs.starts.room import Availability, rooms
 from sbatchgen.jobs.starts.rough import ask_slurm
 
 Kind = Literal["hole", "plan", "bound"]
-Needs = Callable[[int], float | None]  # the seconds that a training still needs with so many GPUs
 Fitted = Callable[[Mapping[str, str]], tuple[Request, Mapping[str, str], float | None]]
 Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
 MOST_QUESTIONS = 4  # of `sbatch --test-only`, each of which holds a lock of the controller
 SLOW_S, LATE_S = 1.0, 10.0  # an answer after which none is asked again, and how long one is waited for
+_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by letters of sprio
 WAITS = ("begin", "dependency", "hold")  # options that keep a job from starting now
 
 
@@ -51,6 +55,7 @@ class Prospect:
     end: str | None  # when the training ends, or else its time limit
     gpu_hours: float
     needs_s: float | None  # what the training still needs with these GPUs; None if it is not known
+    starts: int  # how often the job starts until the training ends, if that is known
     options: tuple[str, ...]  # what makes this shape of the job, as words
     argv: tuple[str, ...]  # the command that submits the shape; empty for a job that waits
     says: str  # why, and what is not known
@@ -75,6 +80,7 @@ class _Shape(NamedTuple):
     more: Mapping[str, str]  # the options that make it, by their names
     run: tuple[str, ...]  # the command that renders it as it was asked for
     needs_s: float | None  # what the training still needs with these GPUs
+    restart_s: float | None  # what another start costs; None where the training is not cut into pieces
 
     @property
     def job(self) -> ResolvedJob:
@@ -89,15 +95,21 @@ class _Shape(NamedTuple):
 
 
 def starts(
-    ask: Ask, names: Sequence[str], moment: ClusterMoment, environment: Mapping[str, str], needs: Needs
+    ask: Ask,
+    names: Sequence[str],
+    moment: ClusterMoment,
+    environment: Mapping[str, str],
+    pace: Pace,
+    *,
+    fit: bool = False,
 ) -> Prospects:
-    """Return when a job would start, in each of these partitions.
+    """Return when a job would start, in each of these partitions; with `fit` also cut into pieces.
 
     Raises FitError: none of them is a partition of this cluster.
     """
     out: dict[str, str] = {}
     notes: list[str] = []
-    shapes = [*_shapes(ask, names, moment, out, needs)]
+    shapes = [*_shapes(ask, names, moment, out, pace, fit=fit)]
     if not shapes and not out:
         known = ", ".join(each.name for each in moment.partitions)
         fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
@@ -106,20 +118,21 @@ def starts(
     listed: list[Prospect] = []
     if moment.hidden:
         notes.append("Slurm hides jobs of other users here (PrivateData), so no hole and no plan is shown")
-    for shape in [*shapes]:
-        qos = [*_qos(shape.job, moment), shape.partition.own_qos]
-        if held := held_back(limits, shape.job.resources, qos):
-            out[shape.partition.name] = held
-            shapes.remove(shape)
-        elif not moment.hidden:
-            listed += _holes(shape, partial(_fitted, ask, needs=needs), moment, out)
-    listed += _plans(ask({}).resolved, moment)
+    fitted = partial(_fitted, ask, pace=pace)
+    allowed = [_allowed(shape, fitted, limits, moment, environment=environment, out=out) for shape in shapes]
+    shapes = [shape for shape in allowed if shape]
+    for shape in shapes if not moment.hidden else ():
+        listed += _holes(shape, fitted, moment, out)
+    listed += _plans(ask({}).resolved, moment, environment)
     full = {(row.partition, row.nodes, row.time_s) for row in listed if row.kind == "hole"}
     asked = [
         each for each in shapes if (each.partition.name, each.job.resources.nodes, each.time_s) not in full
     ]
     listed += _bounds(asked, environment, out, notes)
+    listed += _anywhere(listed)
     notes += _queue_notes(moment, listed)
+    kinds = {row.kind: shown_starts.comparison(environment, row.kind) for row in listed}
+    notes += [f"{kind}: {so_far}" for kind, so_far in kinds.items() if so_far]
     listed.sort(key=_order)
     return Prospects(
         time=_iso(moment.now),
@@ -130,7 +143,7 @@ def starts(
 
 
 def _shapes(
-    ask: Ask, names: Sequence[str], moment: ClusterMoment, out: dict[str, str], needs: Needs
+    ask: Ask, names: Sequence[str], moment: ClusterMoment, out: dict[str, str], pace: Pace, *, fit: bool
 ) -> Iterator[_Shape]:
     """Yield the job in each partition where it can run; `out` gets why it can't in others."""
     by_name = {each.name: each for each in moment.partitions}
@@ -142,7 +155,7 @@ def _shapes(
             continue
         is_asked = name in (plain.partition_name, plain.directives.get("partition"))
         more: Mapping[str, str] = {} if is_asked or not plain.partition_name else {"partition": name}
-        request, more, needs_s = _fitted(ask, more, needs)
+        request, more, needs_s = _fitted(ask, more, pace)
         job = request.resolved
         why = [
             finding.why_not or finding.problem.what for finding in check(job) if finding.severity == "error"
@@ -160,20 +173,42 @@ def _shapes(
             out[name] = why[0]
             continue
         (room,) = rooms(job.resources, moment.nodes, moment.gpus, [partition], moment.settings)
-        yield _Shape(request, partition, room, more, asked.rerun, needs_s)
+        restart_s = (pace.restart_s or 0.0) if fit else None
+        yield _Shape(request, partition, room, more, asked.rerun, needs_s, restart_s)
 
 
-def _fitted(
-    ask: Ask, more: Mapping[str, str], needs: Needs
-) -> tuple[Request, Mapping[str, str], float | None]:
+def _fitted(ask: Ask, more: Mapping[str, str], pace: Pace) -> tuple[Request, Mapping[str, str], float | None]:
     """Return the request with further options, with the time limit that its training needs, and that need."""
     request = ask(more)
-    needs_s = needs(request.resolved.resources.gpus_in_all)
+    needs_s = pace.needs(request.resolved.resources.gpus_in_all)
     if needs_s is not None:
         limit = Duration(max(1, math.ceil(needs_s * MARGIN / 60)) * 60)
         more = {**more, "time": str(limit)}
         request = ask(more)
     return request, more, needs_s
+
+
+def _allowed(
+    shape: _Shape,
+    fitted: Fitted,
+    limits: str,
+    moment: ClusterMoment,
+    *,
+    environment: Mapping[str, str],
+    out: dict[str, str],
+) -> _Shape | None:
+    """Return the job, in another QOS where a limit holds it back; None where it must wait for limits."""
+
+    def held(*qos: str) -> str:
+        return held_back(limits, shape.job.resources, shape.time_s, [*qos, shape.partition.own_qos])
+
+    asked = _qos(shape.job, moment)
+    if not (why := held(*asked)):
+        return shape
+    out[shape.partition.name] = why
+    others = other_qos(asked, moment.settings.get("ClusterName", ""), environment)
+    other = next((name for name in others if not held(name)), None)
+    return _changed(shape, fitted, qos=other) if other else None
 
 
 def _qos(job: ResolvedJob, moment: ClusterMoment) -> list[str]:
@@ -201,7 +236,11 @@ def _holes(shape: _Shape, fitted: Fitted, moment: ClusterMoment, out: dict[str, 
         return
     while fewer:
         part = hole(moment, shape.room.nodes, next_taken, fewer)
-        if part and (not here or part.time_s > here.time_s) and (smaller := _smaller(shape, fitted, fewer)):
+        if (
+            part
+            and (not here or part.time_s > here.time_s)
+            and (smaller := _changed(shape, fitted, nodes=str(fewer)))
+        ):
             yield _of_hole(smaller, moment, part, min(limit, part.time_s))
             return
         fewer //= 2
@@ -216,11 +255,11 @@ def _held(shape: _Shape, moment: ClusterMoment) -> str:
     return "jobs wait there, and Slurm starts jobs in order here" if in_order and any(here) else ""
 
 
-def _smaller(shape: _Shape, fitted: Fitted, nodes: int) -> _Shape | None:
-    """Return the job with fewer nodes; None where it can't have them."""
-    partition = {name: value for name, value in shape.more.items() if name == "partition"}
+def _changed(shape: _Shape, fitted: Fitted, **options: str) -> _Shape | None:
+    """Return the job with other options, as fewer nodes; None where it can't have them."""
+    kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
     try:
-        request, more, needs_s = fitted({**partition, "nodes": str(nodes)})
+        request, more, needs_s = fitted({**kept, **options})
     except SbatchgenError:
         return None
     fails = any(finding.severity == "error" for finding in check(request.resolved))
@@ -229,13 +268,17 @@ def _smaller(shape: _Shape, fitted: Fitted, nodes: int) -> _Shape | None:
 
 def _of_hole(shape: _Shape, moment: ClusterMoment, here: Hole, time_s: int) -> Prospect:
     name, until = shape.partition.name, here.until
-    if time_s < shape.time_s:
+    if time_s < shape.time_s and shape.restart_s is not None:  # Slurm chooses a limit that the hole has
+        shape = shape._replace(more={**shape.more, "time-min": str(Duration(time_s))})
+    elif time_s < shape.time_s:
         shape = shape._replace(more={**shape.more, "time": str(Duration(time_s))})
     says = f"{counted(len(here.nodes), 'node')} of {name} {'is' if len(here.nodes) == 1 else 'are'} free"
     if until:
         says += f" until {clock(until.at, moment.now)}, when {until.why}"
     if here.boot_s:
         says += f"; nodes that are off take up to {here.boot_s} s to be switched on"
+    if "array" in shape.job.resources:
+        says += "; for one task of the array"
     if shape.room.not_seen:
         says += f"; not looked at: {', '.join(shape.room.not_seen)}"
     if preempt := _preemption(shape, moment):
@@ -246,10 +289,18 @@ def _of_hole(shape: _Shape, moment: ClusterMoment, here: Hole, time_s: int) -> P
 
 def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> Prospect:
     resources, needs = shape.job.resources, shape.needs_s
-    options = tuple(word for name, value in shape.more.items() for word in (f"--{name}", value))
+    number, trains_s = 1, time_s if needs is None else needs
     if needs and needs > time_s:
         says += f"; a piece: {time_s / needs:.0%} of what the training needs"
-    trains_s = needs if needs is not None and needs <= time_s else time_s
+        trains_s = time_s
+        if shape.restart_s is not None and time_s > shape.restart_s:
+            number = math.ceil(needs / (time_s - shape.restart_s))
+            trains_s = needs + (number - 1) * shape.restart_s
+            cost = f"{shape.restart_s:.0f} s" if shape.restart_s else "what no run has measured"
+            says += f", which ends after {number} starts at the soonest; a start costs {cost}"
+            if number > shape.job.max_restarts + 1:
+                shape = shape._replace(more={**shape.more, "max-restarts": str(number)})
+    options = tuple(word for name, value in shape.more.items() for word in (f"--{name}", value))
     return Prospect(
         kind=kind,
         partition=shape.partition.name,
@@ -258,8 +309,9 @@ def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> 
         time_s=time_s,
         start=_iso(begin),
         end=_iso(begin + timedelta(seconds=trains_s)),
-        gpu_hours=round(resources.gpus_in_all * time_s / 3600, 2),
+        gpu_hours=round(resources.gpus_in_all * max(time_s, trains_s * (number > 1)) / 3600, 2),
         needs_s=needs,
+        starts=number,
         options=options,
         argv=(*shape.run[:1], "submit", *typed(shape.run, options)[2:]),
         says=says,
@@ -268,7 +320,7 @@ def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> 
 
 def _order(row: Prospect) -> tuple[bool, bool, str, float]:
     """Return what rows are sorted by: those that end the training by their ends, others by their starts."""
-    is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s)
+    is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s and row.starts == 1)
     by_end = row.needs_s is not None and not is_piece
     return not row.start, is_piece, (row.end if by_end else row.start) or "", -row.gpu_hours
 
@@ -290,25 +342,27 @@ def _why_none(shape: _Shape, moment: ClusterMoment, next_taken: Mapping[str, Cla
 
 def _preemption(shape: _Shape, moment: ClusterMoment) -> str:
     """Return whether jobs of other partitions may end the job, and what is left to save."""
-    mode = shape.partition.preempt
-    if moment.settings.get("PreemptType", "").endswith("none") or mode in ("", "OFF"):
+    mode, settings = shape.partition.preempt, moment.settings
+    if settings.get("PreemptType") != "preempt/partition_prio" or mode in ("", "OFF"):
         return ""
     higher = [each for each in moment.partitions if each.tier > shape.partition.tier]
     if not higher:
         return ""
-    grace, signal = (
-        shape.partition.grace_s,
-        "send_user_signal" in moment.settings.get("PreemptParameters", ""),
-    )
+    grace, signal = shape.partition.grace_s, "send_user_signal" in settings.get("PreemptParameters", "")
     left = f"{grace} s are left to save" if grace else "no time is left to save"
-    return f"partition {higher[0].name} may preempt it ({mode}): {left}" + ", after its signal" * signal
+    options = shape.job.directives
+    again = "requeue" in options or ("no-requeue" not in options and settings.get("JobRequeue") == "1")
+    then = "and Slurm starts it again" if again and mode.startswith("REQUEUE") else "and it ends then"
+    left += ", after its signal" * (signal and bool(grace))
+    return f"partition {higher[0].name} may preempt it ({mode}): {left}, {then}"
 
 
-def _plans(job: ResolvedJob, moment: ClusterMoment) -> Iterator[Prospect]:
+def _plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]) -> Iterator[Prospect]:
     """Yield Slurm's plan of the user's jobs of this name that wait, and what is ahead of each."""
-    for each in moment.jobs:
-        if each.user != os.getuid() or each.state != "PENDING" or each.name != job.options.job_name:
-            continue
+    waiting = [each for each in moment.jobs if each.state == "PENDING" and each.name == job.options.job_name]
+    waiting = [each for each in waiting if each.user == os.getuid()]
+    terms = _terms(moment, environment) if waiting else {}
+    for each in waiting:
         planned = each.start if each.planned else None
         time_s = int((each.end - each.start).total_seconds()) if each.end and each.start else None
         where = (
@@ -325,10 +379,25 @@ def _plans(job: ResolvedJob, moment: ClusterMoment) -> Iterator[Prospect]:
             end=_iso(each.end) if planned and each.end else None,
             gpu_hours=round(each.gpus * (time_s or 0) / 3600, 2),
             needs_s=None,
+            starts=1,
             options=(),
             argv=(),
-            says=f"{where}{reason}; {ahead(each, moment)}",
+            says=f"{where}{reason}; {ahead(each, moment)}{terms.get(each.id.partition('_')[0], '')}",
         )
+
+
+def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the priority of each job of the user's is made of; nothing where Slurm computes none."""
+    if not moment.settings.get("PriorityType", "").endswith("multifactor"):
+        return {}
+    form = "%i " + " ".join(f"%{letter}" for letter in _TERMS)
+    printed = answer_if_any(["sprio", "--noheader", f"--user={os.getuid()}", f"--format={form}"], environment)
+    terms: dict[str, str] = {}
+    for job, *values in map(str.split, (printed or "").splitlines()):
+        named = [(name, count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
+        shown = ", ".join(f"{name} {value}" for name, value in named if value)
+        terms[job] = f"; its priority is of {shown}" if shown else ""
+    return terms
 
 
 def ahead(job: QueuedJob, moment: ClusterMoment) -> str:
@@ -374,6 +443,20 @@ def _bounds(
         if took > SLOW_S and number + 1 < len(shapes):
             notes.append(f"Slurm took {took:.1f} s to answer, so it was asked for no further bound")
             return
+
+
+def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
+    """Yield the job in all partitions that have a bound together, where none has a hole."""
+    bounds = [row for row in listed if row.kind == "bound" and row.start]
+    if len({row.partition for row in bounds}) > 1 and not any(row.kind == "hole" for row in listed):
+        first = min(bounds, key=_order)
+        names = ",".join(dict.fromkeys(row.partition for row in bounds))
+        words = [*zip(first.options[::2], first.options[1::2], strict=True)]
+        options = [word for pair in words if pair[0] != "--partition" for word in pair]
+        options += ["--partition", names]
+        says = f"{first.says}; Slurm starts the job in the first of {names} that has room"
+        argv = tuple(typed(first.argv, options))
+        yield replace(first, partition=names, options=tuple(options), argv=argv, says=says)
 
 
 def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[str]:

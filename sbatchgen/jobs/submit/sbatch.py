@@ -21,7 +21,7 @@ from sbatchgen.jobs.budget.allowance import allowances
 from sbatchgen.jobs.budget.debit import Debit
 from sbatchgen.jobs.runs import index as run_index
 from sbatchgen.jobs.runs import record as records
-from sbatchgen.jobs.runs import run_folder, submitted_scripts
+from sbatchgen.jobs.runs import run_folder, shown_starts, submitted_scripts
 from sbatchgen.jobs.runs.index import Index
 from sbatchgen.jobs.runs.record import Record, run_name
 from sbatchgen.jobs.runs.snapshot import Snapshot, describe
@@ -171,6 +171,7 @@ def submit(
             records.keep(run_dir, about)
     except OSError as error:
         note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
+    shown_starts.submitted(environment, about)
     return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
 
 
