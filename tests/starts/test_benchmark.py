@@ -1,0 +1,21 @@
+"""The benchmark of `when` runs on a real Slurm; its figures mean nothing in so short a time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+
+@pytest.mark.usefixtures("real_slurm")
+def test_each_question_ends_in_its_way() -> None:
+    words = [sys.executable, str(REPOSITORY / "benchmarks" / "when.py"), "--quick"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ": 6 of 6 started" in done.stdout
+    ways = re.findall(r"ends (.+): after .* 0 did not complete", done.stdout)
+    assert ways == ["the first row", "as asked for", "--fit"]
+    assert re.search(r"holes that started within 5: \d of 3", done.stdout)
