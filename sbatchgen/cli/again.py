@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
     from sbatchgen.jobs.runs.record import Record
 
-_NOT_OF_JOBS = ("yes", "dry_run", "again", "budget", "reviewed", "follow", "after", "keep_sbatch_env", "form")
+_NOT_OF_JOBS = (
+    "yes",
+    "dry_run",
+    "again",
+    "budget",
+    "reviewed",
+    "follow",
+    "after",
+    "keep_sbatch_env",
+    "form",
+    "fit",
+)
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 

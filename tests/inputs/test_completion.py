@@ -124,7 +124,7 @@ partitions:
         ("help pro", "profile"),
         ("help profile ch", "check"),
         ("help render ", ""),
-        ("schema pr", "profile"),
+        ("schema prof", "profile"),
     ],
 )
 def test_each_value_that_a_list_has_is_offered(folder: Path, words: str, offered: str) -> None:
