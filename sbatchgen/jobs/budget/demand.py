@@ -46,6 +46,7 @@ def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]
     where = ground(asked, environment)
     time_s = (asked.time if "time" in asked else where.time_s) or UNLIMITED
     restarts = [int(text) for text in _MOST_RESTARTS.findall(job.text)]
+    restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses them
     for what, fix in _unknown(job, asked, time_s, counted=bool(restarts)):
         raise BudgetError.of(f"a budget can't count this job: {what}", fix=fix)
     array, _, limit = asked.options.get("array", "").partition("%")
