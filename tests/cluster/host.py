@@ -196,6 +196,10 @@ class Host:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
+    def words(self, argv: Sequence[str], *, user: User, cwd: Path, env: Mapping[str, str]) -> list[str]:
+        """The words that start a command here as a user, in this environment."""
+        return self._command(argv, user=user, cwd=cwd, env=env)
+
     def _command(
         self,
         argv: Sequence[str],

@@ -12,11 +12,14 @@ import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from . import accounting, config, mounts, site
 from .host import PATH, Host
 from .job import TERMINAL, parse_jobs
+
+if TYPE_CHECKING:
+    import pexpect
 
 NODES = ("n1", "n2", "n3", "n4")
 LOGIN = "login"
@@ -150,6 +153,20 @@ class Cluster:
             check=check,
             timeout=timeout,
             stdin=input or "",
+        )
+
+    def terminal(self, argv: Sequence[Argument], *, cwd: Path | None = None) -> pexpect.spawn[str]:
+        """Start a command as the user on a terminal of the login node; it ends with the hosts at the latest."""
+        import pexpect  # few tests need one
+
+        words = self._hosts[LOGIN].words(
+            [str(word) for word in argv],
+            user=self._site.user,
+            cwd=cwd or self.home,
+            env={**self._site.environment(), **self._path, "TERM": "dumb", "NO_COLOR": "1"},
+        )
+        return pexpect.spawn(
+            words[0], words[1:], encoding="utf-8", dimensions=(33, 111), timeout=site.HANGS_S, echo=False
         )
 
     def root(
