@@ -213,7 +213,7 @@ def test_every_command_and_every_option_has_help() -> None:
 
     walk(cli)
     assert set(commands_of(cli)) == set(
-        "render review explain plan lint lsp rehearse preflight adopt submit resume sweep resubmit status logs report diagnose cancel exec plot gpus when data image profile page trust schema completion help".split()
+        "render review explain plan lint lsp rehearse preflight adopt submit resume sweep resubmit status logs report diagnose cancel exec shell plot gpus when data image profile page trust schema completion help".split()
     )
 
 

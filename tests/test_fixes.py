@@ -136,6 +136,7 @@ ROWS = (
 # Typed by a test of another state: that test, and the words in it. Where the value is not known, its start.
 ELSEWHERE = {
     ("cli/guide.py", "sbatchgen help guide"): ("tests/test_help.py", 'command("help", "guide")'),
+    ("cli/shell.py", "sbatchgen diagnose {}"): ("tests/jobs/test_shell.py", "fix: sbatchgen (diagnose "),
     ("cli/profiles.py", "sbatchgen profile discover --update {}"): (
         "tests/discover/test_update.py", '"profile", "discover", "--update"'
     ),

@@ -26,7 +26,7 @@ GROUPS = {
     },
     "Run jobs": {
         "submit": "submit", "resume": "again", "cancel": "running_jobs", "exec": "running_jobs",
-        "sweep": "sweeps", "resubmit": "again",
+        "shell": "shell", "sweep": "sweeps", "resubmit": "again",
     },
     "Watch runs": {
         "status": "run_status", "logs": "run_logs", "diagnose": "run_results", "report": "run_results",

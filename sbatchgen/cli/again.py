@@ -13,6 +13,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, SlurmError
 from sbatchgen.base.quoting import word
+from sbatchgen.base.quoting import words as quoted_words
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import snapshot_of
 from sbatchgen.cli.output import FORMAT, YES, completed_runs, here
@@ -68,6 +69,9 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     resumed, element = find_point(index, run, changes=True)
     last = last_record(resumed)
     agreed = [*["--yes"] * yes, "--format", form]
+    if last.command[1:2] == ("shell",):
+        what = f"run {resumed.name} is a shell of a job, which trains nothing by itself"
+        raise CommandLineError.of(what, fix=quoted_words(("sbatchgen", *last.command[1:])))
     if last.command[1:2] == ("sweep",):
         submit_points(args, resumed, (*options, *agreed), only=element)
         return

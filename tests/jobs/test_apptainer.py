@@ -16,7 +16,7 @@ from sbatchgen.jobs.runs.failure import failures
 from tests.cluster import apptainer, image
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.jobs.jobs import EPOCH, PROFILE, Site
+from tests.jobs.jobs import EPOCH, PROFILE, SBATCHGEN, Site
 from tests.jobs.test_containers import COLOUR, HOSTILE, PROBE, probe
 from tests.training.forks import QUICKLY
 
@@ -229,3 +229,35 @@ def test_the_stand_in_ends_as_the_real_one(site: Site, images: Path, words: str,
         assert done.returncode == status, done.stderr
         said.append(done.stdout if status < 255 else "")
     assert said[0] == said[1]
+
+
+def test_a_shell_is_in_the_image_and_trains_on_all_nodes(site: Site, images: Path) -> None:
+    """From the container the session on the node is asked, as the image has no srun; Ctrl-C reaches the training."""
+    waits = "import os, sys, time; print('rank', os.environ['SLURM_PROCID'], *sys.argv[1:], flush=True); time.sleep(int(sys.argv[-1]))"
+    site.cluster.put("work/waits.py", waits)
+    shape = (*TWO_NODES, "--gpus-per-node", "1", "--launcher", "srun", "--image", str(images / "small"))
+    words: list[str | Path] = [
+        SBATCHGEN,
+        "shell",
+        *shape,
+        "--trainer",
+        "waits.py",
+        "--job-name",
+        "inside",
+        "--yes",
+    ]
+    terminal = site.cluster.terminal(words, cwd=site.folder)
+    prompt = "Apptainer> $"
+    terminal.expect(prompt)
+    terminal.sendline("echo =$COLOUR $RUN_DIR $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES=; type srun")
+    terminal.expect(f"={HOSTILE['COLOUR']} {site.folder}/runs/inside n1 0=.*srun: not found.*{prompt}")
+    terminal.sendline("train --epochs 0; echo ended with $?")
+    terminal.expect("ended with 0")
+    assert sorted(re.findall(r"rank (.) --epochs 0", str(terminal.before))) == ["0", "1"]
+    terminal.sendline("train 600; echo ended with $?")
+    terminal.expect("rank . 600.*rank . 600")
+    terminal.sendintr()
+    terminal.expect("ended with 130")
+    terminal.sendline("exit 3")
+    terminal.wait()
+    assert terminal.exitstatus == 3

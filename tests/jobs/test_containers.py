@@ -426,6 +426,29 @@ def test_a_command_runs_in_the_container_of_a_run(site: Site) -> None:
     assert ("no container of Enroot found on n" in done.stderr) == (not pyxis.BUILT)
 
 
+def test_a_shell_runs_in_the_container_of_its_job(site: Site) -> None:
+    """With the mounts and the variables of the job; its training is started from there on all nodes."""
+    site.cluster.put("work/says.py", "import os, sys; print(os.environ['COLOUR'], *sys.argv[1:], flush=True)")
+    two = ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--launcher", "srun", "--trainer", "says.py")
+    words = (
+        "shell",
+        *two,
+        "--env",
+        "COLOUR=the job's",
+        "--env",
+        "INSIDE=yes",
+        "--job-name",
+        "shell",
+        "--yes",
+    )
+    ask = "echo $INSIDE $API_KEY, $PWD, $SLURMD_NODENAME; cat probe.py >/dev/null && train --epochs 1; exit 3"
+    done = site.sbatchgen(*words, input=f"{ask}\n")
+    first, *others = done.stdout.splitlines()
+    assert first == f"yes the image's, {site.folder}, n1"
+    assert others == ["the job's --epochs 1"] * 2
+    assert done.returncode == 3
+
+
 @on_one_release
 def test_an_image_that_is_cut_off_is_diagnosed(site: Site) -> None:
     site.cluster.wait(site.submit("cut-off", "single", "--image", "${HOME}/images/truncated"), {"FAILED"})

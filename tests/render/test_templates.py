@@ -28,7 +28,7 @@ ALLOWED = (
 )  # fmt: skip
 # Sites' own templates use these: a name that goes or changes its meaning breaks them.
 VARIABLES = """
-any_container array array_element asks_again caches checkpoints code command_lines conda_root consecutive continues
+any_container array array_element asks_again caches checkpoints code command_lines conda_root consecutive container_lines continues
 counts_restarts data directives ends_steps excludes export_lines first_checkpoint first_port foreign gives_cuda
 has_outcome has_setup image_of_module inherited job_id keeps_pythonpath leftovers master_addr max_restarts meets
 module_lines needed node_lines one_container_fails other_directives placed point_says points points_carried preflight programs

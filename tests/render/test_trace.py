@@ -58,6 +58,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
         "mechanics/wait_for_slurm",
         "own_runtime",
         "preflight",
+        "shell/mechanics/events",
     )
     assert {*BUNDLED.rglob("*.j2")} - seen == {BUNDLED / f"{name}.sh.j2" for name in unseen}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.keys import described, record
-from sbatchgen.base.units import ShellPath, Text
+from sbatchgen.base.units import Duration, ShellPath, Text
 from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts
 from sbatchgen.jobs.inputs.options import NAMES
 from sbatchgen.jobs.inputs.start_settings import JobSettings, ModeSettings
@@ -39,6 +39,15 @@ class Paths:
 
 
 @record
+class Interactive:
+    """Where shells run on this cluster, and for how long, unless the command line says otherwise."""
+
+    partition: Text | None = described("Partition of shells, as debug.")
+    qos: Text | None = described("Quality of service of shells.")
+    time: Duration | None = described("Time limit of a shell. [default: 01:00:00]")
+
+
+@record
 class Profile(JobSettings, KnownCluster):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
@@ -50,6 +59,7 @@ class Profile(JobSettings, KnownCluster):
     partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
     paths: Paths = described("Folders.", make=Paths)
     modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
+    interactive: Interactive = described("Where `sbatchgen shell` runs.", make=Interactive)
     template: Text | None = described("Template of the script.")
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
 
@@ -60,6 +70,10 @@ class Profile(JobSettings, KnownCluster):
             for name in getattr(self, key):
                 if name not in NAMES:
                     yield key, f"'{name}' is not an option", did_you_mean(name, NAMES)
+        chosen = self.interactive.partition
+        if chosen and self.partitions and chosen not in self.partitions:
+            fix = did_you_mean(chosen, self.partitions)
+            yield "interactive", f"there is no partition '{chosen}' here", fix
         default = self.default_partition
         if default and self.partitions and default not in self.partitions:
             fix = did_you_mean(default, self.partitions)

@@ -44,6 +44,12 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
     return " \\\n        ".join(quoting.packed(words))
 
 
+def contained(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines that start a program in the container of a job of Slurm; nothing without one."""
+    wanted = resolved.slurm and resolved.runtime.is_container and not resolved.programs
+    return tuple(quoting.packed(_runtime(resolved, exported, mounted))) if wanted else ()
+
+
 def excludes(resolved: ResolvedJob) -> bool:
     """Return whether the check of the nodes requeues the job without the bad ones."""
     return resolved.slurm and resolved.settings.preflight not in (None, False, True)

@@ -68,9 +68,10 @@ def render(
     return finish(fill(environment, resolved, code=code), rerun)
 
 
-def render_request(request: Request) -> str:
-    """Return the script of a request. Raises what `render` does."""
+def render_request(request: Request, *, session: bool = False) -> str:
+    """Return the script of a request, or of a shell in its job. Raises what `render` does."""
     folders, cache = request.places.folders("templates"), request.places.cache
+    folders = [*[bundled("templates") / "shell"] * session, *folders]
     return render(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
@@ -337,6 +338,7 @@ def _start(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[st
         "training_title": _title(resolved),
         "second_part": f"{SECOND_PART} every job of {_kind(resolved)}: sbatchgen help script",
         "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
+        "container_lines": launch.contained(resolved, exported, mounted),
         "programs": (),
     }
 

@@ -1,0 +1,158 @@
+"""shell: a shell, or a command, with what a job has."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen.base.errors import CommandLineError, SlurmError
+from sbatchgen.cli.jobs import JobCommand, files_here, request_of
+from sbatchgen.cli.output import BUDGET, YES, note
+from sbatchgen.cli.submit import DRY_RUN, agreed
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.record import Record
+    from sbatchgen.jobs.slurm.queue import SlurmJob
+    from sbatchgen.jobs.submit.submission import Submission
+
+_POLL_S, _SELDOM_S = 1.0, 10.0  # between two questions to Slurm
+_LOST = 255  # of srun, which could not connect
+
+
+def _period(_: click.Context, __: click.Parameter, value: str) -> int:
+    from sbatchgen.base.units import Period
+
+    try:
+        return int(Period.parse(value)) if value else 0
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at="--keep", fix="--keep 30m") from error
+
+
+@click.command(cls=JobCommand, usage="JOB|RUN [OPTIONS] [-- COMMAND]")
+@YES
+@DRY_RUN
+@BUDGET
+@click.option(
+    "--keep",
+    metavar="TIME",
+    default="",
+    callback=_period,
+    help="Keep the nodes this long after the last terminal has gone, as 30m.",
+)
+@click.pass_obj
+def shell(
+    command: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep: int, **given: Any
+) -> None:
+    """Open a shell on the first node of a job, with the environment of the job.
+
+    In the shell, train starts the training, and train --epochs 1 adds arguments. Ctrl-D gives the nodes back.
+    A command after -- runs in place of a shell, as in: sbatchgen shell ddp -- train --epochs 1. Without
+    --time a shell has an hour. With --keep a lost connection does not end the job: sbatchgen shell RUN
+    opens another shell there.
+    """
+    if live := _session(job):
+        sys.exit(_attach(_started(live), live, command))
+    asked, submission = _submission(job, given)
+    if not agreed([submission.review], asked, yes=yes or dry_run, dry_run=dry_run):
+        return
+    sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command))
+
+
+def _submission(job: str, given: dict[str, Any]) -> tuple[str, Submission]:
+    """Return the question to ask, and the submission of the session of a job."""
+    from sbatchgen.jobs.review.screen import in_short
+    from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.lab.shell import session
+
+    of_training = request_of(job, (), given)
+    more = session.shape(given, of_training.resolved.profile) if of_training.resolved.slurm else given
+    request = request_of(job, (), more)
+    base = of_job(request, os.environ, files_here(), ask_squeue=True)
+    submission = session.submission(of_training, request, base, os.environ)
+    return in_short(submission.review), submission
+
+
+def _session(name: str) -> Record | None:
+    """Return the newest session of a run, by the name of the run; None if the name is of no session."""
+    from sbatchgen.cli.output import here
+    from sbatchgen.jobs.runs.record import records
+    from sbatchgen.jobs.submit import sbatch
+    from sbatchgen.lab.shell import session
+
+    index = sbatch.open_index(os.environ, note)
+    runs = index.find(name, here()) if index else []
+    known = records(runs[0].folder) if len(runs) == 1 else []
+    return known[-1] if known and session.is_session(known[-1]) else None
+
+
+def _run(submission: Submission, keep: int, command: tuple[str, ...]) -> int:
+    """Submit a session, and open its shell; what is not kept is given back however that ends."""
+    from sbatchgen.jobs.slurm import client
+    from sbatchgen.jobs.submit import sbatch
+
+    index = sbatch.open_index(os.environ, note)
+    with sbatch.reserved(submission, os.environ, note) as (ready, lock):
+        words = (str(keep),)
+        run = sbatch.submit(ready, (), words, lock=lock, environment=os.environ, index=index, note=note)
+    about, row = run.record, None
+    if keep:
+        note(f"note: run {about.run}, job {about.job}; another shell there: sbatchgen shell {about.run}")
+    try:
+        row = _started(about)
+        status = _attach(row, about, command)
+    except BaseException:
+        if not (keep and row):
+            client.answer_if_any(["scancel", about.job], os.environ)
+        raise
+    if status == _LOST and not keep:
+        client.answer_if_any(["scancel", about.job], os.environ)
+    return status
+
+
+def _attach(row: SlurmJob, about: Record, command: tuple[str, ...]) -> int:
+    """Hand this terminal to a session that runs; return the status of what ran there."""
+    from sbatchgen.check.sbatch.hostlist import hosts
+    from sbatchgen.jobs.slurm.client import run_here, submit_environment
+    from sbatchgen.lab.shell import session
+
+    tty = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    words = session.attachment(about.job, hosts(row.node_list)[0], command, tty=tty)
+    status = run_here(words, submit_environment(os.environ)[0])
+    if status and (why := session.why_ended(about)):
+        raise SlurmError.of(f"job {about.job} has ended before its shell: {why}", at=about.log)
+    return status
+
+
+def _started(about: Record) -> SlurmJob:
+    """Return a job once it runs; raise SlurmError if it has ended."""
+    from sbatchgen.jobs.slurm.queue import queue
+    from sbatchgen.lab.shell.session import why_ended
+
+    job, pause, says = about.job, _POLL_S, "None"
+    while True:
+        row = next(iter(queue(os.environ, [job])), None)
+        if row is None or row.state.ended or row.state.name == "COMPLETING":
+            why = why_ended(about) or "there is no shell any more"
+            raise SlurmError.of(f"job {job} has ended: {why}", at=about.log, fix=f"sbatchgen diagnose {job}")
+        if row.state.name == "RUNNING" and row.node_list:
+            return row
+        if row.reason != says:
+            says = row.reason
+            note(f"note: job {job} waits ({says})")
+        time.sleep(pause)
+        pause = min(_SELDOM_S, 1.5 * pause)
+
+
+def _run_locally(submission: Submission, command: tuple[str, ...]) -> int:
+    """Open the shell of a job without Slurm on this machine."""
+    from sbatchgen.jobs.slurm.client import run_here, submit_environment
+    from sbatchgen.jobs.slurm.queue import new_key, private_script
+    from sbatchgen.jobs.submit import sbatch
+
+    sbatch.refuse_past_budget(submission, os.environ)
+    with private_script(submission.script, submission.name, new_key()) as script:
+        return run_here(["bash", str(script), *command], submit_environment(os.environ)[0])

@@ -1,0 +1,278 @@
+"""A shell with what a job has, on a real Slurm: its environment, its terminal, and what is left when it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.cluster import conda
+from tests.cluster.fixtures import on_one_release
+from tests.cluster.job import TERMINAL
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import PROFILE, SBATCHGEN, Site
+
+PROBE = """
+import json, os, resource, sys, time
+limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+mounts = sorted(line.split()[4] for line in open("/proc/self/mountinfo"))
+seen = {"env": dict(os.environ), "limits": limits, "cpus": sorted(os.sched_getaffinity(0)), "mounts": mounts,
+        "folder": os.getcwd(), "python": sys.prefix, "args": sys.argv[1:]}
+job, rank = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_PROCID", "0")
+with open(f"seen-{job}-{rank}.json", "w") as file:
+    json.dump(seen, file)
+print("trained", flush=True)
+time.sleep(600 if "sleep" in sys.argv else 0)
+"""
+# What two jobs never have in common. MASTER_PORT follows from the job's id.
+OF_A_JOB = re.compile(
+    r"_|MASTER_PORT|SLURM_(JOB_?ID|JOB_NAME|JOB_SLUID|JOB_(START|END)_TIME|SRUN_COMM_PORT|STEP_?ID"
+    r"|STEP_LAUNCHER_PORT|TASK_PID|LAUNCH_NODE_IPADDR)"
+)
+PROMPT = r"\$ $"
+SINGLE = ("single", "--trainer", "probe.py")
+TWO_NODES = ("ddp", "--trainer", "probe.py", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun")
+HOUR = ("--time", "1:00:00")
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster) -> Site:
+    """A folder with a trainer that tells what it finds."""
+    cluster.put("work/testing.yaml", PROFILE)
+    cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
+    cluster.put("work/probe.py", PROBE)
+    cluster.put("anaconda3/bin/conda", f"#!{sys.executable}\n{Path(conda.__file__).read_text()}", mode=0o755)
+    cluster.put("anaconda3/conda-meta/history", "")
+    cluster.put("anaconda3/envs/train/conda-meta/history", "")
+    cluster.put("anaconda3/envs/train/etc/conda/activate.d/x.sh", "export OF_TRAIN=1\n")
+    cluster.put("anaconda3/envs/train/bin/python3", f'#!/bin/bash\nexec {sys.executable} "$@"\n', mode=0o755)
+    cluster.put("work/setup.sh", "declare -x OF_SETUP=1\nnot_exported=2\ntrain() { echo of setup; }\n")
+    return Site(cluster, cluster.home / "work")
+
+
+@pytest.fixture
+def terminals(site: Site) -> Iterator[Terminals]:
+    """Shells on terminals, which end with the test."""
+    opened = Terminals(site)
+    yield opened
+    opened.close()
+
+
+class Terminals:
+    """The terminals of a test."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.opened: list[pexpect.spawn[str]] = []
+
+    def shell(self, *words: str) -> pexpect.spawn[str]:
+        """A shell, once it has printed its prompt."""
+        terminal = self.site.cluster.terminal([SBATCHGEN, "shell", *words], cwd=self.site.folder)
+        self.opened.append(terminal)
+        terminal.expect(PROMPT)
+        return terminal
+
+    def close(self) -> None:
+        for each in self.opened:
+            each.close(force=True)
+        self.site.cluster.run(["scancel", "--me"])
+        no_job(self.site)
+
+
+def typed(terminal: pexpect.spawn[str], line: str, answer: str = PROMPT) -> str:
+    """What a line prints up to an answer, by default the next prompt."""
+    terminal.sendline(line)
+    terminal.expect(answer)
+    return f"{terminal.before}{terminal.after}"
+
+
+def job_of(terminal: pexpect.spawn[str]) -> int:
+    """The job of a shell that has just printed its first prompt."""
+    first = re.search(r"Job (\d+) on ", str(terminal.before))
+    assert first
+    return int(first[1])
+
+
+def no_job(site: Site) -> None:
+    """Nothing of the user's is left, neither in the queue nor on the nodes."""
+    queue = ["squeue", "--all", "--noheader", "--format=%i %T"]
+    site.cluster.until(lambda: not site.cluster.root(queue).stdout.strip(), "an empty queue")
+    for node in site.cluster.nodes:
+        site.cluster.until(partial(is_free, site, node), f"nothing on {node}")
+
+
+def is_free(site: Site, node: str) -> bool:
+    """Whether the user has no process on a node."""
+    words = ["pgrep", "--list-full", "--uid", str(site.folder.stat().st_uid)]
+    return not site.cluster.root(words, on=node, check=False).stdout
+
+
+def seen(site: Site, job: int) -> dict[str, dict[str, Any]]:
+    """What the ranks of a job have found, by rank."""
+    files = site.folder.glob(f"seen-{job}-*.json")
+    return {file.stem.rpartition("-")[2]: json.loads(file.read_text()) for file in files}
+
+
+def last_job(site: Site) -> int:
+    return max(int(file.stem.split("-")[1]) for file in site.folder.glob("seen-*.json"))
+
+
+SHAPES = {
+    "two nodes": (*TWO_NODES, *HOUR),
+    "host": (*SINGLE, *HOUR, "--runtime", "host"),
+    "conda": (*SINGLE, *HOUR, "--runtime", "conda", "--conda-env", "train"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_training_of_a_shell_finds_what_the_job_finds(site: Site, name: str) -> None:
+    """From a shell that is in a job of its own, with other variables of Slurm."""
+    root = f"{site.cluster.home}/anaconda3"
+    lines = "setup: ['. ./setup.sh']\nruntimes:\n  conda: {root: ROOT}\n".replace("ROOT", root)
+    site.cluster.put("work/other.yaml", PROFILE.partition("runtime: venv")[0] + lines + "runtime: host\n")
+    words = (*SHAPES[name], *["--profile", "./other.yaml"] * (name != "two nodes"))
+    job = int(site.sbatchgen("submit", *words, "--job-name", "same", "--yes", check=True).stdout)
+    site.cluster.wait(job, {"COMPLETED"})
+    within = {"SLURM_NTASKS": "9", "SLURM_JOB_ID": "1", "SLURM_CPU_BIND": "quiet,mask_cpu:0x1"}
+    shell = ("shell", *words, "--job-name", "same", "--yes", "--", "train", "--epochs", "1")
+    done = site.sbatchgen(*shell, env=within, check=True)
+    ranks = 4 if name == "two nodes" else 1
+    assert done.stdout == "trained\n" * ranks
+    before, after = seen(site, job), seen(site, last_job(site))
+    assert last_job(site) > job
+    assert before.keys() == after.keys()
+    assert len(before) == ranks
+    for rank, there in before.items():
+        here = after[rank]
+        assert (there.pop("args"), here.pop("args")) == ([], ["--epochs", "1"])
+        names = {*there["env"], *here["env"]}
+        others = {each for each in names if there["env"].get(each) != here["env"].get(each)}
+        assert not [each for each in others if not OF_A_JOB.fullmatch(each)]
+        assert there.pop("env").get("RUN_DIR") == here.pop("env").get("RUN_DIR")
+        assert there == here
+
+
+def test_a_shell_is_a_terminal(site: Site, terminals: Terminals) -> None:
+    """Ctrl-C ends the training and not the shell, the window has a size, and the status is that of the shell."""
+    terminal = terminals.shell(*SINGLE, "--yes")
+    assert "`train` starts the training" in str(terminal.before)
+    assert "33 111" in typed(terminal, "stty size")
+    terminal.setwinsize(44, 122)
+    site.cluster.until(lambda: "44 122" in typed(terminal, "stty size"), "the new size")
+    typed(terminal, "train sleep", "trained")
+    terminal.sendintr()
+    terminal.expect(PROMPT)
+    assert "status 130" in typed(terminal, "echo status $?")
+    assert "[1]+  Stopped" in typed(
+        terminal, "sleep 60 & kill -STOP $!; sleep 1; jobs"
+    )  # jobs as in any shell
+    typed(terminal, "kill -KILL %1")
+    terminal.sendline("exit 5")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 5
+    no_job(site)
+
+
+def test_the_shell_knows_the_job(site: Site, terminals: Terminals) -> None:
+    """Variables that are not exported, functions of setup, and the folder; a job's `train` is no other's."""
+    site.cluster.put("work/setup.yaml", PROFILE.replace("[set -euo pipefail]", "['. ./setup.sh']"))
+    terminal = terminals.shell(*TWO_NODES, "--profile", "./setup.yaml", "--yes")
+    says = typed(terminal, "echo =$not_exported $OF_SETUP $RUN_DIR $MASTER_ADDR ${MASTER_PORT:+port} $PWD=")
+    folder = site.folder
+    assert f"=2 1 {folder}/runs/ddp n1 port {folder}=" in says.replace("\r\n", "")
+    assert "of setup" not in typed(terminal, "train")
+
+
+def test_a_lost_terminal_gives_the_nodes_back(site: Site, terminals: Terminals) -> None:
+    terminal = terminals.shell(*SINGLE, "--yes")
+    typed(terminal, "nohup sleep 600 & sleep 1")
+    typed(terminal, "train sleep", "trained")
+    began = time.monotonic()
+    terminal.close(force=True)
+    no_job(site)
+    assert time.monotonic() - began < 60  # KillWait
+
+
+def test_a_killed_command_gives_the_nodes_back(site: Site, terminals: Terminals) -> None:
+    terminal = terminals.shell(*SINGLE, "--yes")
+    job = job_of(terminal)
+    typed(terminal, "train sleep", "trained")
+    site.cluster.root(["pkill", "--signal", "KILL", "--full", "bin/sbatchgen shell"])
+    site.cluster.root(["pkill", "--signal", "KILL", "srun"])
+    no_job(site)
+    assert site.cluster.job(job)["JobState"] in TERMINAL
+
+
+def test_a_kept_job_outlives_its_terminal(site: Site, terminals: Terminals) -> None:
+    """A second terminal finds what was started with nohup; the job ends when no terminal is there for so long."""
+    terminal = terminals.shell(*SINGLE, "--yes", "--job-name", "kept", "--keep", "8s")
+    assert "sbatchgen shell kept-shell" in str(terminal.before)
+    typed(terminal, "nohup sleep 601 & sleep 1")
+    typed(terminal, "train sleep", "trained")
+    terminal.close(force=True)
+    other = terminals.shell("kept-shell")
+    assert "sleep 601" in typed(other, "pgrep --list-full sleep")
+    other.sendeof()
+    other.expect(pexpect.EOF)
+    no_job(site)
+    done = site.sbatchgen("shell", "kept-shell")
+    assert done.returncode == 5
+    assert "has ended: there is no shell any more" in done.stderr
+    fix = re.search(r"fix: sbatchgen (diagnose \d+)\n", done.stderr)
+    assert fix
+    assert "kept-shell" in site.sbatchgen(*fix[1].split(), check=True).stdout
+
+
+def test_a_kept_job_is_cancelled(site: Site, terminals: Terminals) -> None:
+    terminal = terminals.shell(*SINGLE, "--yes", "--job-name", "ended", "--keep", "1h")
+    job = job_of(terminal)
+    typed(terminal, "nohup sleep 602 & sleep 1")
+    site.sbatchgen("cancel", "ended-shell", check=True)
+    terminal.expect(pexpect.EOF)
+    no_job(site)
+    assert site.cluster.job(job)["JobState"] == "CANCELLED"
+
+
+@on_one_release
+def test_a_command_has_its_input_and_gives_its_status(site: Site) -> None:
+    done = site.sbatchgen("shell", *SINGLE, "--yes", "--", "sh", "-c", "cat; exit 7", input="in\n")
+    assert (done.stdout, done.returncode) == ("in\n", 7)
+    element = ("--array", "2", "--", "sh", "-c", "echo $SLURM_ARRAY_TASK_ID $RUN_DIR")
+    done = site.sbatchgen("shell", *SINGLE, "--yes", *element, check=True)
+    assert done.stdout == f"2 {site.folder}/runs/single/2\n"
+    done = site.sbatchgen("shell", *SINGLE, "--yes", input="train; echo $?; exit 8\n")
+    assert (done.stdout, done.returncode) == ("trained\n0\n", 8)
+
+
+@on_one_release
+def test_a_job_that_can_not_start_says_why(site: Site) -> None:
+    done = site.sbatchgen("shell", *SINGLE, "--yes", "--runtime", "conda", "--conda-env", "none")
+    assert done.returncode == 5
+    assert re.search(r"error: .* has ended.*: can't activate the conda environment none\n", done.stderr)
+    refused = site.sbatchgen(
+        "shell", *SINGLE, "--yes", "--partition", "cpu", "--time", "9:00:00", "--", "true"
+    )
+    by_submit = site.sbatchgen("submit", *SINGLE, "--yes", "--partition", "cpu", "--time", "9:00:00")
+    site.cluster.run(["scancel", "--me"])
+    assert refused.returncode == by_submit.returncode
+    no_job(site)
+
+
+@on_one_release
+def test_a_shell_is_charged(site: Site) -> None:
+    """An hour of one GPU unless it says otherwise, whatever restarts the job may have."""
+    site.cluster.put("work/budget.yaml", "gpu_hours: 1\n")
+    budget = (*SINGLE, "--yes", "--budget", "budget.yaml", "--requeue-on-timeout", "--max-restarts", "3")
+    refused = site.sbatchgen("shell", *budget, "--time", "2:00:00", "--", "true")
+    assert refused.returncode == 7
+    assert "this job may take 2 GPU-hours; 1 of 1 are left" in refused.stderr
+    assert site.sbatchgen("shell", *budget, "--", "true").returncode == 0
