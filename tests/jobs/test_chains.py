@@ -1,6 +1,6 @@
 """A training that may do a part of its steps in a job ends by itself: by requeues, in a chain, in an array's tasks.
 
-It may do a tenth, where Slurm starts a job again, and two fifths elsewhere: three starts resume twice.
+It may do two fifths: three starts resume twice.
 
 That is so whatever the speed of the machine: when it has done so many steps, the trainer sends the script the signal
 of the time limit, and waits until the script has asked it to stop.
@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster.fixtures import FIRST
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, TRAINING, Site, site_on
 from tests.training.forks import QUICKLY
 from tests.training.states import equal
 
-STEPS = 50
+STEPS, PART = 50, 20  # of the training, and of a job
 DELAY = 0.001  # seconds: for nothing else is slept so long
 LIMIT = f"""
 import os, signal, time
@@ -44,14 +43,10 @@ if "SBATCHGEN_AGAIN_FILE" in os.environ:
     time.sleep = limited
 """
 WAYS = {  # with more jobs than are needed
-    "long-requeued": ("--max-restarts", "13"),
+    "long-requeued": ("--max-restarts", "5"),
     "long-chained": ("--chain", "5", "--no-requeue"),
     "long-tasks": ("--array", "1-5%1", "--no-requeue"),
 }
-
-
-def steps_of_a_job(name: str, release: str) -> int:
-    return 5 if (name, release) == ("long-requeued", FIRST) else 20
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +77,11 @@ def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]
 
 
 @pytest.fixture(scope="module")
-def jobs(site: Site, slurm_release: str) -> dict[str, list[str]]:
+def jobs(site: Site) -> dict[str, list[str]]:
     """All that only have to be waited for: submitted together, so that they run side by side."""
     ids = {}
     for name, flags in WAYS.items():
-        limit = f"STEPS_OF_A_JOB={steps_of_a_job(name, slurm_release)}"
-        ids[name] = start(site, name, *flags, "--env", limit)
+        ids[name] = start(site, name, *flags, "--env", f"STEPS_OF_A_JOB={PART}")
     ids["chain-cancelled"] = start(site, "chain-cancelled", "--chain", "4", delay=1.0)
     ids["long-alone"] = start(site, "long-alone", "--resume", "off")
     gate = str(site.cluster.sbatch("--hold", "--wrap=true"))  # until all are submitted
@@ -126,15 +120,12 @@ def test_a_failure_ends_the_chain(site: Site, jobs: dict[str, list[str]], name: 
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_training_ends_by_itself(
-    site: Site, jobs: dict[str, list[str]], name: str, slurm_release: str
-) -> None:
+def test_a_training_ends_by_itself(site: Site, jobs: dict[str, list[str]], name: str) -> None:
     started, rest = of_run(site, jobs[name])
-    each = steps_of_a_job(name, slurm_release)
     assert site.log(name).count("Training completed") == 1
     starts = len(site.events(name, "start"))
-    assert starts == sum(1 + int(record["Restarts"]) for record in started) >= STEPS // each
-    assert all(int(str(event["step"])) % each == 0 for event in site.events(name, "resume"))
+    assert starts == sum(1 + int(record["Restarts"]) for record in started) >= STEPS // PART
+    assert all(int(str(event["step"])) % PART == 0 for event in site.events(name, "resume"))
     of_run(site, jobs["long-alone"])
     assert equal(weights(site, name), weights(site, "long-alone"))
     assert [record["JobState"] for record in started] == [*["FAILED"] * (len(started) - 1), "COMPLETED"]

@@ -15,7 +15,7 @@ import pytest
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import read_request
-from tests.cluster.fixtures import CHECKOUT, on_one_release
+from tests.cluster.fixtures import CHECKOUT, VISIBLE, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.tables import hold
 from tests.training.forks import QUICKLY
@@ -168,7 +168,15 @@ def test_each_fault_of_a_program_ends_the_job_as_it_should(cluster: Cluster, in_
     cluster.until(lambda: not [*left(cluster)], "nothing of the programs left on any node")
 
 
-def test_a_cancelled_job_leaves_nothing(cluster: Cluster, in_folder: Path) -> None:
+@pytest.fixture
+def impatient(slurm_root: Path | None) -> Iterator[Cluster]:
+    """A cluster that kills a cancelled job after 5 s, and not after a minute."""
+    with Cluster(visible=VISIBLE, settings="KillWait=5", root=slurm_root) as running:
+        yield running
+
+
+def test_a_cancelled_job_leaves_nothing(impatient: Cluster, in_folder: Path) -> None:
+    cluster = impatient
     job = submitted(cluster, "several-cancelled", job_of(in_folder, client="hang", server="TERM ignored"))
     folder = cluster.home / "several-cancelled"
     cluster.until(lambda: "client starts" in text_of(folder / "log"), "start of the client")
