@@ -93,10 +93,11 @@ def split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def site_on(cluster: Cluster) -> Site:
-    """A folder with the profile and small data, made on a cluster."""
+    """A folder with the profile and small data, made on a cluster; the data are made once."""
     cluster.put("work/testing.yaml", PROFILE)
     cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
     site = Site(cluster, cluster.home / "work")
-    drawing = ("--synthetic", "--train", "400", "--test", "100")
-    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
+    if not (site.folder / "data").exists():
+        drawing = ("--synthetic", "--train", "400", "--test", "100")
+        site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site
