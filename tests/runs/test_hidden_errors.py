@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.failure import crash
+from tests.cluster.fixtures import FIRST
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
-from tests.jobs.jobs import site_on
+from tests.jobs.jobs import Site, site_on
 from tests.runs.test_diagnosis import run_of
 
 TRACEBACK = """Traceback (most recent call last):
@@ -74,25 +75,33 @@ HIDING = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("apart", ["", "--error=%x-%j.err"])
-@pytest.mark.parametrize("name", HIDING)
-def test_a_last_command_hides_no_crash(cluster: Cluster, name: str, apart: str) -> None:
-    site, (launch, says) = site_on(cluster), HIDING[name]
-    name += "-apart" * bool(apart)
+def test_a_last_command_hides_no_crash(cluster: Cluster, slurm_release: str) -> None:
+    """The jobs run side by side; on the later Slurm those of which Slurm itself prints a line."""
+    site, jobs = site_on(cluster), {}
     cluster.put("work/fails.py", "print('epoch 1')\nraise ValueError('the loss is nan')\n")
     cluster.put("work/run.sh", "#!/bin/bash\npython3 -u fails.py\n")
     (site.folder / "run.sh").chmod(0o755)
-    cluster.put(f"work/{name}.sh", SCRIPT.format(name=name, more=apart, launch=launch))
-    done = site.sbatchgen("submit", f"{name}.sh", "--yes", check=True)
-    cluster.wait(int(done.stdout), {"COMPLETED"})
-    assert "completed, with errors in the log" in site.sbatchgen("status", name, check=True).stdout
+    for name in [*HIDING, "srun-apart"] if slurm_release == FIRST else ["srun-apart", "killed"]:
+        launch, _ = HIDING[name.partition("-")[0]]
+        apart = "--error=%x-%j.err" * name.endswith("-apart")
+        cluster.put(f"work/{name}.sh", SCRIPT.format(name=name, more=apart, launch=launch))
+        jobs[name] = site.sbatchgen("submit", f"{name}.sh", "--yes", check=True).stdout.strip()
+    for name, job in jobs.items():
+        shows_the_crash(site, name, job)
+
+
+def shows_the_crash(site: Site, name: str, job: str) -> None:
+    _, says = HIDING[name.partition("-")[0]]
+    site.cluster.wait(int(job), {"COMPLETED"})
+    status = site.sbatchgen("status", name, check=True).stdout
+    assert "completed, with errors in the log" in status
     shown = site.sbatchgen("diagnose", name, check=True).stdout
-    assert f"{name}: job {done.stdout.strip()} completed, with errors in the log" in shown
+    assert f"{name}: job {job} completed, with errors in the log" in shown
     assert says in shown, shown
     assert says in site.sbatchgen("logs", name, check=True).stdout
-    if apart:
-        assert f"{name}-{done.stdout.strip()}.err" in shown
-        assert f"{name}-{done.stdout.strip()}.err" in site.sbatchgen("status", name).stdout
+    if name.endswith("-apart"):
+        assert f"{name}-{job}.err" in shown
+        assert f"{name}-{job}.err" in status
 
 
 @pytest.mark.slow
