@@ -32,6 +32,23 @@ def rendered() -> dict[str, tuple[ResolvedJob, str]]:
     return {name: (of, script(of)) for name, of in matrix() if not errors(of)}
 
 
+def with_each_line(rendered: dict[str, tuple[ResolvedJob, str]], *, of_each_profile: bool) -> list[str]:
+    """The scripts that together have each line of all, or those that have each line that a profile has.
+
+    Numbers in a line make no other line. With MATRIX=whole in the environment, all scripts.
+    """
+    seen: set[str] = set()
+    chosen = []
+    for name, (of, text) in rendered.items():
+        start = of.profile.name if of_each_profile else ""
+        own = [line for line in text.splitlines()[2:] if of_each_profile or line[:1] != "#"]
+        lines = {start + re.sub(r"\d+", "0", line) for line in own}
+        if os.environ.get("MATRIX") == "whole" or not lines <= seen:
+            chosen.append(name)
+            seen |= lines
+    return chosen
+
+
 def test_only_what_can_not_run_is_refused() -> None:
     plans = [*matrix()]
     refused = {name for name, of in plans if errors(of)}
@@ -57,19 +74,12 @@ def test_bash_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]]) -> Non
 
 @pytest.mark.slow
 def test_shellcheck_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]], tmp_path: Path) -> None:
-    """With nothing disabled, and every optional severity.
-
-    Of those that together have each line of all; with MATRIX=whole in the environment, of all.
-    """
+    """With nothing disabled, and every optional severity."""
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     assert shellcheck, "shellcheck is one of the development requirements"
     assert not [name for name, (_, text) in rendered.items() if "shellcheck disable" in text]
-    seen: set[str] = set()
-    for name, (_, text) in rendered.items():
-        lines = {re.sub(r"\d+", "0", line) for line in text.splitlines() if not line.startswith("#")}
-        if os.environ.get("MATRIX") == "whole" or not lines <= seen:
-            (tmp_path / f"{name}.sh").write_text(text)
-            seen |= lines
+    for name in with_each_line(rendered, of_each_profile=False):
+        (tmp_path / f"{name}.sh").write_text(rendered[name][1])
     files = sorted(map(str, tmp_path.iterdir()))
     halves = [
         subprocess.Popen([shellcheck, *files[half::2]], stdout=subprocess.PIPE, text=True) for half in (0, 1)
@@ -81,7 +91,8 @@ def test_shellcheck_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]], 
 @pytest.mark.slow
 def test_lint_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     """On the cluster that each is for: one rule has something to tell, and no more than that."""
-    for name, (of, text) in rendered.items():
+    for name in with_each_line(rendered, of_each_profile=True):
+        of, text = rendered[name]
         release = of.profile.slurm or DEFAULT_SLURM
         findings = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
         assert {finding.rule for finding in findings} <= {"SB214"}, (
