@@ -16,6 +16,7 @@ from tests.conftest import REPOSITORY
 from tests.scripts import CENTRES, PROFILES
 
 PACKAGES = REPOSITORY / "build/page"
+EVERY = ("msu", *sorted({*PROFILES, *CENTRES} - {"msu"}))
 QUICKLY = 4  # how much work compression gets here
 
 
@@ -52,6 +53,4 @@ def write_page(to: Path, profiles: Sequence[str | Path], site: Site | None = Non
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a page with all profiles."""
     need("the page", "node", "npm")
-    return write_page(
-        tmp_path_factory.mktemp("page") / "site", ["msu", *sorted({*PROFILES, *CENTRES} - {"msu"})]
-    )
+    return write_page(tmp_path_factory.mktemp("page") / "site", EVERY)

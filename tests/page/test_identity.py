@@ -14,7 +14,7 @@ from sbatchgen.cli.answer import Printed, answer
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import FIXTURES
-from tests.page.conftest import need, write_page
+from tests.page.conftest import EVERY, need, write_page
 from tests.scripts import CENTRES, NEEDS, PROFILES, PUBLIC
 
 TIMEOUT_S = 900
@@ -33,6 +33,26 @@ BROKEN = {
     "here-document": "#!/bin/bash\nsrun python - <<EOF\nprint(1)\n",
     "brace": "#!/bin/bash\nrun() { srun python train.py; \nif true; then :; fi; do\n",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a site, with a profile and a template."""
+    folder = tmp_path_factory.mktemp("pack")
+    for file, text in {
+        "profiles/own.yaml": PUBLIC.replace("name: public", "name: own\ntemplate: site.sh.j2"),
+        "templates/site.sh.j2": '{% extends "job.sh.j2" %}\n{% block modules %}\necho of the site\n{% endblock %}\n',
+    }.items():
+        (folder / file).parent.mkdir()
+        (folder / file).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, pack: Path) -> Path:
+    """The folder of a page with all profiles, and with that of the site."""
+    need("the page", "node", "npm")
+    return write_page(tmp_path_factory.mktemp("page") / "site", [*EVERY, pack / "profiles/own.yaml"])
 
 
 def jobs() -> Iterator[list[str]]:
@@ -130,17 +150,8 @@ def test_a_script_that_bash_can_not_parse_is_an_error_on_a_page_too(page: Path, 
 
 
 def test_a_page_has_the_profile_and_the_template_of_a_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need("the page", "node", "npm")
-    pack = tmp_path / "pack"
-    for file, text in {
-        "profiles/own.yaml": PUBLIC.replace("name: public", "name: own\ntemplate: site.sh.j2"),
-        "templates/site.sh.j2": '{% extends "job.sh.j2" %}\n{% block modules %}\necho of the site\n{% endblock %}\n',
-    }.items():
-        (pack / file).parent.mkdir(parents=True)
-        (pack / file).write_text(text)
-    page = write_page(tmp_path / "page", [pack / "profiles/own.yaml"])
     words = ["render", "ddp", "--profile", "own", "--trainer", "train.py"]
     (said,) = answered(page, tmp_path / "node", [(words, {})])
     monkeypatch.chdir(tmp_path)
