@@ -13,7 +13,7 @@ from tests.plan.plans import needs_sandbox
 
 from . import lab
 from .lab import User, put
-from .test_battery import COMMANDS, furnished, helped, watched
+from .test_battery import furnished, helped, watched
 from .watched import SECRET, tree
 
 pytestmark = needs_sandbox
@@ -130,8 +130,24 @@ def test_a_rehearsal_that_is_killed_leaves_no_folder_that_others_can_enter(victi
 
 def test_a_rehearsal_writes_no_more_than_a_copy_of_its_run_folder(victim: User) -> None:
     """Its socket, its pipe and its set-user-ID program are its own: they are gone with it."""
+    job(
+        victim,
+        "trainer.py",
+        """import os, shutil, socket
+run = os.environ["RUN_DIR"]
+shutil.copy("/bin/bash", run + "/shell")
+os.chmod(run + "/shell", 0o4777)
+os.mkfifo(run + "/pipe")
+server = socket.socket(socket.AF_UNIX)
+server.bind(run + "/socket")
+for name in ("pipe", "socket"):
+    os.chmod(run + "/" + name, 0o777)
+raise RuntimeError("all attempts made")
+""",
+    )
     before = tree(victim.lab)
-    what = watched(victim, "bash", "-c", COMMANDS["rehearse"].replace("LAB", str(victim.lab)))
+    what = watched(victim, "bash", "-c", REHEARSE)
     assert what["reached"] == []
+    assert "all attempts made" in what["said"]
     assert {*tree(victim.lab)} == {*before}
     assert not [*Path(victim.lab, "scratch").iterdir()]
