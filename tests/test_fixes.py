@@ -76,7 +76,7 @@ ROWS = (
     Row(
         "base/machine/search_path.py",
         "export PATH={}",
-        "mkdir near; cp bin/sbatch near/; rm bin/sbatch",
+        "mkdir near; cp bin/sbatch near/",
         f"PATH=near:$PATH {RUN}",
         "; [[ :$PATH != *:near:* ]]",
     ),
