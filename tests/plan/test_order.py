@@ -131,8 +131,8 @@ pid_t fork(void)
 @pytest.mark.parametrize("name", ORDERS)
 def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
     body, programs, status = ORDERS[name]
-    with ThreadPoolExecutor(3) as several:  # which also keeps the machine busy
-        plans = [*several.map(lambda _: planned(HEAD + body, tmp_path)[0], range(3))]
+    with ThreadPoolExecutor(2) as several:  # which also keeps the machine busy
+        plans = [*several.map(lambda _: planned(HEAD + body, tmp_path)[0], range(2))]
     for done in plans:
         started = [process.argv[-1] for step in done.steps for process in step.processes]
         assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
@@ -152,8 +152,8 @@ WITHOUT_END = {
 
 @pytest.mark.parametrize("name", WITHOUT_END)
 def test_a_script_without_end_has_the_same_end_each_time(name: str, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(3) as several:
-        plans = [*several.map(lambda _: planned(HEAD + WITHOUT_END[name], tmp_path)[0], range(3))]
+    with ThreadPoolExecutor(2) as several:
+        plans = [*several.map(lambda _: planned(HEAD + WITHOUT_END[name], tmp_path)[0], range(2))]
     assert {done.ended.limit for done in plans} == {"time"}
     assert len({(as_text(done), len(done.starts)) for done in plans}) == 1
 
@@ -202,13 +202,22 @@ def test_a_file_that_tasks_of_the_background_lack_has_its_first_line() -> None:
 LACKED = ((2, "cd: /nowhere/runs"), (3, "./work"), (4, "./work"), (5, "./late"))
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc (the Debian packages gcc and libc6-dev)")
-@pytest.mark.parametrize("name", ORDERS)
-def test_a_process_of_the_background_that_starts_late_is_waited_for(name: str, tmp_path: Path) -> None:
-    body, programs, status = ORDERS[name]
-    library = tmp_path / "late.so"
+@pytest.fixture(scope="module")
+def late_child(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of LATE_CHILD."""
+    library = tmp_path_factory.mktemp("late") / "late.so"
     command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
     subprocess.run(command, input=LATE_CHILD, text=True, check=True)
+    return library
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc (the Debian packages gcc and libc6-dev)")
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_process_of_the_background_that_starts_late_is_waited_for(
+    name: str, tmp_path: Path, late_child: Path
+) -> None:
+    body, programs, status = ORDERS[name]
+    library = shutil.copy(late_child, tmp_path)  # the sandbox shows this folder
     done = planned(HEAD + body, tmp_path, variables=(f"LD_PRELOAD={library}",))[0]
     started = [process.argv[-1] for step in done.steps for process in step.processes]
     assert "preload" not in done.ended.files["err"]  # the library was there
