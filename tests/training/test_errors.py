@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from .forks import QUICKLY
-from .trainers import ROOT, SPAWN_2, TORCHRUN_2, Trainers, status
+from .trainers import ROOT, SPAWN_2, TORCHRUN_2, Trainers, finish, status, tasks
 
 # Errors before the processes meet.
 EARLY = """
@@ -87,42 +88,72 @@ ERRORS = [
     *("sample", "step", "memory", "gpu", "loss", "validation"),
 ]
 LAUNCHERS = ("srun", "spawn", "torchrun")
-# Before the processes meet, what comes of an error depends on all three. Later ones: each two of the three meet.
+EARLY_ERRORS = ERRORS[:2]
+# Before the processes meet, what comes of an error depends on all three. Later ones: each two of the three meet. Of errors
+# that differ from others in their class alone, each has one launcher.
+ALIKE = {"folder": "srun", "memory": "spawn", "gpu": "torchrun"}
 TRIED = [
     (wrong, launcher, rank)
-    for number, wrong in enumerate(ERRORS)
+    for number, wrong in enumerate(ERRORS[2:])
     for other, launcher in enumerate(LAUNCHERS)
     for rank in (0, 1)
-    if wrong in {"detect", "device"} or (number + other + rank) % 2
+    if (number + other + rank) % 2 and ALIKE.get(wrong, launcher) == launcher
 ]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_error_of_one_rank_before_the_processes_meet(
+    trainers: Trainers, tmp_path: Path, launcher: str
+) -> None:
+    """The other rank waits for a while, so the runs wait side by side."""
+    cases = [(wrong, rank) for wrong in EARLY_ERRORS for rank in (0, 1)]
+    started = [start(trainers, tmp_path / f"{wrong}-{rank}", wrong, launcher, rank) for wrong, rank in cases]
+    for (wrong, rank), processes in zip(cases, started, strict=True):
+        is_told(tmp_path / f"{wrong}-{rank}", processes, wrong, launcher, rank)
 
 
 @pytest.mark.parametrize(("wrong", "launcher", "rank"), TRIED)
 def test_an_error_of_one_rank(
     trainers: Trainers, tmp_path: Path, wrong: str, launcher: str, rank: int
 ) -> None:
-    (tmp_path / "errors_own.py").write_text(textwrap.dedent(OWN))
-    started = (QUICKLY / "sitecustomize.py").read_text()
-    (tmp_path / "sitecustomize.py").write_text(f"{started}\n{textwrap.dedent(EARLY)}")
-    env = {"PYTHONPATH": str(tmp_path), "WRONG": f"{rank}:{wrong}", "ROOT": str(ROOT)}
-    met = wrong not in {"detect", "device"}  # then the other rank waits for none that has ended
-    flags = (*FLAGS, "--dist-timeout", "90" if met else "9", "--sync-every", "1", "--epochs", "1")
-    run_dir = tmp_path / "run"
-    if launcher == "srun":
-        ended = trainers.run_ranks(2, run_dir, *flags, env=env)
-    elif launcher == "spawn":
-        ended = trainers.run(run_dir, *flags, *SPAWN_2, env=env)
-    else:
-        ended = trainers.run(run_dir, *flags, launcher=TORCHRUN_2, env=env)
+    is_told(tmp_path, start(trainers, tmp_path, wrong, launcher, rank), wrong, launcher, rank)
 
+
+def start(
+    trainers: Trainers, folder: Path, wrong: str, launcher: str, rank: int
+) -> list[subprocess.Popen[str]]:
+    """A training of two ranks, of which one has an error."""
+    folder.mkdir(exist_ok=True)
+    (folder / "errors_own.py").write_text(textwrap.dedent(OWN))
+    quick = (QUICKLY / "sitecustomize.py").read_text()
+    (folder / "sitecustomize.py").write_text(f"{quick}\n{textwrap.dedent(EARLY)}")
+    env = {"PYTHONPATH": str(folder), "WRONG": f"{rank}:{wrong}", "ROOT": str(ROOT)}
+    met = wrong not in EARLY_ERRORS  # then the other rank waits for none that has ended
+    flags = (*FLAGS, "--dist-timeout", "90" if met else "9", "--sync-every", "1", "--epochs", "1")
+    run_dir = folder / "run"
+    if launcher == "srun":
+        return tasks(trainers, (run_dir, run_dir), *flags, env=env)
+    if launcher == "spawn":
+        return [trainers.start(run_dir, *flags, *SPAWN_2, env=env)]
+    return [trainers.start(run_dir, *flags, launcher=TORCHRUN_2, env=env)]
+
+
+def is_told(
+    folder: Path, processes: list[subprocess.Popen[str]], wrong: str, launcher: str, rank: int
+) -> None:
+    """Its error is one line that names its rank, and the reason in status.json."""
+    ended = [*map(finish, processes)]
+    assert len({process.code for process in ended}) == 1, ended  # as srun's tasks end alike
+    said = "".join(process.err for process in ended)
     what = "the loss is not finite at step 1" if wrong == "loss" else f"here is a wrong {wrong}"
-    lines = [line for line in ended.err.splitlines() if line.startswith("error: ") and what in line]
+    lines = [line for line in said.splitlines() if line.startswith("error: ") and what in line]
     place = f"rank {rank} of 2 on {os.environ.get('SLURMD_NODENAME') or socket.gethostname()}"
-    assert ended.code != 0
-    assert len(lines) == 1, ended.err
+    assert ended[0].code != 0
+    assert len(lines) == 1, said
     assert place in lines[0]
-    assert status(run_dir)["state"] == "failed"
-    reason = status(run_dir)["reason"]
+    state = status(folder / "run")
+    assert state["state"] == "failed"
+    reason = state["reason"]
     if (wrong, launcher) == ("detect", "srun"):  # the two have not met, and may give up in either order
         assert place in reason or "the 2 processes did not meet" in reason
     else:
