@@ -76,18 +76,31 @@ def site(tmp_path_factory: pytest.TempPathFactory, slurm_root: Path | None) -> I
         yield site
 
 
-def probe(site: Site, name: str, *flags: str) -> list[dict[str, Any]]:
-    """What each process of a job finds around it."""
-    ask = ("submit", "ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun", *flags)
+@pytest.fixture(scope="module")
+def probes(site: Site) -> dict[str, int]:
+    """A job for each runtime, and one with GPUs of AMD; they run side by side."""
+    profile = (site.folder / "prefix.yaml").read_text()
+    site.cluster.put("work/amd.yaml", profile + "gpu_vendor: amd\n")
+    ask = ("submit", "ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun")
     given = ("--env", f"COLOUR={COLOUR}", "--env", "API_KEY", "--trainer", "probe.py", "--yes")
-    done = site.sbatchgen(*ask, *given, "--job-name", name, check=True, env={"API_KEY": "secret"})
-    site.cluster.wait(int(done.stdout), {"COMPLETED"})
-    return [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
+    ids = {}
+    for name in (*RUNTIMES, "amd"):
+        words = (*ask, *given, "--job-name", f"probe-{name}", "--profile", f"./{name}.yaml")
+        ids[name] = int(site.sbatchgen(*words, check=True, env={"API_KEY": "secret"}).stdout)
+    return ids
+
+
+def found(site: Site, probes: dict[str, int], name: str) -> list[dict[str, Any]]:
+    """What each process of a job finds around it."""
+    site.cluster.wait(probes[name], {"COMPLETED"})
+    return [json.loads(line) for line in site.log(f"probe-{name}").splitlines() if line.startswith("{")]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_each_rank_gets_the_jobs_variables_in_the_folder_of_submission(site: Site, runtime: str) -> None:
-    tasks = probe(site, f"probe-{runtime}", "--profile", f"./{runtime}.yaml")
+def test_each_rank_gets_the_jobs_variables_in_the_folder_of_submission(
+    site: Site, probes: dict[str, int], runtime: str
+) -> None:
+    tasks = found(site, probes, runtime)
     places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in tasks)
     assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
     assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in tasks}) == 1
@@ -105,10 +118,8 @@ def test_each_rank_gets_the_jobs_variables_in_the_folder_of_submission(site: Sit
         assert {name: task[name] for name in seen} == seen
 
 
-def test_amd_gpus_have_one_mask(site: Site) -> None:
-    profile = (site.folder / "prefix.yaml").read_text()
-    site.cluster.put("work/amd.yaml", profile + "gpu_vendor: amd\n")
-    nvidia, amd = (probe(site, f"mask-{name}", "--profile", f"./{name}.yaml") for name in ("prefix", "amd"))
+def test_amd_gpus_have_one_mask(site: Site, probes: dict[str, int]) -> None:
+    nvidia, amd = (found(site, probes, name) for name in ("prefix", "amd"))
     assert {task["HIP_VISIBLE_DEVICES"] for task in nvidia} == {"7"}
     assert {(task["HIP_VISIBLE_DEVICES"], task["CUDA_VISIBLE_DEVICES"]) for task in amd} == {(None, None)}
     assert [task["ROCR_VISIBLE_DEVICES"] for task in amd] == [task["ROCR_VISIBLE_DEVICES"] for task in nvidia]
