@@ -31,12 +31,9 @@ import late
 """
 
 PACE = ("--step-delay", "0.3", "--sync-every", "1", "--epochs")
-ONE, TWO = ("--nodes", "1", "--gpus-per-node", "2"), ("--nodes", "2", "--gpus-per-node", "1")
-# How each training in a .sif is stopped, and its shape.
+# How each training in a .sif is stopped, and its shape; test_sif_saves stops trainings of several ranks.
 STOPPED = {
-    "scancel": ("ddp", *TWO, "--launcher", "srun"),
-    "requeue": ("ddp", *TWO, "--launcher", "torchrun"),
-    "preemption": ("ddp", *ONE, "--launcher", "spawn", "--partition", "low", "--nodelist", "n4"),
+    "requeue": ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--launcher", "torchrun"),
     "cancel": ("single",),
     "limit": ("single",),
     "drain": ("single", "--nodelist", "n3"),
@@ -78,10 +75,8 @@ def stopped(site: Site) -> dict[str, int]:
         ids[how] = site.submit(how, *shape, "--image", "./images/torch.sif", "--", *PACE, epochs)
     for how, job in ids.items():
         site.reach_step(how, 3)
-        if how in ("scancel", "requeue"):
-            run(["scancel", str(job)] if how == "scancel" else ["scontrol", "requeue", str(job)], check=True)
-        elif how == "preemption":
-            site.cluster.sbatch("--partition=high", "--nodelist=n4", "--exclusive", "--time=1", "--wrap=true")
+        if how == "requeue":
+            run(["scontrol", "requeue", str(job)], check=True)
         elif how == "cancel":
             site.sbatchgen("cancel", "--yes", how, check=True)
         elif how == "limit":
@@ -95,7 +90,7 @@ def stopped(site: Site) -> dict[str, int]:
 def test_the_bundled_trainer_saves_in_an_image_that_a_process_mounts(
     site: Site, stopped: dict[str, int], how: str
 ) -> None:
-    starts_again = how in ("requeue", "preemption", "limit")
+    starts_again = how in ("requeue", "limit")
     if starts_again:
         site.cluster.until(lambda: "Resuming from" in site.log(how), f"second start\n{site.log(how)}")
     else:
