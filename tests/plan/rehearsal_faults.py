@@ -1,4 +1,7 @@
-"""Faults planted in a trainer that keeps the contract, each with the row of a rehearsal that names it."""
+"""Faults planted in a trainer that keeps the contract, each with the row of a rehearsal that names it.
+
+What programs say of other errors at their start is known as in each log: tests/runs/test_failing_jobs.py.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +66,7 @@ TWO = ("ddp", "--nodes", "2", "--gpus-per-node", "1")
 SAVE = "kept.write_text(str(step))"
 FAULTS = (
     Fault("a missing package", "import json", "import nothing_such, json", "start", "failed", "no module 'nothing_such' (train.py:2)"),
-    Fault("an import that fails", "import json", "from os import nothing; import json", "start", "failed", "cannot import name 'nothing'"),
-    Fault("a syntax error", "import json", "import json)", "start", "failed", "unmatched ')' (train.py:2)"),
     Fault("missing data", "kept = ", "open('/data/set')\nkept = ", "start", "failed", "there is no '/data/set' (train.py:6)"),
-    Fault("a relative path of data", "kept = ", "os.listdir('data/train')\nkept = ", "start", "failed", "there is no 'data/train'"),
-    Fault("a variable that is not set", '["RUN_DIR"]', '["RUN_DIRECTORY"]', "start", "failed", "KeyError: 'RUN_DIRECTORY' (train.py:6)"),
-    Fault("a wrong argument", "kept = ", "import argparse; argparse.ArgumentParser().parse_args(['--lr'])\nkept = ", "start", "failed", "--lr"),
-    Fault("no memory", "kept = ", "bytearray(1 << 60)\nkept = ", "start", "failed", "not enough memory on the node"),
     Fault("no network", "kept = ", "import socket; socket.create_connection(('1.2.3.4', 80))\nkept = ", "start", "failed", "nreach"),
     Fault("an error with status 0", "kept = ", "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc(); sys.exit(0)\nkept = ", "start", "failed", "exit status 0, but ZeroDivisionError"),
     Fault("another number of processes", "kept = ", "if os.environ['WORLD_SIZE'] != '4': sys.exit('made for 4 processes')\nkept = ", "start", "failed", "made for 4 processes (rank ", TWO, RANKS),
@@ -79,7 +76,6 @@ FAULTS = (
     Fault("the stop is ignored", 'os.path.exists(os.environ["SBATCHGEN_STOP_FILE"])', "False", "time limit", "failed", "still running", ("single", "--signal", "B:USR1@2")),
     Fault("a full disk", SAVE, "open('/dev/full', 'w').write('x' * 100000)", "time limit", "failed", "a disk is full (train.py:12)"),
     Fault("a folder of checkpoints that can't be written", SAVE, "Path('/sys/kept.json').write_text(str(step))", "time limit", "failed", "/sys/kept.json"),
-    Fault("a folder of checkpoints that is not there", SAVE, "Path('checkpoints/kept.json').write_text(str(step))", "time limit", "failed", "there is no 'checkpoints/kept.json'"),
     Fault("no request for a restart", '        Path(os.environ["SBATCHGEN_AGAIN_FILE"]).touch()\n', "", "restart", "failed", "the trainer has not asked for it"),
     Fault("a checkpoint that can't be read", SAVE, "kept.write_text('{')", "restart", "failed", "JSONDecodeError"),
     Fault("no resume", "if kept.exists()", "if False", "restart", "failed", "begins again at step 1"),
