@@ -12,12 +12,14 @@ from tests.cluster import accounting, fixtures
 CONFIGS = Path(__file__).with_name("configs")
 
 
-@pytest.fixture(params=["22.05", "26.05"])
+@pytest.fixture
 def root(request: pytest.FixtureRequest, real_slurm: None) -> Path | None:
     return request.getfixturevalue("later_root") if request.param == "26.05" else None
 
 
-@pytest.mark.parametrize("name", ["plain", "older"])
+@pytest.mark.parametrize(
+    ("root", "name"), [("22.05", "plain"), ("26.05", "plain"), ("22.05", "older")], indirect=["root"]
+)
 def test_both_say_the_same(name: str, root: Path | None) -> None:
     result = compared(Cluster.of(CONFIGS / name, later=bool(root)), root)
     assert result.agree > 300
