@@ -359,6 +359,7 @@ def test_a_missing_log_folder_can_not_happen(site: Site, slurm_release: str) -> 
     assert (site.folder / f"logs/by-hand/logged-{int(done.stdout)}.out").exists()
 
 
+@on_one_release
 def test_the_environment_has_no_say(site: Site) -> None:
     """SBATCH_* beats a script, and SLURM_* of an outer job reaches srun: submit leaves both out, and says so."""
     site.cluster.put("work/ok.py", "import os\nprint('width', os.environ['SLURM_CPUS_PER_TASK'])\n")
@@ -380,6 +381,7 @@ def test_the_environment_has_no_say(site: Site) -> None:
     assert "invalid partition specified: nowhere" in kept.stderr
 
 
+@on_one_release
 def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site) -> None:
     secret = "se{cret} 'of' one"  # noqa: S105 - what is looked for
     tell = "import hashlib, os\nprint(hashlib.sha256(os.environ['API_KEY'].encode()).hexdigest())\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import Site, site_on
 
@@ -17,6 +18,7 @@ for step in range(6000):
 """
 
 
+@on_one_release
 def test_a_trainer_that_begins_at_step_0_again_has_no_second_restart(cluster: Cluster) -> None:
     site = site_on(cluster)
     cluster.put("work/forgets.py", FORGETS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import site_on
 
@@ -11,6 +12,7 @@ SAYS = "import sys\nprint('said', sys.argv[1], flush=True)\n"
 
 
 @pytest.mark.slow
+@on_one_release
 def test_following_a_job_in_a_used_run_folder_shows_its_own_log(cluster: Cluster) -> None:
     site = site_on(cluster)
     cluster.put("work/says.py", SAYS)
@@ -33,6 +35,7 @@ PATTERN = r"iter (?P<step>\d+): loss (?P<loss>[\d.]+)"
 
 
 @pytest.mark.slow
+@on_one_release
 def test_a_sweep_of_a_trainer_of_ones_own_has_a_best_point_and_curves(cluster: Cluster) -> None:
     site = site_on(cluster)
     cluster.put("work/trains.py", TRAINS)

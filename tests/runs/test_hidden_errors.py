@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.failure import crash
-from tests.cluster.fixtures import FIRST
+from tests.cluster.fixtures import FIRST, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
 from tests.jobs.jobs import Site, site_on
@@ -105,6 +105,7 @@ def shows_the_crash(site: Site, name: str, job: str) -> None:
 
 
 @pytest.mark.slow
+@on_one_release
 def test_a_job_that_completes_has_no_errors(cluster: Cluster) -> None:
     site = site_on(cluster)
     cluster.put(
