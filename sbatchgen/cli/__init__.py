@@ -41,7 +41,7 @@ GROUPS = {
     },
 }  # fmt: skip
 MODULES = {name: module for commands in GROUPS.values() for name, module in commands.items() if module}
-OF_SCRIPTS = ("lint", "adopt")  # their `--` is followed by names of scripts
+OF_SCRIPTS = ("lint", "adopt")  # commands whose `--` is followed by names of scripts
 
 
 class Commands(click.Group):
@@ -139,7 +139,7 @@ def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
         from click.shell_completion import shell_complete
 
         _join_words_of_bash()
-        with contextlib.suppress(Exception):  # then the shell completes nothing
+        with contextlib.suppress(Exception):  # after an error the shell completes nothing
             return shell_complete(cli, {}, "sbatchgen", COMPLETE, instruction)
         return 1
     try:
@@ -256,7 +256,7 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
 
 
 def _show_guide(*names: str, others: Sequence[str]) -> None:
-    """Show a page, or list all; `others` are what a wrong name may mean too."""
+    """Show a page, or list all; `others` are further meanings of a wrong name."""
     from sbatchgen.base.text_table import table
     from sbatchgen.cli import guide
 
@@ -267,7 +267,7 @@ def _show_guide(*names: str, others: Sequence[str]) -> None:
 
 
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
-    """Return the context of a command, which its names lead to from the parent of `context`."""
+    """Return the context of the command that names lead to, from the parent of `context`."""
     assert context.parent is not None  # noqa: S101
     shown = context.parent
     for name in names:

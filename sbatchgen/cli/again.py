@@ -129,7 +129,7 @@ def resubmit(
 def submit_points(
     args: tuple[str, ...], run: Run, options: tuple[str, ...], *, only: str = "", failed: bool = False
 ) -> None:
-    """Submit points of a sweep again: those of a list as 3,17-19, else all that are not done."""
+    """Submit points of a sweep again: those of a list such as 3,17-19, else all points that are not done."""
     from sbatchgen.check.sbatch.array import indices
     from sbatchgen.jobs.runs import points
     from sbatchgen.jobs.runs.status import run_states
@@ -213,7 +213,7 @@ def last_record(run: Run) -> Record:
 def _resume_script(
     run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
 ) -> None:
-    """Submit the script of a run again, as it was, but for options of sbatch."""
+    """Submit the script of a run again, unchanged but for options of sbatch."""
     from sbatchgen.base.files import read_file, read_own
     from sbatchgen.base.finding import Finding
     from sbatchgen.jobs.inputs.document import MAX_BYTES

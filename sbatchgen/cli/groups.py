@@ -32,7 +32,7 @@ def trust(folder: str | None, *, remove: bool) -> None:
         return
     real = trusted.folder_to_trust(here() / folder)
     who = trusted.writers(real)
-    if not who:  # as of /: what others have below it would count
+    if not who:  # for a folder such as /, the folders of others below it would count
         note(f"note: only you and root can write {real}: it needs no trust, and is not entered")
         return
     trusted.add(real, os.environ)

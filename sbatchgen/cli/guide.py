@@ -7,8 +7,8 @@ from pathlib import Path
 from sbatchgen.base.errors import CommandLineError, nearest
 from sbatchgen.jobs.inputs.search import bundled
 
-FIRST = ("install", "tutorial", "first-hour", "glossary")  # the others are those on how to do something
-_COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)  # for the tests of pages
+FIRST = ("install", "tutorial", "first-hour", "glossary")  # the other pages say how to do something
+_COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)  # comments that the tests of pages read
 
 
 def pages() -> dict[str, Path]:

@@ -157,12 +157,12 @@ def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
     if not wanted and not named:
         return None
-    given["snapshot_dir"] = None  # of an earlier job that is resumed
+    given["snapshot_dir"] = None  # the folder is that of the earlier job that is resumed
     return tuple(named)
 
 
 def refuse_mistaken(name: str, wanted: str) -> None:
-    """Raise CommandLineError for a file that this command is not for."""
+    """Raise CommandLineError for a file that belongs to another command."""
     from sbatchgen.jobs.modes import MODES
 
     if name not in MODES:
@@ -338,7 +338,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
         sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(done.ended.limit))
     put(visible(listing.as_text(done, refused, process=how["process"])))
     report(findings)
-    if done.ended.limit:  # the script may do more than is shown
+    if done.ended.limit:  # the script may do more than the plan shows
         sys.exit(LIMIT_STATUS)
 
 
@@ -348,7 +348,7 @@ def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
         return
     wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
     fix = "name two after --diff" if diff else ""
-    if len(jobs) == 2:  # who forgot --diff
+    if len(jobs) == 2:  # two jobs without --diff: the user may have forgotten the option
         fix = f"sbatchgen plan --diff {word(jobs[0])} {word(jobs[1])}"
     raise CommandLineError.of(f"{wanted}, not {len(jobs)}", fix=fix)
 
@@ -356,7 +356,7 @@ def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
 def _script_of(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
 ) -> tuple[JobScript, Given, int | None]:
-    """Return the script of a job, or the one that is named; what it is given; its nodes, if not its own."""
+    """Return the script to plan, the inputs of its dry run, and the number of nodes that replaces its own."""
     from sbatchgen.check.lint.source import is_script, whole
     from sbatchgen.lab.plan.planning import given_by, script_of
 

@@ -27,14 +27,14 @@ TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the comman
 HAS_DOCUMENT = "sbatchgen.has_document"  # in the `meta` of a context: the document on stdout is printed
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
-LEAST = (40, 16)  # columns and lines for which a review is made to fit
+LEAST = (40, 16)  # the smallest terminal, in columns and lines, that a review is made to fit
 # Where a message continues in another line: with Slurm's own words, and with the lines that differ.
 _LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 
 def put_log(data: bytes) -> None:
-    """Print a piece of a log; a terminal gets its colours, but nothing else that would change it."""
+    """Print a piece of a log; a terminal gets the colours, and no other control characters."""
     put(harmless(data) if sys.stdout.isatty() else data, nl=False)
 
 
@@ -192,7 +192,7 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
 
 
 def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: bool = False) -> None:
-    """Print a review, on a terminal in colour."""
+    """Print a review, in colour on a terminal."""
     from sbatchgen.jobs.review.screen import as_text
 
     warn_of_left_out()  # before the question whether to submit
@@ -213,7 +213,7 @@ def _put_coloured(review: str, stream: TextIO) -> None:
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
-    """Show something repeatedly, on a terminal in the same place."""
+    """Show a text repeatedly, in the same place on a terminal."""
     while True:
         if sys.stdout.isatty():
             put("\x1b[H\x1b[2J", nl=False)
@@ -227,7 +227,7 @@ def is_screen(stream: TextIO) -> bool:
 
 
 def show_markdown(text: str) -> None:
-    """Print Markdown, on a terminal in colour."""
+    """Print Markdown, in colour on a terminal."""
     if not is_screen(sys.stdout):
         put(text, nl=False)
         return

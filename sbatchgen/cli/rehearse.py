@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # stopped after half of it
+SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # the job is stopped after half of its time
 
 
 @click.command(cls=JobCommand)
@@ -98,7 +98,7 @@ def rehearse(
 
 
 def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
-    """Print the rows of a rehearsal, what it took, and what it can't show."""
+    """Print the rows of a rehearsal, the time that it took, and what it can't show."""
     from sbatchgen.base.text_table import table
     from sbatchgen.base.units import in_bytes
 
@@ -144,7 +144,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     if not resolved.slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older one would be resumed
+    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older run would be resumed
     new = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
     short_job = request_of(job, args, {**job_options, **short, **new})

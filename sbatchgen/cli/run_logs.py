@@ -131,7 +131,7 @@ def _as_document(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
 def _plain_log(
     job: PlainJob, word: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
 ) -> None:
-    """Show the log of a job of no run, with `follow` until that has ended."""
+    """Show the log of a job that belongs to no run; with `follow`, until the job has ended."""
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.job_log import RunLogs
     from sbatchgen.jobs.runs.plain_job import find
@@ -197,7 +197,7 @@ def follow_run(
 
 
 class _News:
-    """What a person who follows a run reads beside its log: each new state, and that the run stands still."""
+    """The news of a followed run beside its log: each new state, and that the run stands still."""
 
     def __init__(self) -> None:
         self._shown, self._quiet = "", False

@@ -114,7 +114,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
 
 def _histories(name: str, pattern: str) -> list[History]:
-    """Return the history of a run or of a point, as lr/0; of a sweep, those of its points so far."""
+    """Return the history of a run or of a point such as lr/0; for a sweep, those of its points so far."""
     from sbatchgen.jobs.runs.events import OF_OWN
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep

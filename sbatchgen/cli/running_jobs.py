@@ -67,9 +67,9 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
 
 
 def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
-    """Return the jobs of a run that wait or run, or their task; or the one with the id that was `asked`."""
+    """Return the jobs of a run that wait or run, or their task, or the job with the `asked` id."""
     name, asked = state.run.name, asked or state.job
-    live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
+    live = [job for job in reversed(state.jobs) if not job.ended]  # the last job first, so that no job starts
     live = [job for job in live if asked in ("", job.id)]
     if not live:
         note(f"note: {f'job {asked} of ' * bool(asked)}run {name} has ended already")
@@ -87,20 +87,20 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     asked: list[last_save.Waited] = []
     left = []
     known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
-    queued = [  # without an answer nothing is cancelled: what trains would lose its last steps
+    queued = [  # without an answer nothing is cancelled: a training would lose its last steps
         [] if submission is None or submission.process else _rows(id_, cluster)
         for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
     ]
     for (state, id_, cluster), submission, rows in zip(jobs, known, queued, strict=True):
         trains = last_save.folders(submission, state.run.folder, rows) if submission else []
         if trains and any(row.state.name == "PENDING" for row in rows):
-            _cancel(state, id_, cluster, "--state=PENDING")  # or they start when these end
+            _cancel(state, id_, cluster, "--state=PENDING")  # they would start when the running jobs end
         answers = [last_save.ask(submission, folder, row) for folder, row in trains if submission]
         asked += filter(None, answers)
         if any(answers):
             left.append((state, id_, cluster))
         else:
-            _cancel(state, id_, cluster)  # it saves nothing, or gets TERM and saves then
+            _cancel(state, id_, cluster)  # this training saves nothing, or saves when it gets TERM
     if not asked:
         return []
     names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in left))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
 
-POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hurry
+POLL_S = 10.0  # seconds between two questions to Slurm, whose manual pages ask for few questions
 
 RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
 RUNS = click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
@@ -78,7 +78,7 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
 
 
 def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
-    """Return the job that a word means if it is of no run: of plain sbatch, or of a colleague; else None.
+    """Return the job that a word means if it belongs to no run (plain sbatch, or a colleague's); else None.
 
     Raises CommandLineError for a file that is not a log, and for an id that is not known; DocumentError and
     SlurmError for what can't be read.
@@ -92,7 +92,7 @@ def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
 
 
 def _only_read(job: PlainJob) -> SbatchgenError:
-    """Return why a command that changes a job, or starts it again, can't do that with one of no run."""
+    """Return why a command can't change or start again a job that belongs to no run."""
     if job.owner:
         fix = f"{_continued(job)}{ALSO}status, logs, diagnose and plot can read it"
         return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
@@ -106,7 +106,7 @@ def _only_read(job: PlainJob) -> SbatchgenError:
 
 
 def _from_here(path: str) -> str:
-    """Return the path of a file as it is typed here: in this folder its name alone."""
+    """Return the path of a file as a user types it here; for a file of this folder, its name."""
     return os.path.relpath(path) if Path(path).is_relative_to(here()) else path
 
 

@@ -146,7 +146,7 @@ def lint(
 
 def _show(outcome: Outcome) -> None:
     """Print what a call of `lint` found and changed."""
-    print_bytes(outcome.change)  # for patch
+    print_bytes(outcome.change)  # bytes that the program patch can read
     put(outcome.report, nl=False)
     for problem in outcome.problems:
         say(problem, "error")
@@ -154,7 +154,7 @@ def _show(outcome: Outcome) -> None:
 
 
 def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
-    """Print the texts of rules, or the list of every one."""
+    """Print the texts of the named rules, or the list of all rules."""
     from sbatchgen.check.lint import linting
 
     if form == "json":
@@ -166,7 +166,7 @@ def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
 
 
 def _plans() -> Others:
-    """Return what finds more in scripts: a dry run of each."""
+    """Return the function that finds more in a script by a dry run."""
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE
     from sbatchgen.lab.started.judge_started import found_by_plan
 

@@ -26,7 +26,7 @@ _WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of a
 _SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # of sbatch
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
-_DECIDES = ("--yes", "--again", "--reviewed")  # which the user says, no program
+_DECIDES = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
 _TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
 # What a person has to fill in: a placeholder, an example, or no value at all.
 _OPEN = re.compile(
@@ -124,7 +124,7 @@ def _spelled_out(word: str, short: str, long: str) -> str:
 
 
 def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequence[str]:
-    """Return words that review what they would submit: the user has not seen the changed job."""
+    """Return the words with review in place of submit: the user has not seen the changed job."""
     own = typed[: typed.index("--")] if "--" in typed else typed
     if "--dry-run" not in options or not {"--yes", "-y"}.intersection(own):
         return typed
@@ -146,7 +146,7 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         yield _COUNTED[noun], value
     for noun, value in _NAMED.findall(fix):
         yield f"--{noun}", value
-    for part in re.split(r",? or |; ", fix):  # the first way that does not decide for the user
+    for part in re.split(r",? or |; ", fix):  # the first part of the fix that does not decide for the user
         matches = [each for each in _OPTION.findall(part) if each[1] not in _DECIDES]
         yield from (
             (name, None if leave else value.strip("'") or only) for leave, name, value, only in matches

@@ -5,7 +5,7 @@ import click
 from sbatchgen.base.errors import Problem, did_you_mean
 
 NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
-OTHER_NAMES = {  # of commands
+OTHER_NAMES = {  # other names of commands
     **dict.fromkeys(("run", "launch", "start"), "submit"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
     **dict.fromkeys(("ls", "queue"), "status"),
@@ -14,7 +14,7 @@ OTHER_NAMES = {  # of commands
     "update": "discover --update",
 }
 ELSEWHERE = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
-INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # options of others
+INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # of other commands
 
 
 def problem_of(error: click.ClickException) -> Problem:
@@ -30,7 +30,7 @@ def problem_of(error: click.ClickException) -> Problem:
 
 
 def _what(error: click.ClickException) -> str:
-    """Return what is wrong; click's own words differ from release to release."""
+    """Return the problem in words; those of click differ from release to release."""
     words = (error.message[:1].lower() + error.message[1:]).rstrip(".").removeprefix("got ")
     match error:
         case click.NoSuchOption():
@@ -55,7 +55,7 @@ def _fix_of_value(error: click.ClickException) -> str:
 
 
 def _fix(error: click.UsageError, context: click.Context) -> str:
-    """Return what to type instead."""
+    """Return the words to type instead."""
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     match error:

@@ -142,7 +142,7 @@ class _Decoder:
         return made
 
     def faults(self, node: MappingNode, made: Any, path: str) -> None:
-        """Report what the record finds wrong with its values together."""
+        """Report the faults that the record finds in its values together."""
         keys = {key.value: key for key, _ in node.value}
         for key, what, fix in made.faults():
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)

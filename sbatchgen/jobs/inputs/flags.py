@@ -71,7 +71,7 @@ def _option(field: Field[Any], key: str) -> JobOption:
 
 
 def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
-    """Return what completes a flag: values of a kind, the words of its metavar, or names of files."""
+    """Return the completion of a flag: values of a kind, the words of its metavar, or names of files."""
     words = [word for word in shown if word.islower()]
     others = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
 

@@ -172,7 +172,7 @@ def _is_of_no_release(job: JudgedJob, name: str) -> bool:
 
 
 def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
-    """Return what sbatch makes of an extra option, if that is not what was meant; else "".
+    """Return how sbatch reads an extra option, if the user meant something else; else "".
 
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
@@ -394,7 +394,7 @@ _OF_TRAINERS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "re
 
 
 def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a program that do nothing there, and why."""
+    """Yield the keys of a program that have no effect, each with the reason."""
     for key in _OF_TRAINERS:
         if getattr(program.spec, key) is not None and not _is_trainer(program):
             yield key, "is a command"
@@ -406,7 +406,7 @@ def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
 
 
 def _written(resolved: ResolvedJob, key: str) -> Origin | None:
-    """Return where a key of the job is written, if its value is not what holds anyway."""
+    """Return where a user has written a key of the job; None for `resume: off`, which holds anyway."""
     for each in resolved.jobs:
         for value, by in [(None, each.origin(key)), *each.overridden.get(key, ())]:
             is_users = by.level >= Level.PROJECT and str(by) not in ("", TOGETHER)

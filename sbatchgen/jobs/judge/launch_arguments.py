@@ -133,7 +133,7 @@ def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
 
 
 def _unknown(job: JudgedJob, name: str) -> Hit:
-    """Report an option that srun lacks: a slip of the keyboard, or one of a plugin."""
+    """Report an option that srun lacks: a mistyped option, or an option of a plugin."""
     from sbatchgen.base.errors import nearest
     from sbatchgen.check.executables.program import PROGRAMS
 
@@ -158,7 +158,7 @@ def _breaks(resolved: ResolvedJob, name: str, value: str) -> str:
 
 
 def _not_a_binding(name: str, value: str) -> str:
-    """Return what srun does not read in a value of --cpu-bind or --gpu-bind, or ""."""
+    """Return the part of a value of --cpu-bind or --gpu-bind that srun does not read; "" if it reads all."""
     if name == "gpu-bind":
         value, known = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:

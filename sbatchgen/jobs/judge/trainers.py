@@ -32,7 +32,7 @@ RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 _OF_SYSTEM = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
 _SHARED = (Path("/usr"), Path("/usr/local"))  # where each of them looks for packages, as on Debian
-# They add no folder.
+# Files that add no folder to the search path of a Python.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
 
@@ -234,7 +234,7 @@ def _old(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _place(path: str, job: TrainerJob) -> Path | None:
-    """Return where a path of the job is; None if only the job knows."""
+    """Return a path of the job as a path here; None if only the running job knows it."""
     written = ShellPath(path)
     return None if written.unset(job.environment) else job.here / written.filled(job.environment)
 
@@ -297,7 +297,7 @@ def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether an environment certainly has no torch: none of its own, and none of another place."""
+    """Return whether torch is certainly missing: neither the environment nor another folder has it."""
     config = b""
     with contextlib.suppress(OSError):
         config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()

@@ -85,7 +85,7 @@ def names(*texts: str) -> frozenset[str]:
 
 
 def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield what looks like a placeholder in a text and is not, with the placeholder that may be meant.
+    """Yield each word in braces that is not a placeholder, with the placeholder that may be meant.
 
     The names of a sweep's `params` are placeholders too.
     """
@@ -137,7 +137,7 @@ def checkpoints(resolved: ResolvedJob) -> str:
 
 
 def resume_args(resolved: ResolvedJob) -> str:
-    """Return the words that are given once there is a checkpoint, "" without any."""
+    """Return the trainer's arguments for the time when a checkpoint exists; "" without such arguments."""
     return " ".join(word(arg, resolved) for arg in resolved.resume_args) if resolved.gives_resume_args else ""
 
 
@@ -170,7 +170,7 @@ def points(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def point_says(resolved: ResolvedJob) -> str:
-    """Return what the script prints of the point that it runs, as text for double quotes."""
+    """Return the words by which the script names the point that it runs, as text for double quotes."""
     values = [f"{name}=${{param[{name}]}}" for name in resolved.placed]
     return " ".join([*values, *(["${point_args[*]}"] if _adds_arguments(resolved) else [])])
 

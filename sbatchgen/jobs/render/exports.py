@@ -37,7 +37,7 @@ def lines(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
-    """Return the words of each `export` that one of several programs needs beside those of the job."""
+    """Return the words of each `export` that a program needs in addition to those of the job."""
     known = {*_made(resolved), *talk(resolved)}
     made = [*_made(program), *talk(program)]
     return quoting.packed(word for word in made if word not in known)
@@ -89,7 +89,7 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
 def _common(resolved: ResolvedJob) -> dict[str, str]:
     exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
     exports |= {"HANG": resolved.hang} if resolved.hang else {}
-    if resolved.programs:  # each has its own CPUs
+    if resolved.programs:  # each program has its own CPUs
         return exports | resolved.runtime.exports(resolved)
     if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):
         threads = (resolved.options.cpus_per_task or 1) * (resolved.options.ntasks_per_node or 1)

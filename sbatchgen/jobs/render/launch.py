@@ -124,7 +124,7 @@ def ends_steps(resolved: ResolvedJob) -> bool:
 
 def meets(resolved: ResolvedJob) -> bool:
     """Return whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
-    if resolved.programs:  # each that needs one has its own
+    if resolved.programs:  # each program that needs a meeting has its own
         return False
     named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
     return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
@@ -191,7 +191,7 @@ def gives_resume(resolved: ResolvedJob) -> bool:
 
 
 def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
-    """Return what a container sees of the cluster, SRC or SRC:DST, each as text for double quotes.
+    """Return the cluster's folders that a container sees, SRC or SRC:DST, each as text for double quotes.
 
     The variable `here` holds the folder of submission.
     """
@@ -199,7 +199,7 @@ def mounts(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
 
 
 def needed(resolved: ResolvedJob, here: str) -> tuple[str, ...]:
-    """Return what a container must see of the cluster, in the words of `mounts`."""
+    """Return the folders of the cluster that a container must see, in the words of `mounts`."""
     binds = resolved.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]
 
@@ -278,7 +278,7 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
     if share.gpus_option:
         yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
     if share.beside:
-        yield "overlap", ""  # the same GPUs and CPUs as the program that it is beside
+        yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
     elif share.shared:
         yield "exact", ""
     if share.beside or share.shared:
@@ -289,7 +289,7 @@ def _of_share(share: Share) -> Iterator[tuple[str, str]]:
 
 
 def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-    """Yield what the runtime puts before the trainer, and what changes in a container."""
+    """Yield the runtime's words before the trainer, and the changes of the environment in a container."""
     contained = resolved.runtime.is_container
     yield from resolved.runtime.command(resolved, exported, mounted)
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
@@ -314,7 +314,7 @@ def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[s
 def _trainer(resolved: ResolvedJob) -> Iterator[str]:
     if resolved.is_command:
         yield from _preset(resolved)
-        return  # its arguments are all else
+        return  # a command has nothing but its arguments
     ours = '"$CODE_DIR/training"'
     trainer, module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
@@ -354,7 +354,7 @@ def _is_module(trainer: str | None) -> bool:
 
 
 def _preset(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield what starts a program's preset on each of its nodes, and its command on the first."""
+    """Yield the words that start a program's preset on each node, and its command on the first node."""
     share = resolved.share
     if share and share.preset:
         python, name = quoting.value(resolved.settings.python or "python3"), share.name.variable

@@ -257,12 +257,12 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 
 
 def _array(resolved: ResolvedJob) -> str:
-    """Return what --array has; "" for a job without elements, or without Slurm."""
+    """Return the value of --array; "" for a job without elements, or without Slurm."""
     return (resolved.options.array if resolved.slurm else None) or ""
 
 
 def _job_id(resolved: ResolvedJob) -> str:
-    """Return what the script calls its job: an array its element, whose job has another id."""
+    """Return the id by which a script calls its job; in an array the element's, whose job has another id."""
     return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array(resolved) else "$SLURM_JOB_ID"
 
 
@@ -396,7 +396,7 @@ def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
 
 
 def _kind(resolved: ResolvedJob) -> str:
-    """Return what decides most of which functions a script has."""
+    """Return the kind of a job in words: the runtime, and what else decides the functions of its script."""
     has = {
         "several programs": bool(resolved.programs),
         "a sweep": resolved.sweep is not None,

@@ -61,7 +61,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
 
 
 def _words(program: JobProgram) -> Iterator[str]:
-    """Yield what the script calls a program, as words of bash."""
+    """Yield the names by which the script calls a program, as words of bash."""
     share = program.share
     yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.words[0]
 
@@ -106,7 +106,7 @@ def _for_each(program: JobProgram, command: str) -> str:
 
 
 def _awaited(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready; none for one that is as soon as it runs."""
+    """Yield the command that waits until a program is ready; nothing if a program is ready once it runs."""
     if program.ready.signs:
         first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
         yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")
@@ -199,7 +199,7 @@ def _exported(program: JobProgram) -> Iterator[str]:
 
 
 def _ready(program: JobProgram) -> str:
-    """Return the command that tests whether a program is ready on a host, "" without a sign of that."""
+    """Return the command that tests whether a program is ready on a host; "" for a program without a sign."""
     if not program.ready.signs:
         return ""
     (sign,) = program.ready.signs

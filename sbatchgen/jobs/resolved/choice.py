@@ -9,7 +9,7 @@ from sbatchgen.jobs.resolved.resolve import FIRST
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 LATER = "comes later in the profile"
-_SHOWN = 3  # partitions in a line
+_SHOWN = 3  # partitions that a line names
 
 # The resolved job in a partition; "" for the default one, which the cluster may have.
 Resolve = Callable[[str], ResolvedJob]
@@ -41,7 +41,7 @@ def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
 
 
 def in_short(resolved: ResolvedJob) -> str:
-    """Return which partitions did not fit, and why, in a line."""
+    """Return a line with the partitions that did not fit, each with its reason."""
     reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
     more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
     return "; ".join((FIRST, *reasons[:_SHOWN], *more))

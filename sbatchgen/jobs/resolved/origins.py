@@ -31,7 +31,7 @@ MATTER = (
     *GPU_OPTIONS,
     *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
 )
-# Of these, also what only follows from a rule.
+# Of these, the values that are shown even if they only follow from a rule.
 DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
@@ -76,7 +76,7 @@ def settings(request: Request) -> Iterator[Setting]:
 
 
 def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
-    """Yield what one of several programs has alone; all of it is from where the program is written."""
+    """Yield the settings of one of several programs; all are from the place where the program is written."""
     job, share, spec = program.job, program.share, program.spec
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
@@ -126,13 +126,13 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
 
 
 def _partition(resolved: ResolvedJob, why: str) -> Setting:
-    """Return the partition that was chosen, whether the script names it or leaves it to the cluster."""
+    """Return the partition that was chosen, also if the script leaves the partition to the cluster."""
     left = "" if resolved.options.partition else "; the script leaves it to the cluster"
     return Setting(name="partition", value=resolved.partition_name, by="default", at=why + left)
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
-    """Return whether a value matters that the user wrote neither into the command nor into the job."""
+    """Return whether a value matters and the user wrote it neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
         is_odd = origin.where.startswith(GUESS) or origin.where.endswith(LIMITED)
         return is_odd or (key in DERIVED and value not in ("1", "gpu:1"))
@@ -142,13 +142,13 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 
 def _has(value: Any, other: Any) -> bool:
-    """Return whether a value is another one, or a list that adds to it."""
+    """Return whether a value equals another value, or is a list that adds to it."""
     added = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
     return (added and bool(other)) or _text(value) == _text(other)
 
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
-    """Return whether somebody may rely on an overridden value; lists are joined instead of overridden."""
+    """Return whether somebody may rely on an overridden value. Lists are joined, and override nothing."""
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)

@@ -37,7 +37,7 @@ def own_runs(folder: Path, name: str) -> tuple[str, str]:
 
 
 def _name() -> str:
-    """Return the name of this user as a part of a path; a number without a name."""
+    """Return the name of this user as a part of a path; the user's number if there is no name."""
     name = user_name(user_id())
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else str(user_id())
 

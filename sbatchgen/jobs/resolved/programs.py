@@ -96,7 +96,7 @@ def _resolved_alone(
 
 
 def _requeued(main: _Wanted, layers: Sequence[Layer]) -> Iterator[Layer]:
-    """Yield what lets Slurm requeue a job whose main program is a command, if the job asks for that.
+    """Yield the options by which Slurm requeues a job whose main program is a command, if the job asks so.
 
     Such a program is not asked to stop and resume, but it may start again where a node has failed.
     """
@@ -109,7 +109,7 @@ def _requeued(main: _Wanted, layers: Sequence[Layer]) -> Iterator[Layer]:
 
 
 def _share(each: _Wanted, job: ResolvedJob) -> Share:
-    """Return what a program has of the job."""
+    """Return the share of the job that a program has."""
     return Share(
         name=each.name,
         main=each.spec.main,
@@ -136,7 +136,7 @@ def _gpus_option(whole: ResolvedJob) -> Any:
 
 
 def _of_several(each: _Wanted, alone: ResolvedJob) -> _Wanted:
-    """Return a program of which several replicas have a node, each with its part of what the node has."""
+    """Return a program of which several replicas share a node, with the GPUs and CPUs of each replica."""
     gpus, cpus, known = each.spec.gpus, each.spec.cpus, alone.partition.cpus_per_node
     if gpus is None:  # at least one each: a rule says so where a node has fewer
         gpus = max(1, alone.gpus_per_node // each.on_node) if alone.gpus_per_node else 0
@@ -146,7 +146,7 @@ def _of_several(each: _Wanted, alone: ResolvedJob) -> _Wanted:
 
 
 def _with_those_of(each: _Wanted, other: ResolvedJob) -> _Wanted:
-    """Return a program that runs beside another one, with the same GPUs."""
+    """Return a program that runs beside another program, with the same GPUs."""
     gpus = other.gpus_per_node if each.spec.gpus is None else each.spec.gpus
     return each._replace(spec=replace(each.spec, gpus=gpus, cpus=each.spec.cpus or Count(1)))
 
@@ -157,7 +157,7 @@ def _cpus(job: ResolvedJob) -> int:
 
 
 def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted]) -> _Wanted:
-    """Return the main program with the GPUs and CPUs that the others leave it, if it names none."""
+    """Return the main program; if it names no GPUs and CPUs, with those that the other programs leave."""
     others = [each.spec for each in wanted if each.shared and each.name != main.name]
     gpus, cpus = main.spec.gpus, main.spec.cpus
     taken = sum(spec.gpus or 0 for spec in others)
@@ -170,7 +170,7 @@ def _with_the_rest(main: _Wanted, alone: ResolvedJob, wanted: Sequence[_Wanted])
 
 
 def _wanted(layers: Sequence[Layer]) -> list[_Wanted]:
-    """Return the programs with the nodes that each gets: those of its own in order, then what they share."""
+    """Return the programs with their nodes: those with nodes of their own, then those that share one."""
     specs: dict[ProgramName, ProgramSpec] = {}
     for key, value in (item for layer in layers for item in layer.values.items()):
         if key.startswith(_HEAD):
@@ -189,7 +189,7 @@ def _wanted(layers: Sequence[Layer]) -> list[_Wanted]:
 
 
 def _placed(name: ProgramName, spec: ProgramSpec, first: int, *, own: bool) -> _Wanted:
-    """Return a program with its nodes, its own or the one that it shares; replicas are spread over them."""
+    """Return a program with its nodes, or with the node that it shares; its replicas are spread over them."""
     replicas, nodes = spec.replicas or 1, spec.nodes or 1
     on_node = max(1, replicas // nodes)
     each = max(1, nodes // replicas)
@@ -197,9 +197,9 @@ def _placed(name: ProgramName, spec: ProgramSpec, first: int, *, own: bool) -> _
 
 
 def _beside(each: _Wanted, wanted: Sequence[_Wanted]) -> _Wanted:
-    """Return a program that runs on all nodes of another one."""
+    """Return a program that runs on all nodes of another program."""
     other = next((other for other in wanted if other.name == each.spec.beside), None)
-    if other is None:  # which is refused
+    if other is None:  # an unknown program is refused elsewhere
         return each
     nodes = other.nodes * max(1, int(other.spec.replicas or 1) // other.on_node)
     return each._replace(first=other.first, nodes=nodes, shared=False)
@@ -210,7 +210,7 @@ def _main(wanted: Sequence[_Wanted]) -> _Wanted:
 
 
 def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
-    """Raise CommandLineError with all that programs can't have."""
+    """Raise CommandLineError with all faults of the programs."""
     places = {key: place for layer in layers for key, place in layer.places.items()}
     faults = [*_of_all(wanted, layers), *(fault for each in wanted for fault in _of_one(each, wanted))]
     faults += (fault for each in wanted for fault in _old_names(each, wanted, layers))
@@ -220,7 +220,7 @@ def _refuse(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> None:
 
 
 def _of_all(wanted: Sequence[_Wanted], layers: Sequence[Layer]) -> Iterator[tuple[str, str, str]]:
-    """Yield what the programs can't have together: the key, what is wrong, and a fix."""
+    """Yield the faults of the programs together: the key, the problem, and a fix."""
     instances = sum(int(each.spec.replicas or 1) for each in wanted)
     if instances > MOST:
         yield "programs", f"{instances} programs, and a job has at most {MOST}", "join some of them"
@@ -249,7 +249,7 @@ def _all_nodes(each: _Wanted) -> int:
 
 
 def _of_one(each: _Wanted, wanted: Sequence[_Wanted]) -> Iterator[tuple[str, str, str]]:
-    """Yield what names no other program, or has no place: the key, what is wrong, and a fix."""
+    """Yield the faults of a program with wrong names or no place: the key, the problem, and a fix."""
     names, key = [other.name for other in wanted], f"{_HEAD}{each.name}"
     for other in each.spec.needs:
         if other not in names:
@@ -302,11 +302,11 @@ def _old_names(
 
 
 def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return programs that need each other, the first once more at the end; none if all can start."""
+    """Return a circle of programs that need each other, the first again at the end; [] if all can start."""
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][:0:-1]  # each needs the next one
+        circle: list[str] = error.args[1][:0:-1]  # each program needs the next program
         first = circle.index(next(name for name in needs if name in circle))
         return [*circle[first:], *circle[: first + 1]]
     return []
@@ -359,14 +359,14 @@ def _filled(
             return variable.format(own[what])
         if not match[3]:
             return variable.format(f"{name.variable}_{what.upper()}")
-        is_all = match[0] == text and variable.startswith("{{env")  # an argument by itself
+        is_all = match[0] == text and variable.startswith("{{env")  # the text is nothing but this fact
         return variable.format(f"{name.variable}_{what.upper()}_{'LIST[@]' if is_all else 'WORDS'}")
 
     return type(text)(_FACT.sub(fact, text))
 
 
 def _texts(spec: ProgramSpec) -> Iterator[str]:
-    """Yield the texts of a program that may name facts."""
+    """Yield the texts of a program that may name facts of programs."""
     yield from (*(spec.command or ()), *(spec.args or ()), *filter(None, spec.env.values()))
     yield from (getattr(spec.ready, name) for name in spec.ready.signs)
 
@@ -406,7 +406,7 @@ def _lists(wanted: Sequence[_Wanted]) -> list[tuple[str, str, str]]:
 
 
 def _allocation(shares: Sequence[Share]) -> Layer:
-    """Return what the programs ask Slurm for together: the most that they have on one of the nodes."""
+    """Return the request of all programs together: the most that they have on one of the nodes."""
     nodes = max(share.first + share.all_nodes for share in shares)
     gpus, cpus = [0] * nodes, [0] * nodes
     for share in shares:

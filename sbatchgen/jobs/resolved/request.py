@@ -91,7 +91,7 @@ def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[La
 
 
 def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
-    """Return the mode of a job: of the command line, else of its file; with programs one for these."""
+    """Return the mode of a job: that of the command line, else of its file; for programs their own mode."""
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
     written = modes[-1] if modes else "single" if _has_programs(layers) else None
     mode: str | None = flags.values.get("mode") or (job if job in MODES else written)
@@ -102,7 +102,7 @@ def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
 
 
 def _name_of_job(job: str) -> str:
-    """Return the name that a job has by default: its mode, or that of its file."""
+    """Return the name that a job has by default: the name of its mode, or of its file."""
     try:
         return job if job in MODES else JobName.parse(Path(job).stem)
     except ValueError as error:
@@ -110,7 +110,7 @@ def _name_of_job(job: str) -> str:
 
 
 def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
-    """Return a job with its run folder in one of the user's own, unless somebody has said where it is."""
+    """Return a job with its run folder in the user's own folder, unless the job or the profile names one."""
     if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
         return resolved
     from sbatchgen.jobs.resolved.own_runs import own_runs  # few profiles leave the place to it

@@ -75,7 +75,7 @@ def resolve(
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     here = values.get(LAUNCHER_ARGS)
-    if here and values.get("launcher_args") != ():  # the job's come after the profile's, where they win
+    if here and values.get("launcher_args") != ():  # the job's come last, where they win
         by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
         values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
     _choose_runtime(values, layers)
@@ -178,7 +178,7 @@ def _resolved_job(
     default = profile.default_partition or partition_name
     for option in profile.omit:
         if option == "partition" and partition_name != default:
-            continue  # without it the job would go to the default one
+            continue  # without the option the job would go to the default partition
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     settings: JobSettings = record_of(JobSettings, values.values)

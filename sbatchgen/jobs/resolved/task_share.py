@@ -109,7 +109,7 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 
 
 def _at_most(request: Text, most: int) -> Text:
-    """Return a request for GPUs of one type, with no more of them than the mode uses."""
+    """Return a request for GPUs of one type, with at most as many as the mode uses."""
     kind, _, count = request.rpartition(":")
     several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
     return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
@@ -122,7 +122,7 @@ def gpus_alike(partition: Partition) -> int | None:
 
 
 def _named(partition: Partition) -> str:
-    """Return the type that a request gets if it names none; "" where none is needed."""
+    """Return the type of GPU that a request gets if it names no type; "" where no type is needed."""
     return partition.only_type() if partition.gpu_type_required else ""
 
 
@@ -166,7 +166,7 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     tasks = values.get("options.ntasks_per_node") or 1
     if (
         form == "gpus" and "," not in count and values.get("options.nodes") == 1
-    ):  # of several Slurm splits them
+    ):  # of a job with several nodes Slurm divides the GPUs
         values.set("options.gpus", Text(count), origin)
     elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
@@ -225,7 +225,7 @@ def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) 
 
 
 def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """Return what goes with so many GPUs on each of these nodes, if one of them is known."""
+    """Return the share of each node that goes with so many GPUs, if one of the nodes is known."""
     shares = [
         max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
         for node in nodes
@@ -235,7 +235,7 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 
 def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
-    """Return whether so many GPUs leave none for others, on nodes whose installed memory alone is known."""
+    """Return whether a job takes all GPUs of nodes of which only the installed memory is known."""
     return bool(nodes) and all(node.mem_installed and node.gpus_per_node == gpus for node in nodes)
 
 

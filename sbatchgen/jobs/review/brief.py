@@ -9,7 +9,7 @@ from sbatchgen.jobs.review import screen
 from sbatchgen.jobs.review.review import Review, lines_of
 
 _SEVERITIES = ("error", "warning", "info")
-_LEFT_OUT = ("code", "data", "digest")  # rows that a person who submits knows, and `v` shows
+_LEFT_OUT = ("code", "data", "digest")  # rows that only the whole review shows, by the key v
 _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 
@@ -28,7 +28,7 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
 
 
 def question(reviews: Sequence[Review], what: str) -> str:
-    """Return what is asked before a submission: the jobs, what they cost, and how many findings there are."""
+    """Return the question before a submission: the jobs, their cost, and the number of findings."""
     severities = [finding.severity for review in reviews for finding in review.findings]
     warnings = severities.count("warning")
     return f"Submit {what}, {counted(warnings, 'warning') if warnings else 'no warnings'}?"

@@ -10,7 +10,7 @@ from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
 from sbatchgen.jobs.starts.prospects import Prospects, clock
 from sbatchgen.jobs.starts.room import Availability
 
-MOST_NAMES = 8  # of nodes in a line
+MOST_NAMES = 8  # names of nodes in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
 
 
@@ -36,7 +36,7 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Yield why nodes take no jobs, nodes with the same reason together."""
+    """Yield each reason why nodes take no jobs, with its nodes."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
         if words := unavailable(entry.node):
@@ -74,7 +74,7 @@ def _node(node: GpuNode) -> tuple[str, ...]:
 
 
 def _which(indexes: list[int], *, numbered: bool) -> str:
-    """Return the numbers of GPUs; how many, where Slurm says no more."""
+    """Return the numbers of GPUs; only their count if Slurm does not say which."""
     return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
 
 

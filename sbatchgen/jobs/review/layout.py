@@ -13,8 +13,8 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.review.node_share import Allocation
 
-_MOST_ROWS = 3  # of nodes: those between the first and the last are alike but for their numbers
-_WIDTH = 100  # of a line of the command
+_MOST_ROWS = 3  # rows of nodes; between the first and the last row only numbers differ
+_WIDTH = 100  # characters of a line of the command
 
 
 @frozen(kw_only=True)
@@ -69,7 +69,7 @@ def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned
         placed = of_script(resolved.resources, request, planned)
         return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
     program = launch.program(resolved)
-    is_known = all(line in script for line in program)  # else a template has another command
+    is_known = all(line in script for line in program)  # false if a site's template starts another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
     placed = of_script(resolved.resources, request, planned if more else ())

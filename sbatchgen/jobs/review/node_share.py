@@ -58,7 +58,7 @@ class Cost:
 
 
 def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
-    """Return what is asked for; `ends`: the trainer does not resume."""
+    """Return the request of a resolved job; `ends` says that its trainer does not resume."""
     request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
     restarts = 0 if ends and not promises_restarts(resolved) else restarts
@@ -80,7 +80,7 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
     given = job.cpus_on_node if asked or not alone else None
     cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
     mem = job.mem_with(cpus.given or job.cpus_on_node, whole.given or job.gpu_count)
-    if mem == 0:  # all of a node: no number, if the nodes differ
+    if mem == 0:  # the job asks for all memory: no number, if the nodes differ
         mem = _of_all(node.kinds(job.gpus_on_node), "mem_per_node", 0)
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
@@ -104,9 +104,9 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
 
 
 def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
-    """Return how many of something a job gets that has its nodes alone: all; None if the nodes differ.
+    """Return the amount of a resource that a job with whole nodes gets: all of it; None if the nodes differ.
 
-    Where that is not known, or it does not have them alone: as many as it asks for.
+    If no node's amount is known, return the amount that the job asks for.
     """
     numbers = {getattr(kind, name) for kind in kinds} - {None}
     return asked if not numbers else numbers.pop() if len(numbers) == 1 else None

@@ -26,7 +26,7 @@ from sbatchgen.jobs.runs.record import Code
 from sbatchgen.jobs.runs.submitted_scripts import Submitted, difference
 from sbatchgen.jobs.slurm.refusal import Answer
 
-FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
+FEW_POINTS = 20  # points of a sweep that `folded` leaves in the script
 _POINT = re.compile(r" {8}\d+\) (?:param|point_args)=\(")
 
 
@@ -217,12 +217,12 @@ def folded(review: Review) -> Review:
 
 
 def lines_of(script: str) -> list[str]:
-    """Return the lines as bash and sbatch see them: only a newline ends one."""
+    """Return the lines as bash and sbatch see them: only a newline ends a line."""
     return script.removesuffix("\n").split("\n") if script else []
 
 
 def _parts(script: str) -> Iterator[Part]:
-    """Yield the directives, what is around them, and each `# --- Title ---` or `# === Title:`."""
+    """Yield the parts of a script: its directives, the lines around them, and each section with a title."""
     if not (lines := lines_of(script)):
         return
     starts = {1: "Head"}

@@ -44,7 +44,7 @@ def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
 
 
 def coloured(text: str) -> str:
-    """Return a review with colours; it holds no control characters but line breaks."""
+    """Return a review with colours; the text may hold no control characters but line breaks."""
     above, *rest = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
     for pattern, style in _STYLES:
         above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
@@ -83,7 +83,7 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def rows(review: Review) -> list[tuple[str, str]]:
-    """Name and text of what is asked for."""
+    """Return the rows of the review's table: name and text of each thing that the job asks for."""
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
@@ -201,7 +201,7 @@ def _cost(cost: Cost, request: Allocation) -> str:
 
 
 def origin(setting: Setting, folder: Path) -> str:
-    """Return where a value was set, and what it overrode."""
+    """Return the place where a value was set, and the values that it overrode."""
     others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
     return ", ".join([short(setting.at, folder), *others])
 
@@ -211,7 +211,7 @@ def _number(count: float) -> str:
 
 
 def _shown(says: str, problem: Problem) -> Iterator[str]:
-    """Yield what is wrong, where, and how to mend it."""
+    """Yield the lines of a finding: the problem, its place, and its fix."""
     yield f"{says}: {problem.what}"
     if problem.at:
         yield f"  at:  {problem.at}"

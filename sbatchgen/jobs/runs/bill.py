@@ -49,7 +49,7 @@ def month(text: str) -> tuple[float, float]:
 def make_bill(
     states: Sequence[RunState], environment: Mapping[str, str], between: tuple[float, float] = ALWAYS
 ) -> Bill:
-    """Return what the jobs of runs have cost that were submitted between two times, in seconds since 1970.
+    """Return the cost of the jobs of runs that were submitted between two times, in seconds since 1970.
 
     sacct is asked once for all of them.
     """

@@ -40,7 +40,7 @@ def likely_causes(end: JobEnd) -> Sequence[Failure]:
 
 
 def _found(end: JobEnd) -> Sequence[Failure]:
-    """Return what Slurm and the logs show; else what the training says, or a setup that ends silently."""
+    """Return the causes that Slurm and the logs show; else the training's own words, or a silent setup."""
     run, how = end.state.run, _how(end)
     script = end.state.plain.script if end.state.plain else parsed(run.folder, end.job.id)
     asks = _asks(end, script)
@@ -84,7 +84,7 @@ def _asks(end: JobEnd, script: JobScript | None) -> Asks:
 
 
 def _more(script: JobScript | None) -> Asks:
-    """Return what to ask for next time: twice the memory and the time that a script asks for."""
+    """Return the request for the next time: twice the memory and twice the time of the script."""
     asks = Asks()
     if script and (mib := mebibytes(script.option("mem"))):
         asks = asks._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
@@ -96,7 +96,7 @@ def _more(script: JobScript | None) -> Asks:
 def _placed(
     causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, by_slurm: bool
 ) -> Iterator[Failure]:
-    """Yield causes with their log and where they were raised; an exception that none explains too."""
+    """Yield causes with their log and where they were raised, and an exception that no cause explains."""
     for cause in causes:
         place = raised_at(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
@@ -110,7 +110,7 @@ def _placed(
 
 
 def _stood_still(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequence[Failure]:
-    """Return the causes of a run that a limit of time has ended: not that limit, if it stood still before."""
+    """Return the causes of a run that a time limit has ended: not the limit if the run stood still before."""
     row = end.row
     is_limit = any(cause.rank == "limit" for cause in causes)
     if not (row and row.start and row.end and is_limit):
@@ -125,7 +125,7 @@ def _stood_still(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequ
 
 
 def _of_program(program: ProgramState | None, causes: Sequence[Failure], end: JobEnd) -> Iterator[Failure]:
-    """Yield the causes that the logs of the program that failed show; without any, how it ended."""
+    """Yield the causes in the logs of the failed program; if these show no cause, how the program ended."""
     if program is None or program.state != "failed":
         yield from causes
         return

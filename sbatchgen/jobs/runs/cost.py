@@ -91,7 +91,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         used_s=sum(used) if all(used) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
-        # Both sources miss processes, so the greater is nearer
+        # Both sources miss processes, so the greater number is nearer
         cpus_used=max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None),
         memory_bytes=_whole(max(memory, default=None)),
         gpu_utilization=_mean([(share * time, time) for share, time in busy]),
@@ -128,7 +128,7 @@ def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return amounts over seconds, all together."""
+    """Return the mean of amounts over time, weighted by their seconds."""
     return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
 
 
@@ -137,7 +137,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def _advice(report: Report, asked: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
-    """Yield what to ask for next time, where the figures suffice for that."""
+    """Yield advice on the next request, where the figures suffice."""
     if report.done and report.used_s and report.limit_s and not (asked and "array" in asked):
         step = 300 if report.used_s < 3600 else 1800
         needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
@@ -183,7 +183,7 @@ def _cpus(
 
 
 def in_short(report: Report) -> str:
-    """Return what a run has used of what it had, in a line; "" if nothing is known."""
+    """Return a line with the resources that a run has used of those that it had; "" if nothing is known."""
     return ", ".join(
         f"{name} {used}" + (f" of {had}" if had != UNKNOWN and name != GPUS else "")
         for name, had, used, _ in _rows(report)

@@ -110,7 +110,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", as
 
 
 def _says(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return how a job or a task ended. Its run says `says`; after a `hidden` error it has continued."""
+    """Return how a job or a task ended. Its run says `says`; a job has continued after a `hidden` error."""
     if end.task:
         what = "point" if end.state.sweep else "task"
         says = f"{what} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
@@ -130,20 +130,20 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
 
 
 def _of_waiting(state: RunState) -> str:
-    """Return what to do about the reason for which a run waits; "" if it does not."""
+    """Return a fix for the reason why a run waits; "" if the run does not wait."""
     waits = [row for row in state.now[:1] if row.state.name == "PENDING"]
     return reason(waits[0].reason, waits[0].id).fix if waits else ""
 
 
 def _log(end: JobEnd) -> str:
-    """Return the log that shows most: with a crash, else with lines, else the first; "" without logs."""
+    """Return the log that shows most: with a crash, else with lines, else the first log; "" without logs."""
     crashed = [path for path, lines in end.logs.items() if crash(lines)]
     written = [path for path, lines in end.logs.items() if lines]
     return next(iter([*crashed, *written, *end.logs]), "")
 
 
 def _of_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
-    """Return what to do about a trainer of one's own that ended without a word; "" in other cases."""
+    """Return a fix for a user's own trainer that ended without a word; "" in other cases."""
     trainer = end.record.value("trainer") if end.record else ""
     is_silent = end.logs and not any(end.logs.values()) and not causes
     return _PRINTS_NOTHING.format(trainer=trainer) if trainer and is_silent else ""

@@ -44,7 +44,7 @@ class KeptProgress:
             self._is_new = True
 
     def save(self) -> None:
-        """Write what is new; on a full disk it is read again the next time."""
+        """Write new entries; on a full disk the folders are read again the next time."""
         if self._is_new:
             with contextlib.suppress(OSError):
                 files.put(self._file, json.dumps(self._known).encode(), mode=files.PRIVATE)

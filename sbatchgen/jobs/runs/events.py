@@ -72,7 +72,7 @@ def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a small file; an empty one without it."""
+    """Return the JSON object in a small file; an empty object if there is no such file."""
     try:
         return _parsed(files.read_of_run(path, MAX_LINE))
     except OSError:
@@ -80,7 +80,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
-    """Return the object in a text; an empty one if it is something else, too long or nested too deep."""
+    """Return the object in a text; an empty object for another text, or one too long or nested too deep."""
     try:
         value = json.loads(text) if len(text) <= MAX_LINE else None
     except (ValueError, RecursionError):
@@ -89,10 +89,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def count(value: Any) -> int | None:
-    """Return a number of things in an event; None if it is something else."""
+    """Return a count in an event; None if the value is something else."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def number(value: Any) -> float | None:
-    """Return a number in an event; None if it is something else, or not finite."""
+    """Return a number in an event; None if the value is something else, or not finite."""
     return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None

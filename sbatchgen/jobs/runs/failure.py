@@ -21,7 +21,7 @@ Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
 OWN = "own-words"  # the cause of an error of the script or the trainer
 LONGEST = 1000  # characters of a line that are read
-PIECES = 1000  # of a line over which a progress bar has written itself
+PIECES = 1000  # parts of a line in which a progress bar has overwritten itself
 
 # What comes before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
 _BEFORE = re.compile(
@@ -36,9 +36,9 @@ _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
-_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # which says no more than Slurm
+_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # this line says no more than Slurm does
 
-AT_END = 100  # lines of a log, of which a program that has crashed was the last to print
+AT_END = 100  # lines at the end of a log in which the words of a crashed program are looked for
 _CRASH = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError"
     r"|srun: error: \S+: tasks? \S+ (?:Exited with exit code [1-9]|Killed$|Out Of Memory"
@@ -51,10 +51,10 @@ _JOB_ENDS = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
-_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # from a loader or DataParallel, whose traceback follows
+_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # a loader's exception; its traceback follows
 _RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
-_NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # which has no traceback
+_NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # these errors have no traceback
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
 # What comes before the traceback of an exception that the program has caught.
 _HANDLED = re.compile(
@@ -161,14 +161,14 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
         seen_last = [*_in_line(number, line, run, asks)]
         for failure in seen_last:
             if is_over and failure.rank in ("cause", "own"):
-                continue  # an echo of the end
+                continue  # the line repeats the end of the job
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
             if new or failure.cause in last:
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)
-    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # it has ended the script
+    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # that ended the script
         del by_cause[OWN]
         by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
     return sorted(by_cause.values(), key=_order)
@@ -185,7 +185,7 @@ def until_slurm(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
 
 
 def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
-    """Return the causes that several logs show, each once, in the order of `failures`."""
+    """Return the causes that several logs show, each once, in the order of the function `failures`."""
     by_cause: dict[str, Failure] = {}
     for failure in itertools.chain.from_iterable(several):
         seen = by_cause.setdefault(failure.cause, failure)
@@ -195,7 +195,7 @@ def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
 
 
 def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the line at the end of a log that says that a program has crashed, whatever followed.
+    """Return the line near the end of a log that shows the crash of a program, whatever lines followed.
 
     It is an exception before all others, which srun may write into its traceback.
     """

@@ -40,11 +40,11 @@ def fixes_for_run(
 
 
 def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
-    """Return a cause with its fix as this run takes it: of a sweep, a finished script, without Slurm."""
+    """Return a cause with the fix for this run: for a sweep, a finished script, or a run without Slurm."""
     cause = _hidden(cause, record)
     fix = _not_copied(cause, record) or cause.fix
     cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
-    if record.process:  # of Slurm nothing more can be asked for
+    if record.process:  # nothing more can be asked of Slurm
         fix = without(fix, _OF_SLURM)
     elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
@@ -61,7 +61,7 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
 
 
 def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
-    """Return a cause with its fix as a job of plain sbatch takes it: another sbatch, or a line."""
+    """Return a cause with the fix for a job of plain sbatch: another sbatch, or a line of its script."""
     record = job.record
     script = Path(record.script).name or "its script"
     fix = _EXPORTS.sub(rf"export \1 in {script}, and submit it again", cause.fix)

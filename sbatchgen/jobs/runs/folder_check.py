@@ -29,7 +29,7 @@ from sbatchgen.jobs.runs import record
 from sbatchgen.jobs.slurm.queue import key_of, queue
 
 LOOK_TIMEOUT_S = 30
-MOST_VALUES = 64  # of a sweep, that the trainer is asked for: each takes a twentieth of a second
+MOST_VALUES = 64  # values of a sweep that the trainer checks; each takes a twentieth of a second
 OTHER_RUN = "start another run: --run-dir runs/NAME"
 AFRESH = "start from nothing: --resume off"
 
@@ -90,7 +90,7 @@ def inspect_run_folder(
         return None, [_refused(answer, str(resolved.origin("args")))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
-        return None, []  # a file system of the nodes
+        return None, []  # the folder is in a file system of the nodes
     return start, list(_findings(resolved, run_dir, start))
 
 
@@ -169,7 +169,7 @@ def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Fi
 
 
 def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
-    """Return an error for a checkpoint that does not exist; a warning where only the nodes may see it."""
+    """Return an error for a checkpoint that does not exist; a warning if only the nodes may see it."""
     of_run = run_dir / "checkpoints"
     seen = not name.startswith("/") or Path(name).parent.is_dir()
     if "/" not in name:  # submit makes the run folder here, unless it is in a file system of the nodes
@@ -282,7 +282,7 @@ def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Pr
                 ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not ended:
                     live[row.job] = row.state
-    except SlurmError:  # what submits will say why Slurm does not answer
+    except SlurmError:  # the submission will say why Slurm does not answer
         return None
     if not live:
         return None

@@ -22,8 +22,8 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs.record import Record
 
-BUSY_S = 1.0  # how long to wait for another command, to write what can be seen again
-WRITE_S = 10.0  # to write what can't
+BUSY_S = 1.0  # seconds to wait for another command before a write of states, which can be seen again
+WRITE_S = 10.0  # seconds to wait before a write of submissions, which can't be seen again
 SEARCHED = 200  # runs whose records are read to find a file of which neither folder nor name says more
 SEEN_S = 60.0  # a state that has not changed is written as often
 MAX_BYTES = 256 << 20

@@ -89,7 +89,7 @@ def job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, 
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """Return a task's row; without a task, that of the first that failed, or of a chain the last that ran."""
+    """Return the row of a task; without a task, of the first that failed, or in a chain the last that ran."""
     if task.isdecimal():
         return next((row for row in rows if row.task == str(int(task) - first)), None)
     if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
@@ -109,7 +109,7 @@ def says_failed(training: Progress | None, job: RunJob) -> bool:
 
 
 def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the ends of the newest logs; of the program that failed, as the others complain of its end."""
+    """Return the ends of the newest logs; with several programs, of the failed one: others report its end."""
     program = state.failed_program
     paths = program_states.logs(state.run.folder).get(program.name) if program else None
     paths = paths or (newest_logs(record, task) if record else [])
@@ -132,7 +132,7 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     try:
         rows = queue(environment, [job.id], cluster=job.cluster)
         known = [row for row in rows if key_of(row.command) == job.key]
-        if not known or job.state == "CANCELLED":  # sacct alone says who it was
+        if not known or job.state == "CANCELLED":  # only sacct says who cancelled the job
             known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known
     except SlurmError as error:
         return known, [*error.problems]

@@ -82,12 +82,12 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
 
 
 def last_start(path: Path, most: int) -> list[tuple[int, str]]:
-    """Return the last lines of a log that its job has printed since it was started the last time."""
+    """Return the last lines of a log that its job has printed since its last start."""
     return last_starts(path, most)[1]
 
 
 def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return the last lines of a log of the start before the last one, and of the last one."""
+    """Return the last lines of a log of the last two starts of its job."""
     before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
@@ -111,7 +111,7 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
     if letter == "%":
         return "%"
     if letter in "aj" and record.array and not task:
-        return "*"  # of an array each task has an id of its own
+        return "*"  # each task of an array has an id of its own
     known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _me()}
     if letter not in known or (letter == "j" and task):
         return "*"
@@ -119,7 +119,7 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
 
 
-_escaped = functools.lru_cache(maxsize=64)(glob.escape)  # of a sweep each point has the same pattern
+_escaped = functools.lru_cache(maxsize=64)(glob.escape)  # all points of a sweep have the same pattern
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def _start_of_lines(file: BinaryIO, count: int) -> int:
         piece_at = max(0, at - PIECE)
         file.seek(piece_at)
         piece = file.read(at - piece_at)
-        cut = len(piece) - (is_last and piece.endswith(b"\n"))  # which ends the last line
+        cut = len(piece) - (is_last and piece.endswith(b"\n"))  # a break at the end ends the last line
         is_last = False
         while left and (cut := piece.rfind(b"\n", 0, cut)) >= 0:
             left -= 1

@@ -20,8 +20,8 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 
 STOP = "stop"  # the stop file, in the run folder
 WORD = b"cancelled\n"  # with it the job does not start again
-LEAST_S = 60.0  # a trainer has so long
-TIMES = 3  # the steps and the saves that it also has, by its last ones
+LEAST_S = 60.0  # seconds that a trainer has at least
+TIMES = 3  # steps and saves for which a trainer has time in addition, as long as its last ones
 POLL_S, SELDOM_S = 0.5, 4.0  # between looks into the folders, and questions to Slurm
 ASKS = "SBATCHGEN_STOP_FILE"  # in the source of a trainer of the user's own that looks for the file
 COSTS = ("step_s", "save_s")  # of events: what a step took, and a save
@@ -56,7 +56,7 @@ def ask(record: Record, folder: Path, row: SlurmJob) -> Waited | None:
 
 
 def wait(asked: Sequence[Waited], runs: Callable[[], bool]) -> list[Path]:
-    """Wait until the jobs run no longer; return who has not ended when its time is over.
+    """Wait until the jobs run no longer; return the trainings that have not ended in their time.
 
     A training has saved before its job ends: launchers and containers end in peace as well, but have no more
     than LEAST_S after it. `runs` asks Slurm, so it is called now and then.

@@ -22,8 +22,8 @@ from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.runs.record import Record
 
 LINES = 2000  # at the end of a log
-QUIET_S = 120.0  # a program that says nothing for less does not stand still
-SILENT_S = 600.0  # for one that has not said anything yet, as while it imports and downloads
+QUIET_S = 120.0  # a program that is silent for a shorter time does not stand still
+SILENT_S = 600.0  # the same for a program that has said nothing yet, as while it imports and downloads
 LONGER = 4  # times the longest pause so far
 MEAN = 20  # times the mean pause, where only that is known
 FEWEST = 4  # pauses from which it is known what is usual
@@ -106,5 +106,5 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
             stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
     stamps.sort()
     if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
-        stamps = []  # they may be of another time zone
+        stamps = []  # the times in a log may be of another time zone
     return max(known, stamps, key=len)

@@ -152,7 +152,7 @@ def _parts(file: IO[bytes], pattern: re.Pattern[str] | None) -> Iterator[bytes]:
 
 
 def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
-    """Return of which kind a line is; None if it says nothing."""
+    """Return the kind of a line; None if the line says nothing."""
     if part.startswith(b"Job ") and START.match(part.decode("utf-8", "replace")):
         return "start"
     if pattern:
@@ -197,7 +197,7 @@ def _with_epochs(lines: Iterable[Line]) -> Iterator[Line]:
         elif epoch and not _PLACE.search(line):
             bar = _KERAS.match(line)
             is_below = not bar and bool(_MEASURED.match(line.lstrip()))
-            if bar and int(bar[1]) >= done and total in ("", bar[2]):  # else of an evaluation afterwards
+            if bar and int(bar[1]) >= done and total in ("", bar[2]):  # another bar is of an evaluation
                 done, total, is_below = int(bar[1]), bar[2], True
         yield Line(f"epoch {epoch}: {line}" if is_below else line, skipped)
 
@@ -224,7 +224,7 @@ def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str
     fields: dict[str, Any] = {}
     if pattern and (match := pattern.search(line)):
         numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
-        fields = {"epoch": None, **numbers}  # it may have neither a step nor an epoch
+        fields = {"epoch": None, **numbers}  # a line may have neither a step nor an epoch
     elif (cut := line.find('{"')) >= 0:
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(line[cut:])
@@ -259,7 +259,7 @@ def _common(line: str) -> dict[str, float]:
 
 
 def _kinds(line: str, matches: Sequence[re.Match[str]], names: Sequence[str]) -> Iterator[str | None]:
-    """Yield of each number "val_" if it is of a validation, else ""; None if it may be of either."""
+    """Yield a prefix for each number: "val_" (validation), "" (training), or None if it may be either."""
     words = [match[1].lower() for match in matches]
     kinds = ["val_" if re.search("val|test", word) else "train" * ("train" in word) for word in words]
     if "val_" not in kinds:

@@ -143,7 +143,7 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
 
 
 def seen(states: Sequence[RunState]) -> str:
-    """Return when the states of jobs that had not ended were seen, of the one that was seen first."""
+    """Return when the states of jobs that had not ended were seen: the earliest of these times."""
     times = [job.seen for state in states for job in state.jobs if not job.ended]
     return _clock(_local(min(times))) if times else "now"
 

@@ -32,7 +32,7 @@ DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1
 NOWHERE = "none"  # below a log: a path that can't exist
 HEAD = 8192  # bytes of a file by which it is known what it is
 MAX_SCRIPT = 4 << 20
-MOST_LOGS = 20  # of a folder, that are looked at
+MOST_LOGS = 20  # logs of a folder that are looked at
 _LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")
 _RECORD_NAME = re.compile(r"job-([1-9][0-9]{0,18})\.(?:json|slurm)")
 _SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
@@ -116,7 +116,7 @@ def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[s
     problem = None
     try:
         known = any_job.any_jobs([id_], environment)
-    except SlurmError as error:  # its log may be here all the same
+    except SlurmError as error:  # the log of the job may be here all the same
         known, problem = [], error
     if known:
         return _made(word_, known, _chosen(known, task, id_), environment)

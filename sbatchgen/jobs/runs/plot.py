@@ -39,11 +39,11 @@ SHAPES = "os^Dv"  # of the validation's points
 PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
 SETTINGS = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
 LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic scale
-MOST_RESTARTS = 200  # that are drawn, the last ones
-MOST_LETTERS = 60  # of a name or a setting
-CURVES = {"train": ("loss", "accuracy", "samples_per_s"), "epoch": ("loss", "accuracy")}  # of each event
+MOST_RESTARTS = 200  # restarts that are drawn, the last ones
+MOST_LETTERS = 60  # letters of a name or a setting
+CURVES = {"train": ("loss", "accuracy", "samples_per_s"), "epoch": ("loss", "accuracy")}  # by kinds of events
 ENDS = {"preempted": "stopped", "done": "done"}
-MARKS = {"stopped": "8", "failed": "X"}  # of ends that are early
+MARKS = {"stopped": "8", "failed": "X"}  # the marks of early ends
 TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
 END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
@@ -223,7 +223,7 @@ def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
 
 
 def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
-    """Show the colours of the runs below the panels, the kinds of lines above them."""
+    """Show the colours of the runs below the panels, and the kinds of lines above the panels."""
     from matplotlib.lines import Line2D
 
     histories = [history for history, *_ in runs]

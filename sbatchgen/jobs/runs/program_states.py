@@ -19,7 +19,7 @@ _LINE = re.compile(
     r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
 )
 _LOG = re.compile(r"([a-z0-9-]+(?:\.\d{1,3})?)\.(\d{1,9})\.log")
-OPTIONAL = " (optional)"  # of an end that the job survives
+OPTIONAL = " (optional)"  # the words after an end that the job survives
 _NODES = re.compile(r"on (\S+) (.+)")
 
 

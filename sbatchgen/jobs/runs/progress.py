@@ -99,7 +99,7 @@ def read_progress(
         accuracy=number(newest.get("accuracy")),
         best=max(accuracies, default=None),
         samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
-        # a disk that was full may have lost it since
+        # a full disk may have lost the file since
         checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
         slow=_slow(last),

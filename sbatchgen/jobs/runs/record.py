@@ -184,7 +184,7 @@ def _of_job(file: Path) -> Record | None:
 def _read(file: Path) -> Record | None:
     try:
         text = files.read_own(file, MAX_BYTES)
-        if b"\\u0000" in text:  # no path, word or name has it
+        if b"\\u0000" in text:  # no path, word or name has a NUL
             return None
         data = json.loads(text)
         if data.pop("format") != FORMAT:

@@ -29,7 +29,7 @@ from sbatchgen.jobs.slurm.gpu_nodes import unavailable
 from sbatchgen.jobs.slurm.node import nodes
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-MOST_NODES = 4  # that are named
+MOST_NODES = 4  # nodes that are named
 # Packages with another name than their module.
 _PACKAGES = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image", "sklearn": "scikit-learn",
@@ -96,7 +96,7 @@ def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[
     if not most or (mebibytes(match[2]) or 0) <= most:
         return cause
     asked = script.option("mem") or ""
-    had = most if asked == "0" else mebibytes(asked) or 0  # 0 is all memory of the node
+    had = most if asked == "0" else mebibytes(asked) or 0  # 0 stands for all memory of the node
     if had < most:
         return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most}M"))
     larger = sorted({name for node in known if sizes[node.name] > most for name in node.partitions})
@@ -192,7 +192,7 @@ def _modules_of_script(_: Failure, case: Case) -> str:
 
 
 def _package(cause: Failure, case: Case) -> str:
-    """Return how the environment of the run gets the module that it lacks."""
+    """Return the command by which the environment of the run gets the module that it lacks."""
     match = re.search(r"No module named '?([\w.]+)", cause.says)
     runtime = case.record.value("runtime")
     key = _NAMES.get(runtime, "")

@@ -25,8 +25,8 @@ _BY_LOG = "as its log says, for Slurm has forgotten the job"
 _BY_WORDS = {"": "CANCELLED", "TIME LIMIT": "TIMEOUT", "NODE FAILURE": "NODE_FAIL", "PREEMPTION": "PREEMPTED"}
 _NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
-ERRORS = "with errors in the log"  # of a program that crashed in a job that ended with status 0
-AT_END = 200  # lines of a log that are read for them
+ERRORS = "with errors in the log"  # the words for a job that ended with status 0 after a program had crashed
+AT_END = 200  # lines of a log in which errors are looked for
 SAVED = "stopped and saved, with more to do"  # exit status 75
 
 
@@ -64,7 +64,7 @@ def see(
 def _on_cluster(
     jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
-    """Yield each job of a cluster as it is now, with squeue's rows of it, but for one that may still come."""
+    """Yield each job of a cluster with its state and squeue's rows; leave out a job still being submitted."""
     by_key: dict[str, list[SlurmJob]] = {}
     ids = set()
     for row in queue(environment, cluster=cluster):
@@ -155,7 +155,7 @@ def of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
 
 
 def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
-    """Return why a job waits; after others, with the conditions that are left, and the runs of these jobs."""
+    """Return why a job waits; after other jobs, the conditions that are left, and the runs of those jobs."""
     says = reason(row.reason, row.id).means
     if row.reason != "Dependency":
         return says

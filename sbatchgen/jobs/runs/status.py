@@ -94,7 +94,7 @@ def run_states(
     live = [job for several in jobs.values() for job in several if not job.ended]
     seen, rows, problems = see(live, {run.name: run.folder for run in runs}, environment)
     seen |= after_runs(seen, rows, index)
-    with contextlib.suppress(DocumentError):  # as on a full disk: it is seen again the next time
+    with contextlib.suppress(DocumentError):  # on a full disk the states are seen again the next time
         index.seen(seen.values())
     jobs = {name: [seen.get(job.key, job) for job in several] for name, several in jobs.items()}
     sweep, unread = _sweep_of(runs)
@@ -168,7 +168,7 @@ def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
 
 
 def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
-    """Return a state as it is for one job of the run, if that is not the one that stands for the run."""
+    """Return the state of a run for one of its jobs, if that job does not stand for the run."""
     chosen = [each for each in state.jobs if each.id == job]
     if not job or not chosen or (state.last and state.last.id == job):
         return state
@@ -204,7 +204,7 @@ def submissions(state: RunState) -> list[record.Record]:
 
 
 def submission(state: RunState, job: str) -> record.Record | None:
-    """Return what is known of the submission of a job of a run; None if nothing is."""
+    """Return what is known of the submission of a job of a run; None if nothing is known."""
     return state.plain.record if state.plain else record.read_record(state.run.folder, job)
 
 
@@ -228,7 +228,7 @@ def point_state(state: RunState, point: str) -> RunState:
 
 
 def _quiet(state: RunState) -> str:
-    """Say which rank of a run hangs, or for how long it has stood still; "" of one with several tasks."""
+    """Say which rank of a run hangs, or how long the run has stood still; "" for a run with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
     its = submission(state, job.id) if job and not job.ended else None

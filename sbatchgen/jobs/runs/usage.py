@@ -23,8 +23,8 @@ from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 
 MOST_JOBS = 5000  # their ids are one argument of sacct, of at most 128 KiB
-MOST = 1 << 60  # of a value of an event: more is damage
-_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job that left nothing then had no time to
+MOST = 1 << 60  # the largest value of an event; a larger value is damage
+_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # jobs without traces: they had no time
 # Others may come before a start.
 _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 

@@ -133,7 +133,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         yield f"{facts.command} {facts.verb}"
 
     def _passed(self, job: base.RuntimeJob) -> str:
-        """Return what gives a container Slurm's variables of its task, by which a rank knows its number."""
+        """Return the words that give a container Slurm's variables of its task, with the number of a rank."""
         masks = " ".join(base.MASKS[job.gpu_vendor]) if job.mode.uses_gpus else ""
         names = f"for name in ${{!SLURM_@}} ${{!SBATCHGEN_@}} {masks}".rstrip()
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.chain import ToolOption
 
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
-FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
+FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # known by name only where the job runs
 # A path as it is on this machine; None where a variable in it is not set.
 Here = Callable[[ShellPath], Path | None]
 # By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     RuntimeJob = _Job
     ScriptDraft = _Draft
     ScriptLaunch = _Launch
-else:  # protocols take time to make, and nothing asks them
+else:  # it takes time to make protocols, which no program needs at run time
     RuntimeJob = ScriptDraft = ScriptLaunch = Command = Tool = Any
 
 
@@ -215,11 +215,11 @@ class Runtime:
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield what can't work, whatever the cluster has."""
+        """Yield the faults of keys that no cluster can make right."""
         yield from ()
 
     def unsaved(self, job: RuntimeJob) -> KeyFault | None:
-        """Return why what the trainer saves at a preemption may be lost."""
+        """Return why a checkpoint that the trainer saves at a preemption may be lost."""
         return None
 
     def unmountable(self, path: str) -> str:
@@ -243,7 +243,7 @@ class Runtime:
         return None
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
-        """Return the keys of `Facts` that such a tool gives."""
+        """Return the keys of `Facts` that a tool of an old script gives."""
         return {}
 
 

@@ -10,8 +10,8 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
-CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # by which it chooses libraries of the driver
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # the variable by which Enroot's hook gives GPUs to a container
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable by which the hook chooses libraries of the driver
 # Folders of caches that people export in their shells; in a container they may not be there.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
 OF_IMAGE = "image"  # the working folder that the image names
@@ -90,7 +90,7 @@ class EnrootRuntime(base.ContainerRuntime):
     unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
 
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return whether pyxis starts the container, and what of the submitting shell may not get in."""
+        """Return whether pyxis starts the container, and which variables of the submitting shell stay out."""
         image = job.software.get("image") or ""
         gpus = self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
         caches = tuple(name for name in CACHES if not base.keeps(job, name))
@@ -130,7 +130,7 @@ class EnrootRuntime(base.ContainerRuntime):
         starts = "" if folder == OF_IMAGE else f" --container-workdir={workdir}"
         both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-image="$IMAGE"{starts} --no-container-mount-home'
-        names = exported if folder else (*exported, "PWD")  # else that of the image
+        names = exported if folder else (*exported, "PWD")  # else it starts in the image's folder
         yield f'--container-env="{",".join(names)}"'
         yield f'--container-mounts="{both}"'
 

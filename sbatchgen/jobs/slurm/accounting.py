@@ -72,7 +72,7 @@ def accounting(
         return None
     starts: dict[str, list[dict[str, str]]] = {}
     for row in printed:
-        if row["state"] != "RESIZING":  # the same start, with other nodes
+        if row["state"] != "RESIZING":  # a job that is resized continues the same start with other nodes
             starts.setdefault(row["id"], []).append(row)
     return [_job(*several) for several in starts.values()]
 
@@ -93,7 +93,7 @@ def any_accounting(
     for row in printed:
         several = starts.setdefault(row["id"], [])
         if several and any(several[-1].get(name) != row.get(name) for name in _SAME):
-            several.clear()  # of an earlier job with this id
+            several.clear()  # the rows before are of an earlier job with this id
         several.append(row)
     return [(_job(*several), several[-1]) for several in starts.values()]
 

@@ -34,7 +34,7 @@ class Account:
 
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
-    """Return all of them by name; None if there is no database, or it does not answer."""
+    """Return all qualities of service by name; None if there is no database, or it does not answer."""
     rows = _rows(["qos"], _QOS, environment)
     return None if rows is None else {row["name"]: _qos(row) for row in rows}
 

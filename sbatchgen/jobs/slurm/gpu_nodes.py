@@ -94,7 +94,7 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
     shards, shards_used = [0] * len(types), dict[int, int | None]()
     for gres in _named("shard", node.gres):
         having, left = _of_type(types, gres.type), gres.count
-        for before, index in enumerate(having):  # as _distribute_count of gres_c_s.c does it
+        for before, index in enumerate(having):  # as _distribute_count of Slurm's gres_c_s.c does
             shards[index] = left // (len(having) - before)
             left -= shards[index]
     for gres in _named("shard", node.gres_used):
@@ -138,7 +138,7 @@ def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
-    """Return the GPUs that jobs have whole; any of the type, where Slurm says only how many."""
+    """Return the GPUs that jobs have whole; if Slurm says only how many, any GPUs of the type."""
     taken = {index for gres in used for index in gres.indexes if index < len(types)}
     for gres in used:
         others = [index for index in _of_type(types, gres.type) if index not in taken]
@@ -177,7 +177,7 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
 
 
 def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
-    """Return what scontrol prints between the name of a job and other texts of its user; "" if uncertain."""
+    """Return a record's part between the name of a job and other texts of its user; "" if it is uncertain."""
     name = f"{row['Name']} UserId="
     labels = "".join(row[key] for key in _LABELS)
     if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):

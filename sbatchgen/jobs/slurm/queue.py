@@ -112,7 +112,7 @@ def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> 
 
 
 def separator() -> str:
-    """Return what to print between values: it can't be guessed, and put into the path of a script."""
+    """Return a separator of values that no user can guess and put into the path of a script."""
     return f"\x1f{secrets.token_hex(8)}\x1f"
 
 

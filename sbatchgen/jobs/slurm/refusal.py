@@ -89,7 +89,7 @@ def _table() -> RefusalTexts:
 def options_of(known: RefusalText) -> list[str]:
     """Return the options that may be at fault, by long name, with groups spelled out."""
     names = known.options
-    for group, members in [*_table().groups.items()][::-1]:  # a group may hold those before it
+    for group, members in [*_table().groups.items()][::-1]:  # a group may hold groups before it
         names = names.replace(group, members)
     return names.split()
 
@@ -134,7 +134,7 @@ def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
 
 
 def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return what stderr of sbatch means for a job with these options, or at least its exit status."""
+    """Return the refusals in stderr of sbatch for a job with these options; without any, its exit status."""
     lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
     special = any(refusal.means for refusal, general in lines if not general)
     shown = [refusal for refusal, general in lines if not (general and special)]
@@ -153,7 +153,7 @@ def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) 
 
 
 def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
-    """Return what a line means, and whether its text is a general one; None if it is not about a refusal."""
+    """Return the meaning of a line, and whether its text is general; None for a line about no refusal."""
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None
