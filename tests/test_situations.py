@@ -135,7 +135,9 @@ def serve() -> None:
     import sbatchgen.jobs.review.screen
     import sbatchgen.jobs.runs.plot
     import sbatchgen.jobs.submit.local  # noqa: F401
+    from sbatchgen.jobs.submit import attempt
 
+    attempt.SEARCH_S = 2.0  # a minute is too long to look for the job of a killed sbatch, which is not there
     gc.freeze()
     for line in sys.stdin:
         process = os.fork()
