@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.profile import Partition, Profile
     from sbatchgen.jobs.inputs.search import Places
 
-SEARCH_S = 0.5  # a shell waits
+SEARCH_S = 0.5  # seconds for a search: a shell waits for its end
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -39,7 +39,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     for name, file in _places().profiles():
         if offered([name], incomplete):
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                text = file.read_text()  # a profile takes milliseconds to decode
+                text = file.read_text()  # to decode a profile takes milliseconds
                 about = re.search(r"(?m)^description: *(.*)", text)
                 if re.search(r"(?m)^name:", text):
                     items.append(CompletionItem(name, help=about and about[1]))

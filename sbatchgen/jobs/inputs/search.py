@@ -211,7 +211,7 @@ class Places:
         raise DocumentError.of(what, fix=self._other_profile(name))
 
     def _other_profile(self, name: str) -> str:
-        """Return what to type in place of a name that no profile has.
+        """Return the words to type in place of a name that no profile has.
 
         A similar one, or what describes a cluster.
         """
@@ -236,7 +236,7 @@ def _refuse_others(name: str) -> None:
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file and folder in a folder, with what to call it."""
+    """Yield every file and folder in a folder, each with the name to call it by."""
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(here)) in seen:  # links may lead in a circle

@@ -31,7 +31,7 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
-_SMALL_GIB = 64  # nodes with less are not those of a table of hardware
+_SMALL_GIB = 64  # nodes with less memory are not in a table of hardware
 _COUNTS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -73,7 +73,7 @@ def _date(profile: Document[Profile]) -> Iterator[Finding]:
     text, fix = profile.value.checked, "write the day on which you last compared them, as 2026-01-31"
     with suppress(ValueError):
         Moment.parse(text)
-        if profile.value.age >= -1:  # it may be tomorrow where it was written
+        if profile.value.age >= -1:  # the date may be tomorrow where it was written
             return
     what = f"checked: '{text}' is not a day in the past, so no command can say that the facts are old"
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
@@ -90,7 +90,7 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             if not message:
-                continue  # bash was late
+                continue  # bash was too slow
             what = f"{key}: bash can't read it: line {line}: {message}"
             at = profile.places.get(key) or profile.places[f"{key}+"]
             yield Finding("error", Problem(what, at, "write whole commands, one a line"))

@@ -25,7 +25,7 @@ def names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.own_folders(resolved),
     )
-    # in a container, `launch.command` sets these
+    # `launch.command` sets these variables in a container
     own_way = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
     return tuple(name for name in exported if name not in own_way)
 
@@ -76,7 +76,7 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
     plain: list[str] = []
     for name, value in resolved.env.items():
         if name in resolved.extended:
-            continue  # see `launch.command`
+            continue  # `launch.command` sets the variable
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"

@@ -47,7 +47,7 @@ def trace(
     """
     marked = fill(_marking(tuple(folders)), resolved, code=code)
     lines = list(_placed(marked))
-    blank = [text == "\n" for _, text in lines]  # of several empty lines, `finish` leaves the first
+    blank = [text == "\n" for _, text in lines]  # `finish` leaves the first of several empty lines
     places = [line for line, *both in zip(lines, blank, [False, *blank[:-1]], strict=True) if not all(both)]
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
         what = f"the lines of template '{resolved.template}' can't be traced"

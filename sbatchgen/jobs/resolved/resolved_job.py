@@ -59,12 +59,12 @@ class Share:
 
     @property
     def instances(self) -> int:
-        """How often it runs."""
+        """The number of times that the program runs."""
         return self.replicas or 1
 
     @property
     def all_nodes(self) -> int:
-        """Its nodes, those of all replicas."""
+        """The number of its nodes, with those of all replicas."""
         return self.instances // self.on_node * self.nodes
 
     @property

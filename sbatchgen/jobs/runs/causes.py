@@ -27,7 +27,7 @@ from sbatchgen.jobs.runs.submitted_scripts import parsed
 
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 _WAITS = "most often a process waits for another that has ended, or for a file or the network"
-SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
+SETUP_ENDS = "set +eu "  # a rendered script's line after a setup that sets options of bash
 
 
 def likely_causes(end: JobEnd) -> Sequence[Failure]:
@@ -69,7 +69,7 @@ def _how(end: JobEnd) -> str:
 
 
 def _asks(end: JobEnd, script: JobScript | None) -> Asks:
-    """Return what a job asked for, where causes and fixes depend on that."""
+    """Return the parts of a job's request on which causes and fixes depend."""
     asked, record = script.resources if script else None, end.record
     if asked and "exclusive" in asked:  # whole nodes come with their GPUs
         asked = None

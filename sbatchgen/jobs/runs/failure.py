@@ -30,7 +30,7 @@ _BEFORE = re.compile(
 )
 # What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
 _STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
-_INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
+_INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # the error in our own words
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \S)")
 _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
@@ -45,7 +45,7 @@ _CRASH = re.compile(
     r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
     r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
 )
-# By which Slurm ends a whole job: what its programs print after that follows from it.
+# Lines by which Slurm ends a whole job; later words of its programs follow from the end.
 _JOB_ENDS = re.compile(
     r"slurmstepd\S*: error: \*\*\* (?:JOB \S+ ON|STEP .* DUE TO (?:TIME|PREEMPTION|NODE)) "
 )

@@ -53,7 +53,7 @@ def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
 
 
 def _named(pattern: str) -> Iterable[str]:
-    """Return the files that a pattern of `glob` fits, or the file that is meant if it has no wildcards.
+    """Return the files that fit a pattern of `glob`; a pattern without wildcards names its file.
 
     The record of a copied run may name this process, whose environment is private.
     """
@@ -66,7 +66,7 @@ def _named(pattern: str) -> Iterable[str]:
 
 
 def task_of(record: Record, path: Path) -> str:
-    """Return the task, of a sweep the point, whose log a file is by its name; "" if it is of none."""
+    """Return the task, or the point of a sweep, whose log a file is by its name; "" for any other log."""
     name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
     match = re.fullmatch(name, str(path)) if record.array else None
     return str(int(match[1]) + record.first) if match and match.lastindex else ""
@@ -98,7 +98,7 @@ def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tupl
 
 
 def starts(path: Path) -> int:
-    """Return how often the job of a log has begun, as its end says; 0 if it does not."""
+    """Return how often the job of a log has begun, by the end of the log; 0 if the log does not say."""
     with contextlib.suppress(OSError):
         begun = filter(None, (START.match(line) for _, line in last_lines(path)))
         return max((1 + int(start[1]) for start in begun), default=0)
@@ -220,7 +220,7 @@ class RunLogs:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in any of them."""
+        """Whether all of the logs are empty."""
         with contextlib.suppress(OSError):
             return not any(path.stat().st_size for path in self._tails)
         return False

@@ -78,7 +78,7 @@ def wait(asked: Sequence[Waited], runs: Callable[[], bool]) -> list[Path]:
 
 
 def tidy(asked: Sequence[Waited]) -> None:
-    """Remove the stop files that no start would remove, and that would end the next one at once."""
+    """Remove the stop files that no start would remove, and that would end the next start at once."""
     for each in asked:
         if not each.is_left:
             with contextlib.suppress(OSError):

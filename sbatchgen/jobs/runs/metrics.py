@@ -38,7 +38,7 @@ _MEASURED = re.compile(
 )
 _VALIDATION = re.compile(r"(?i)(?<![/-])\b(?:val|valid|validation|eval|evaluation|test|testing)\b(?![/-])")
 _OTHER = re.compile(r"[A-Za-z][\s_.]*$|\w[/-]$")  # "box loss", "best loss", "top-5-accuracy"
-# What a line is of whose numbers are not those of now.
+# Words of a line whose numbers are not those of now.
 _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|train_runtime|namespace)\b")
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
@@ -47,7 +47,7 @@ _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
 # "val_loss: 0.761" far to the right in lines of their own below it
 _RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
-# What a line without a pattern of the user's holds, if it counts: most lines of a log hold none of it.
+# A line that counts without a pattern of the user's holds one of these; most lines of a log hold none.
 _MAY_MEASURE = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
 

@@ -158,7 +158,7 @@ def _clock(moment: datetime) -> str:
 
 
 def preflight_says(folder: Path) -> str:
-    """Return what was found, as "n3: /tmp: can't be written"; "" where nodes were not checked."""
+    """Return the faults of nodes, as "n3: /tmp: can't be written"; "" if the nodes were not checked."""
     record = read_object(folder / RECORD)
     faults, nodes = record.get("faults"), record.get("nodes")
     if not isinstance(faults, dict) or not isinstance(nodes, list):

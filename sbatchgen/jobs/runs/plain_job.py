@@ -315,7 +315,7 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
 def _script(
     job: AnyJob, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
 ) -> JobScript | None:
-    """Return what a job runs, with the limits that Slurm says; None if that can't be read."""
+    """Return the script that a job runs, with the limits that Slurm says; None if it can't be read."""
     text = any_job.script_of(job.row.id.partition("_")[0], environment) if is_mine else ""
     if not text and path:
         with contextlib.suppress(OSError):

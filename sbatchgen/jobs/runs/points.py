@@ -132,7 +132,7 @@ def sweep_state(
 
 
 def _written(folder: Path) -> frozenset[str]:
-    """Return the names in the folder of a point: of a name that is not there no file is opened."""
+    """Return the names in the folder of a point, so that only files that exist are opened."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)

@@ -70,14 +70,14 @@ def _seconds(clock: str) -> float:
 
 
 def failed(programs: Sequence[ProgramState]) -> ProgramState | None:
-    """Return the program that has ended a job that failed: the one that failed, or else the main one."""
+    """Return the program that has ended a failed job: the program that failed, or else the main program."""
     ends = [each for each in programs if each.state == "ended" and not each.why.endswith(OPTIONAL)]
     ended = [each for each in ends if each.why != "with 0"]
     return next(iter([*(each for each in programs if each.state == "failed"), *ended]), None)
 
 
 def logs(run_dir: Path) -> dict[str, list[Path]]:
-    """Return the logs of each program of the last start, one for each task; the main one has none."""
+    """Return the logs of each program of the last start, a log for each task; the main program has none."""
     known: dict[str, list[tuple[int, Path]]] = {}
     with contextlib.suppress(OSError), os.scandir(run_dir / FOLDER) as entries:
         for entry in entries:

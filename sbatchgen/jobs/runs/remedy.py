@@ -57,7 +57,7 @@ class Case:
 
 
 def at_hand(cause: Failure, case: Case) -> Failure:
-    """Return a cause with its fix as it can be typed here; what is not known is left out of it."""
+    """Return a cause with the fix that can be typed here; parts that are not known are left out."""
     if "NODE" in cause.fix:
         cause = _with_nodes(cause, case)
     if "sacct " in cause.fix:

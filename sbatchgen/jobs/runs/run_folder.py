@@ -49,7 +49,7 @@ def refusal(run_dir: Path) -> Problem | None:
 
 def _refused_link(checkpoints: Path) -> Problem | None:
     """Return why a link, often to a larger disk, can't be the folder of checkpoints; None if it can."""
-    with contextlib.suppress(OSError):  # no link, or to nothing: the trainer says so
+    with contextlib.suppress(OSError):  # without a link, or with one that leads nowhere, the trainer says so
         checkpoints.readlink()
         status, target = checkpoints.stat(), os.path.realpath(checkpoints)
         is_root = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH

@@ -109,7 +109,7 @@ def _from_accounting(
 
 
 def _as_its_log_says(submission: record.Record) -> str:
-    """Return how a job ended by the words of Slurm in its log; "" without any, or of an array."""
+    """Return how a job ended by the words of Slurm in its log; "" without such words, and for an array."""
     said = re.compile(
         rf"slurmstepd\S*: error: \*\*\* JOB {submission.job} ON \S+ CANCELLED AT \S+ (?:DUE TO ([A-Z ]+)|\*)"
     )

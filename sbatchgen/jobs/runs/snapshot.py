@@ -158,7 +158,7 @@ def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
-    """Yield a warning for what the trainer names, is here, and is not in the snapshot.
+    """Yield a warning for each file that the trainer names, that is here, and that the snapshot lacks.
 
     Names are in its arguments, in files of settings among them, and in its source.
     """
@@ -180,7 +180,7 @@ def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | No
 
 
 def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
-    """Yield words that may be relative paths of what a trainer reads, after where they are."""
+    """Yield each word that may be the path of a file that the trainer reads, after the place of the word."""
     for arg in map(str, resolved.args):
         name = arg.partition("=")[2] if arg.startswith("-") else arg
         if _RELATIVE.fullmatch(name):

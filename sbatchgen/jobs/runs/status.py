@@ -249,7 +249,7 @@ def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
     if not job or not submission or submission.array:
         return ""
     logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
-    # One that was cancelled while it waited, or that waits, has not begun its newest start.
+    # A job that waits, or was cancelled while it waited, has not begun its newest start.
     waits = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
     newest = _outside(line for _, last in logs for line in last) if waits else None
     earlier = [line for before, _ in logs for line in before]

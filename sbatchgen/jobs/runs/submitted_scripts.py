@@ -64,7 +64,7 @@ def _linked(file: Path, script: bytes) -> bool:
 
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:
-    """Return the script of a job, for what it asks and says, also by options; None if it can't be read."""
+    """Return the parsed script of a job, with the options of its submission; None if it can't be read."""
     file, record = path(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
@@ -130,7 +130,7 @@ def forgets(record: Record, run_dir: Path) -> Loss | None:
 
 
 def script_forgets(script: JobScript, folder: Path) -> Loss | None:
-    """Say the same of the programs that a finished script starts, if it is submitted from a folder."""
+    """Return what another start of a finished script's trainings would lose; None if they may resume."""
     working = folder / script.option("chdir")
     each = (_forgets(launch.program.name, working) for launch in script.trainings)
     return next(filter(None, each), None)

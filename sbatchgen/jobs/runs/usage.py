@@ -58,7 +58,7 @@ Accounted = Mapping[tuple[str, str], Sequence[JobUsage]]  # what sacct says of j
 def run_usage(
     state: RunState, environment: Mapping[str, str], asked_for: Accounted | None = None
 ) -> RunUsage:
-    """Return all that is known of a run; of its jobs `asked_for` may have what sacct has said already."""
+    """Return all that is known of a run; `asked_for` may hold what sacct has said of its jobs already."""
     trained, problems = _trained(state)
     if asked_for is None:
         asked_for, unknown = accounted([state], environment)
@@ -151,7 +151,7 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
 
 
 def _own(state: RunState, known: Accounted) -> Accounted:
-    """Return what sacct says of the jobs of a run; of a point, or of a task of an array, of this alone."""
+    """Return what sacct says of the jobs of a run, or of a single point or task."""
     if state.plain and (row := state.plain.row):  # sacct may give its array's id in place of its own
         starts = [start for several in known.values() for start in several if start.task == row.task]
         return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}

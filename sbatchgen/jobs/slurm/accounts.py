@@ -68,7 +68,7 @@ def _rows(
 
 
 def _qos(row: Mapping[str, str]) -> Qos:
-    """Return a QOS whose limits of a job are no more than those of a user, an account, and all jobs."""
+    """Return a QOS whose limits of a job are at most its limits of a user, of an account, and of all jobs."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
     flags, wall = row["flags"].split(","), seconds(row["maxwall"])
     fewest = pairs(row["mintres"].split(","))

@@ -25,7 +25,7 @@ _UNREACHABLE = re.compile(
 
 
 class PrivateDataError(SlurmError):
-    """Slurm keeps it from users: PrivateData of slurm.conf(5)."""
+    """An error for data that Slurm keeps from users: PrivateData of slurm.conf(5)."""
 
 
 @frozen()

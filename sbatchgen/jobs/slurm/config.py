@@ -22,7 +22,7 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 
 
 def settings_in(printed: str) -> dict[str, str]:
-    """Return names and values in what scontrol printed; "" for one that is not set."""
+    """Return names and values in the output of scontrol; "" for a setting that is not set."""
     return {name: text(value) for name, value in _LINE.findall(printed)}
 
 

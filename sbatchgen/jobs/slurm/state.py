@@ -1,4 +1,4 @@
-"""The states of jobs and why they wait, in plain words; what the two tables lack is passed on as it is.
+"""The states of jobs and why they wait, in plain words; names that the tables lack are passed on unchanged.
 
 Source of the names: "JOB STATE CODES" of squeue(1) and sacct(1), Slurm 20.11 to 26.05.
 """
@@ -48,7 +48,7 @@ def states() -> dict[str, State]:
 
 
 def state(text: str) -> State:
-    """Return the state of this name, as in "CANCELLED by 1000"; a name unknown here is passed on."""
+    """Return the state of this name, as in "CANCELLED by 1000"; an unknown name is passed on."""
     name = text.partition(" ")[0]
     return states().get(name) or State(name, name.lower().replace("_", " "))
 
