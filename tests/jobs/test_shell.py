@@ -236,7 +236,7 @@ def test_a_kept_job_is_cancelled(site: Site, terminals: Terminals) -> None:
     terminal = terminals.shell(*SINGLE, "--yes", "--job-name", "ended", "--keep", "1h")
     job = job_of(terminal)
     typed(terminal, "nohup sleep 602 & sleep 1")
-    site.sbatchgen("cancel", "ended-shell", check=True)
+    site.sbatchgen("cancel", "ended-shell", "--yes", check=True)
     terminal.expect(pexpect.EOF)
     no_job(site)
     assert site.cluster.job(job)["JobState"] == "CANCELLED"
