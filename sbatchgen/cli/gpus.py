@@ -147,7 +147,7 @@ def prospects_of(
     resolved, named = first.resolved, job_options["partition"]
     _refuse_without_slurm(resolved)
     if fit and not resolved.restartable:
-        fix = "let it resume and be requeued, or leave --fit out: sbatchgen help resume"
+        fix = "leave --fit out, or let the job restart: --max-restarts 10"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
     report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
     moment = read_moment(os.environ)
