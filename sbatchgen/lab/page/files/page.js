@@ -378,10 +378,10 @@ function showCommand() {
   at("job-file").textContent = jobFile();
 }
 
-/** Return the document that a command prints for programs; null without one, and for that of an error. */
+/** Return the document that a command prints for programs; null without one, and for an error without findings. */
 function documentOf(out) {
   const made = out ? JSON.parse(out) : null;
-  return made?.error ? null : made;
+  return made?.error && !made.findings ? null : made;
 }
 
 const IDLE_MS = 250;
