@@ -23,7 +23,7 @@ from sbatchgen.jobs.review.review import Review
 from sbatchgen.jobs.runs.bill import Bill
 from sbatchgen.jobs.runs.cost import Report
 from sbatchgen.jobs.runs.diagnosis import Diagnosis
-from sbatchgen.jobs.starts.prospects import Prospects
+from sbatchgen.jobs.starts.prospect import Prospects
 from sbatchgen.lab.adopt.adopt_output import AdoptOutput
 from sbatchgen.lab.plan.plan_output import PlanOutput
 from sbatchgen.lab.rehearsal import outcome

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.request import Request
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.starts.needs import Pace
-    from sbatchgen.jobs.starts.prospects import Prospects
+    from sbatchgen.jobs.starts.prospect import Prospects
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 

@@ -20,7 +20,7 @@ from sbatchgen.jobs.starts.account_limits import held_back
 from sbatchgen.jobs.starts.holes import hole, taken
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob, read_moment
 from sbatchgen.jobs.starts.needs import read_pace
-from sbatchgen.jobs.starts.prospects import ahead
+from sbatchgen.jobs.starts.waiting import ahead
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
 NODE = (

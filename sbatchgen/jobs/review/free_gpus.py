@@ -7,7 +7,7 @@ from datetime import datetime
 from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, words
 from sbatchgen.base.text_table import table
 from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
-from sbatchgen.jobs.starts.prospects import Prospects, clock
+from sbatchgen.jobs.starts.prospect import Prospects, clock
 from sbatchgen.jobs.starts.room import Availability
 
 MOST_NAMES = 8  # names of nodes in a line

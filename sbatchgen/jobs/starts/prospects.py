@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sbatchgen.base.errors import FitError, SbatchgenError
-from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Duration
 from sbatchgen.jobs.judge.job_check import check
@@ -22,53 +21,22 @@ from sbatchgen.jobs.resolved.choice import closed
 from sbatchgen.jobs.resolved.request import Request, typed
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs import shown_starts
-from sbatchgen.jobs.slurm.client import answer_if_any
 from sbatchgen.jobs.slurm.partition import SlurmPartition
-from sbatchgen.jobs.slurm.printed import count
 from sbatchgen.jobs.slurm.refusal import asked_by
 from sbatchgen.jobs.starts.account_limits import held_back, other_qos, read_limits
 from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
-from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
+from sbatchgen.jobs.starts.moment import ClusterMoment
 from sbatchgen.jobs.starts.needs import MARGIN, Pace
+from sbatchgen.jobs.starts.prospect import Kind, Prospect, Prospects, clock, iso, order
 from sbatchgen.jobs.starts.room import Availability, rooms
 from sbatchgen.jobs.starts.rough import ask_slurm
+from sbatchgen.jobs.starts.waiting import plans
 
-Kind = Literal["hole", "plan", "bound"]
 Fitted = Callable[[Mapping[str, str]], tuple[Request, Mapping[str, str], float | None]]
 Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
 MOST_QUESTIONS = 4  # of `sbatch --test-only`, each of which holds a lock of the controller
 SLOW_S, LATE_S = 1.0, 10.0  # an answer after which none is asked again, and how long one is waited for
-_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by letters of sprio
 WAITS = ("begin", "dependency", "hold")  # options that keep a job from starting now
-
-
-@frozen(kw_only=True)
-class Prospect:
-    """A shape of a job, and when it would start; times are ISO 8601."""
-
-    kind: Kind
-    partition: str
-    nodes: int
-    gpus: int  # GPUs of all nodes
-    time_s: int | None  # the time limit
-    start: str | None
-    end: str | None  # when the training ends, or else its time limit
-    gpu_hours: float
-    needs_s: float | None  # what the training still needs with these GPUs; None if it is not known
-    starts: int  # how often the job starts until the training ends, if that is known
-    options: tuple[str, ...]  # what makes this shape of the job, as words
-    argv: tuple[str, ...]  # the command that submits the shape; empty for a job that waits
-    says: str  # why, and what is not known
-
-
-@frozen(kw_only=True)
-class Prospects:
-    """What `when` prints."""
-
-    time: str
-    rows: Sequence[Prospect]
-    out: Mapping[str, str]  # why other shapes are not among the rows, by partition
-    notes: Sequence[str]
 
 
 class _Shape(NamedTuple):
@@ -123,7 +91,7 @@ def starts(
     shapes = [shape for shape in allowed if shape]
     for shape in shapes if not moment.hidden else ():
         listed += _holes(shape, fitted, moment, out)
-    listed += _plans(ask({}).resolved, moment, environment)
+    listed += plans(ask({}).resolved, moment, environment)
     full = {(row.partition, row.nodes, row.time_s) for row in listed if row.kind == "hole"}
     asked = [
         each for each in shapes if (each.partition.name, each.job.resources.nodes, each.time_s) not in full
@@ -133,9 +101,9 @@ def starts(
     notes += _queue_notes(moment, listed)
     kinds = {row.kind: shown_starts.comparison(environment, row.kind) for row in listed}
     notes += [f"{kind}: {so_far}" for kind, so_far in kinds.items() if so_far]
-    listed.sort(key=_order)
+    listed.sort(key=order)
     return Prospects(
-        time=_iso(moment.now),
+        time=iso(moment.now),
         rows=listed,
         out=out,
         notes=notes,
@@ -307,8 +275,8 @@ def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> 
         nodes=resources.nodes,
         gpus=resources.gpus_in_all,
         time_s=time_s,
-        start=_iso(begin),
-        end=_iso(begin + timedelta(seconds=trains_s)),
+        start=iso(begin),
+        end=iso(begin + timedelta(seconds=trains_s)),
         gpu_hours=round(resources.gpus_in_all * max(time_s, trains_s * (number > 1)) / 3600, 2),
         needs_s=needs,
         starts=number,
@@ -316,17 +284,6 @@ def _row(kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str) -> 
         argv=(*shape.run[:1], "submit", *typed(shape.run, options)[2:]),
         says=says,
     )
-
-
-def _order(row: Prospect) -> tuple[bool, bool, str, float]:
-    """Return what rows are sorted by: those that end the training by their ends, others by their starts."""
-    is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s and row.starts == 1)
-    by_end = row.needs_s is not None and not is_piece
-    return not row.start, is_piece, (row.end if by_end else row.start) or "", -row.gpu_hours
-
-
-def _iso(at: datetime) -> str:
-    return at.isoformat(timespec="seconds")
 
 
 def _why_none(shape: _Shape, moment: ClusterMoment, next_taken: Mapping[str, Claim]) -> str:
@@ -355,68 +312,6 @@ def _preemption(shape: _Shape, moment: ClusterMoment) -> str:
     then = "and Slurm starts it again" if again and mode.startswith("REQUEUE") else "and it ends then"
     left += ", after its signal" * (signal and bool(grace))
     return f"partition {higher[0].name} may preempt it ({mode}): {left}, {then}"
-
-
-def _plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]) -> Iterator[Prospect]:
-    """Yield Slurm's plan of the user's jobs of this name that wait, and what is ahead of each."""
-    waiting = [each for each in moment.jobs if each.state == "PENDING" and each.name == job.options.job_name]
-    waiting = [each for each in waiting if each.user == os.getuid()]
-    terms = _terms(moment, environment) if waiting else {}
-    for each in waiting:
-        planned = each.start if each.planned else None
-        time_s = int((each.end - each.start).total_seconds()) if each.end and each.start else None
-        where = (
-            f"Slurm plans its start for job {each.id}" if planned else f"job {each.id} has no planned start"
-        )
-        reason = f" ({each.reason})" if each.reason not in ("Priority", "Resources", "None") else ""
-        yield Prospect(
-            kind="plan",
-            partition=",".join(each.partitions),
-            nodes=each.nodes,
-            gpus=each.gpus,
-            time_s=time_s,
-            start=_iso(planned) if planned else None,
-            end=_iso(each.end) if planned and each.end else None,
-            gpu_hours=round(each.gpus * (time_s or 0) / 3600, 2),
-            needs_s=None,
-            starts=1,
-            options=(),
-            argv=(),
-            says=f"{where}{reason}; {ahead(each, moment)}{terms.get(each.id.partition('_')[0], '')}",
-        )
-
-
-def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the priority of each job of the user's is made of; nothing where Slurm computes none."""
-    if not moment.settings.get("PriorityType", "").endswith("multifactor"):
-        return {}
-    form = "%i " + " ".join(f"%{letter}" for letter in _TERMS)
-    printed = answer_if_any(["sprio", "--noheader", f"--user={os.getuid()}", f"--format={form}"], environment)
-    terms: dict[str, str] = {}
-    for job, *values in map(str.split, (printed or "").splitlines()):
-        named = [(name, count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
-        shown = ", ".join(f"{name} {value}" for name, value in named if value)
-        terms[job] = f"; its priority is of {shown}" if shown else ""
-    return terms
-
-
-def ahead(job: QueuedJob, moment: ClusterMoment) -> str:
-    """Return how many waiting jobs go before a job, and their GPUs."""
-    before = [
-        each
-        for each in moment.jobs
-        if each.waits_for_nodes
-        and (each.priority, -_number(each)) > (job.priority, -_number(job))
-        and {*each.partitions} & {*job.partitions}
-    ]
-    gpus = sum(each.gpus * each.tasks for each in before)
-    return (
-        f"ahead of it wait {counted(sum(each.tasks for each in before), 'job')} with {counted(gpus, 'GPU')}"
-    )
-
-
-def _number(job: QueuedJob) -> int:
-    return int("".join(filter(str.isdecimal, job.id.partition("_")[0])) or 0)
 
 
 def _bounds(
@@ -449,7 +344,7 @@ def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
     """Yield the job in all partitions that have a bound together, where none has a hole."""
     bounds = [row for row in listed if row.kind == "bound" and row.start]
     if len({row.partition for row in bounds}) > 1 and not any(row.kind == "hole" for row in listed):
-        first = min(bounds, key=_order)
+        first = min(bounds, key=order)
         names = ",".join(dict.fromkeys(row.partition for row in bounds))
         words = [*zip(first.options[::2], first.options[1::2], strict=True)]
         options = [word for pair in words if pair[0] != "--partition" for word in pair]
@@ -467,8 +362,3 @@ def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[
         waiting = [each for each in moment.jobs if each.waits_for_nodes and where & {*each.partitions}]
         if unplanned := sum(not each.planned for each in waiting):
             yield f"{counted(unplanned, 'waiting job')} without a planned start may take a hole first"
-
-
-def clock(at: datetime, now: datetime) -> str:
-    """Return a time as people read it: with its day unless it is within the day."""
-    return f"{at:%H:%M}" if at - now < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"
