@@ -113,6 +113,59 @@ def test_a_trainer_that_can_not_be_read_is_not_taken_for_the_same(
     assert [submit(f"{name}.yaml")[0] for name in "cd"] == [0, 0]
 
 
+SEEDS = [
+    ("python train.py --seed $SEED\n", "import torch\n"),
+    ("python train.py\n", "import os\nSEED = int(os.environ['SEED'])\n"),
+]
+
+
+@pytest.mark.parametrize(("script", "trainer"), SEEDS)
+def test_another_seed_in_the_environment_is_another_job(
+    folder: Path,
+    submit: Callable[..., tuple[int, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    trainer: str,
+) -> None:
+    """As a loop submits one script: for s in 1 2 3; do SEED=$s sbatchgen submit job.sh --yes; done."""
+    put(folder / "train.py", trainer)
+    put(folder / "job.sh", f"#!/bin/bash\n#SBATCH --time=60\n{script}")
+    for seed in "123":
+        monkeypatch.setenv("SEED", seed)
+        assert [submit("job.sh")[0] for _ in range(2)] == [0, 2]
+    monkeypatch.setenv("NOT_NAMED", "1")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/other")
+    assert submit("job.sh")[0] == 2
+
+
+def test_another_virtual_environment_is_another_job(
+    folder: Path, submit: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder / "job.sh", "#!/bin/bash\n#SBATCH --time=60\npython train.py\n")
+    for made in ("/old", "/new"):
+        monkeypatch.setenv("VIRTUAL_ENV", made)
+        assert [submit("job.sh")[0] for _ in range(2)] == [0, 2]
+
+
+SETTINGS = [
+    ("conf/small.yaml", "python train.py --config conf/small.yaml\n", "import torch\n"),
+    ("settings.json", "python train.py\n", "import json\nsettings = json.load(open('settings.json'))\n"),
+    ("inner.sh", "bash ./inner.sh\n", "import torch\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "script", "trainer"), SETTINGS)
+def test_settings_that_were_edited_since_make_another_job(
+    folder: Path, submit: Callable[..., tuple[int, str]], name: str, script: str, trainer: str
+) -> None:
+    put(folder / "train.py", trainer)
+    put(folder / "job.sh", f"#!/bin/bash\n#SBATCH --time=60\n{script}")
+    for text in ("lr=0.1\n", "lr=0.2\n"):
+        put(folder / name, text)
+        put(folder / "README.md", text)
+        assert [submit("job.sh")[0] for _ in range(2)] == [0, 2]
+
+
 def test_a_finished_script_whose_trainer_was_edited_is_another_job(
     folder: Path, submit: Callable[..., tuple[int, str]]
 ) -> None:

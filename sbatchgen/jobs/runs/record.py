@@ -99,6 +99,7 @@ class Record:
     code: Code | None = None  # the code that it runs, if known
     # Of each file of its trainer at the submission, a checksum and its name
     reads: tuple[str, ...] = ()
+    surroundings: str = ""  # a checksum of the variables and settings files that its script and trainer name
     process: Process | None = None  # where it runs without Slurm
 
     @property

@@ -30,6 +30,7 @@ from sbatchgen.jobs.slurm.queue import find_job, new_key, private_script
 from sbatchgen.jobs.slurm.refusal import OptionSource, refusals
 from sbatchgen.jobs.submit.attempt import Accepted, LostError, Note, ask
 from sbatchgen.jobs.submit.submission import Submission
+from sbatchgen.jobs.submit.twin import surroundings
 
 _TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
 _OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
@@ -143,6 +144,7 @@ def submit(
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     about = replace(submission.about, key=key or new_key(), submitted=time.time())
+    about = replace(about, surroundings=surroundings(submission, environment))
     debit = Debit(about.key, submission.script, (*submission.options, *options), env)
     given = submission.asked.get("clusters")
     clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")

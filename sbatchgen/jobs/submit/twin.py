@@ -3,12 +3,15 @@
 Who has lost an answer, or types a command twice, would submit the job once more. The same work is the same
 script and options, or the same values of a rendered job with the same files of the trainer. Then only the
 name of the job and the places that follow from it differ, as in a copied job file. Who types --job-name or
---run-dir wants a second run, as with another seed that the trainer draws, and is not refused.
+--run-dir wants a second run, as with another seed that the trainer draws, and is not refused. Nor is who
+sets another value of a variable that the script or the trainer names, as in SEED=2 sbatchgen submit job.sh,
+or edits a settings file that one of these names.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sbatchgen.base import files
@@ -17,6 +20,7 @@ from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, RunJob
 from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.slurm.queue import key_of, queue
 from sbatchgen.jobs.submit.submission import Submission
 
@@ -25,6 +29,15 @@ _TYPED = ("run_dir", "--job-name")  # by who wants another run
 _MOST = 200  # jobs that wait or run, whose records are read: the newest
 WAIT_S = 180.0  # for the lock: sbatch itself tries again for two minutes
 _LOCKS = 16  # files of locks: the same job has the same lock, and few others have it too
+_FEW = 4  # characters of a checksum of values: no password can be guessed from so few
+MAX_TEXT = 1 << 20  # of a file, whose text is looked at
+MOST_SETTINGS = 100  # files
+_SETTINGS = re.compile(rb"(?<![\w./-])[\w./-]{1,200}\.(?:ya?ml|json|toml|ini|cfg|sh)\b")
+_NAME = re.compile(rb"[A-Za-z_][A-Za-z_0-9]*")
+# These decide which Python runs, and which modules that finds, whatever the script and the trainer name.
+_ALWAYS = {"CONDA_PREFIX", "LOADEDMODULES", "PYTHONPATH", "VIRTUAL_ENV"}
+# A shell sets these by itself, and some shells of programs have a new folder in PATH for each command.
+_OF_SHELL = {"_", "OLDPWD", "PATH", "PWD", "SHLVL"}
 
 
 @contextlib.contextmanager
@@ -60,7 +73,8 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
     """Return the id of the twin and what is the same, None without any."""
     folders = {run.name: run.folder for run in index.runs()}
     live = [job for job in index.jobs() if not job.ended][-_MOST:]
-    alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission))}
+    sees = surroundings(submission, environment)
+    alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission, sees))}
     with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
         for row in queue(environment) if alike else ():
             if key_of(row.command) in alike and not row.state.ended:
@@ -68,8 +82,8 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
     return None
 
 
-def _same(job: RunJob, folder: Path, submission: Submission) -> str:
-    """Return what a job has in common with a submission; "" if it does other work.
+def _same(job: RunJob, folder: Path, submission: Submission, sees: str) -> str:
+    """Return what a job has in common with a submission; "" if it does other work or `sees` other settings.
 
     A job without an id is of a command that was killed. In the run folder of the submission itself,
     `sbatch.reserved` finds such a job, and keeps its record.
@@ -78,7 +92,8 @@ def _same(job: RunJob, folder: Path, submission: Submission) -> str:
     if not job.id and folder == submission.run_dir:
         return ""
     record = records.read_record(folder, job.id) if job.id else records.submitting(folder)
-    if not record or (record.folder, record.options) != (about.folder, about.options):
+    ours = (about.folder, about.options, sees)
+    if not record or (record.folder, record.options, record.surroundings) != ours:
         return ""
     if about.reads != record.reads and about.reads and record.reads:  # the trainer was edited meanwhile
         return ""
@@ -103,3 +118,29 @@ def _work(about: Record) -> bytes:
     if about.command[1:2] != ("render",) or (own and not about.reads):
         return b""
     return repr((about.folder, sorted(values.items()), about.reads)).encode("utf-8", "surrogateescape")
+
+
+def surroundings(submission: Submission, environment: Mapping[str, str]) -> str:
+    """Return a checksum of the variables and settings files that a script and its trainer name.
+
+    sbatch passes all variables on to a job, and a loop may submit one script with a seed in each of them.
+    """
+    folder, script = Path(submission.about.folder), submission.script
+    if submission.about.command:  # which names the file of the job
+        script = submitted_scripts.without_command(script.decode()).encode()
+    texts = [script, *_texts(folder / row.partition(" ")[2] for row in submission.about.reads)]
+    names = {name.decode() for text in texts for name in _NAME.findall(text)} | _ALWAYS
+    settings = {name.decode() for text in texts for name in _SETTINGS.findall(text)}
+    passed = submit_environment(environment)[0]
+    its = sorted((name, passed[name]) for name in names - _OF_SHELL if name in passed)
+    sums = hashlib.sha256(repr(its).encode("utf-8", "surrogateescape"))
+    for text in _texts(folder / name for name in sorted(settings)[:MOST_SETTINGS]):
+        sums.update(hashlib.sha256(text).digest())
+    return sums.hexdigest()[:_FEW]
+
+
+def _texts(paths: Iterable[Path]) -> Iterator[bytes]:
+    """Yield what is in files, but for those that are no files, or too large for a text."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            yield files.read_file(path, MAX_TEXT)
