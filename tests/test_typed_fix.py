@@ -11,7 +11,9 @@ import pytest
 from sbatchgen.cli.typed_fix import arguments
 from sbatchgen.jobs.runs.index import Index, place
 from tests.conftest import Command
+from tests.runs.test_snapshot import put
 from tests.slurm import fakes
+from tests.slurm.test_gpus import PROFILE
 
 SUBMIT = dict.fromkeys(("--time", "--partition", "--nodes", "--gpus-per-node"), True)
 SUBMIT |= dict.fromkeys(("--yes", "--again", "--dry-run"), False) | {"--reviewed": True}
@@ -34,6 +36,7 @@ TOKENS = 1500  # counted as characters / 4
         ("set --gpus-per-node 4 and --nodes 2", "", "submit j", "sbatchgen submit j --gpus-per-node 4 --nodes 2"),
         ("add --time HH:MM:SS", "", "submit j", ""),
         ("edit the script", "", "submit j", ""),
+        ("as in: --time 5 --nodes 2", "", "submit j", ""),
         ("read the review, and if it is right: --reviewed 5a", "", "submit j", ""),
         ("start another run: --job-name NAME\n  or: scancel 3", "", "submit j", ""),
         ("scancel 3", "", "submit j", ""),
@@ -181,6 +184,24 @@ def test_of_an_option_that_is_there_twice_the_wrong_value_is_mended(command: Com
     assert problem["argv"] == ["sbatchgen", *words[:-1], "--dry-run", "--param", "lr=0.1,0.2"]
     done = json.loads(command(*problem["argv"][1:]).out)
     assert (done["jobs"], len(done["digests"])) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "typed"), [("../ours.yaml", "../ours.yaml"), ("site/old one.yaml", "'site/old one.yaml'"), ("mine", "mine")]
+)  # fmt: skip
+def test_an_old_profile_is_checked_as_it_was_named(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, named: str, typed: str
+) -> None:
+    """By its file, where no name finds the profile."""
+    monkeypatch.setenv("SBATCHGEN_PATH", str(folder / "path"))
+    file = folder / "jobs" / named if "/" in named else folder / "path/profiles/mine.yaml"
+    put(file, PROFILE.replace("2026-01-01", "2020-01-01").replace("ours", file.stem.replace(" ", "")))
+    put(folder / "jobs/train.py", "import torch\n")
+    monkeypatch.chdir(folder / "jobs")
+    said = command("review", "single", "--trainer", "train.py", "--profile", named, "--format", "json")
+    (old,) = [each for each in json.loads(said.out)["findings"] if each["rule"] == "SB054"]
+    assert old["fix"] == f"sbatchgen profile check {typed} --live, on the cluster"
+    assert command(*old["argv"][1:4]).status == 0
 
 
 def test_what_a_resumed_run_would_change_is_typed_as_it_was(

@@ -142,6 +142,7 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         return
     if written := _WRITTEN.search(problem.get("what", "")):
         yield problem.get("at", ""), written[1]
+    fix = fix.partition("as in: --")[0]  # values of an example are not the user's
     for value, noun in _MOST.findall(fix):
         yield _COUNTED[noun], value
     for noun, value in _NAMED.findall(fix):

@@ -20,6 +20,7 @@ from sbatchgen.check.script.own_options import refused
 from sbatchgen.check.script.rank_need import RANKS
 from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
 from sbatchgen.jobs.judge.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
@@ -230,7 +231,19 @@ def _old(job: TrainerJob) -> Iterator[Hit]:
     if profile.age > OLD_DAYS and job.resolved.slurm:
         what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
-        yield Hit(job.at("profile"), what, f"sbatchgen profile check {profile.name} --live, on the cluster")
+        check = f"sbatchgen profile check {_profile_to_type(job.resolved)} --live, on the cluster"
+        yield Hit(job.at("profile"), what, check)
+
+
+def _profile_to_type(resolved: ResolvedJob) -> str:
+    """Return the name of a job's profile, or its file if no name finds that, as ../ours.yaml."""
+    name = str(resolved.profile.name)
+    places = (origin.where for origin in resolved.origins.values() if origin.level is Level.PROFILE)
+    file = Path(
+        next((file for file, _, line in (each.rpartition(":") for each in places) if file and line), name)
+    )
+    named = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
+    return word(name if named else str(file))
 
 
 def _place(path: str, job: TrainerJob) -> Path | None:
