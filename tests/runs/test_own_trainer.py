@@ -63,6 +63,23 @@ def test_what_is_wrong_with_a_trainer(
     assert says(review(command, *words)) == expected
 
 
+@pytest.mark.parametrize("text", [PLAIN, SAVES])
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        (("--chain", "3"), "also: without --chain nothing starts it again"),
+        (("--requeue-on-timeout",), "also: --max-restarts 0 promises no restart"),
+    ],
+)
+def test_what_else_ends_the_restarts_of_a_trainer(
+    command: Command, folder: Path, text: str, words: tuple[str, ...], ends: str
+) -> None:
+    (folder / "train.py").write_text(text)
+    findings = review(command, *words)["findings"]
+    (fix,) = [finding["fix"] for finding in findings if finding["rule"] in ("SB048", "SB050")]
+    assert fix.rpartition("\n")[2].strip() == ends
+
+
 NEEDS_RANK = "import os\nimport torch\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
 
 

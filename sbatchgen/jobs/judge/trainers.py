@@ -131,9 +131,10 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
         promised = promises_restarts(resolved)
-        off = "leave out --chain" if resolved.chain > 1 else "--max-restarts 0"
+        off = "--max-restarts 0 promises no restart"
+        off = "without --chain nothing starts it again" if resolved.chain > 1 else off
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
-        fix += f"{ALSO}{off} promises no restart" if promised else ""
+        fix += f"{ALSO}{off}" if promised else ""
         yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
 
 
