@@ -51,7 +51,7 @@ COMMANDS = {
     "plan": ("plan", "job.slurm"),
     "when": ("when", "job.yaml"),
     "submit": ("submit", "job.yaml", "--yes"),
-    "shell": ("shell", "ddp", "--profile", "local", "--yes", "--", "true"),
+    "shell": ("shell", "ddp", "--profile", "local", "--data-dir", ".", "--dry-run"),
     "submit script": ("submit", "job.slurm", "--yes"),
     "lint": ("lint", "job.slurm", "job.md"),
     "lint --fix": ("lint", "--fix", "bad.slurm"),
