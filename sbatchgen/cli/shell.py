@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -15,6 +16,8 @@ from sbatchgen.cli.output import BUDGET, YES, note
 from sbatchgen.cli.submit import DRY_RUN, agreed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sbatchgen.jobs.runs.record import Record
     from sbatchgen.jobs.slurm.queue import SlurmJob
     from sbatchgen.jobs.submit.submission import Submission
@@ -93,6 +96,7 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...]) -> int:
     """Submit a session, and open its shell; what is not kept is given back however that ends."""
     from sbatchgen.jobs.slurm import client
     from sbatchgen.jobs.submit import sbatch
+    from sbatchgen.lab.shell import session
 
     index = sbatch.open_index(os.environ, note)
     with sbatch.reserved(submission, os.environ, note) as (ready, lock):
@@ -102,15 +106,32 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...]) -> int:
     if keep:
         note(f"note: run {about.run}, job {about.job}; another shell there: sbatchgen shell {about.run}")
     try:
-        row = _started(about)
+        with contextlib.nullcontext() if keep else _hang_up_ends():
+            row = _started(about)
         status = _attach(row, about, command)
     except BaseException:
         if not (keep and row):
             client.answer_if_any(["scancel", about.job], os.environ)
         raise
-    if status == _LOST and not keep:
+    if status == _LOST and not keep and not session.was_opened(about):  # else other terminals may be there
         client.answer_if_any(["scancel", about.job], os.environ)
     return status
+
+
+@contextlib.contextmanager
+def _hang_up_ends() -> Iterator[None]:
+    """Let a closed terminal end the command, which cancels the job: a session that runs hears for itself."""
+    import signal
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a terminal and its shell may both tell
+        sys.exit(128 + number)
+
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_IGN:  # of nohup
+        signal.signal(signal.SIGHUP, end)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def _attach(row: SlurmJob, about: Record, command: tuple[str, ...]) -> int:

@@ -27,6 +27,7 @@ from typing import Any, Dict, List, Tuple
 FIRST_S = 120  # for the first terminal, after which nobody comes
 LEAVE_S = 5  # for a program whose terminal is gone
 POLL_S = 0.2
+OPENED = "sbatchgen: the first terminal is here"  # in the log, before which the script may still fail
 NEAR = b"\r\nsbatchgen: the time limit of the job is near, and ends this shell\r\n"
 
 
@@ -130,6 +131,12 @@ def warn(served: List[Served]) -> None:
             os.write(each.screen, NEAR)
 
 
+def tell_log() -> None:
+    """Write that the first terminal has come, wherever that can be written."""
+    with contextlib.suppress(OSError):
+        os.write(1, OPENED.encode() + b"\n")
+
+
 def children() -> List[int]:
     """Return the children of this process, also those whose parents have ended."""
     with open(f"/proc/self/task/{os.getpid()}/children") as known:
@@ -161,7 +168,7 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
     served: List[Served] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGUSR1, lambda *_: warn(served))
-    since = time.time()
+    since, opened = time.time(), False
     wait = max(keep, FIRST_S)
     while served or time.time() < since + wait:
         there = [each.peer for each in served if not each.left]
@@ -169,9 +176,14 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
         if listener in wakes:
             peer = listener.accept()[0]
             try:
-                served += [Served(peer, text, contained=contained)] if is_mine(peer) else []
+                if not is_mine(peer):
+                    raise PermissionError
+                served.append(Served(peer, text, contained=contained))
             except (OSError, ValueError, KeyError):
-                peer.close()
+                peer.close()  # with the streams that it sent
+        if served and not opened:
+            tell_log()
+            opened = True
         for each in served:
             if each.peer in wakes:
                 each.hear()

@@ -27,6 +27,7 @@ from sbatchgen.jobs.submit.submission import Submission
 
 TIME = Duration(3600)
 VERB = "shell"  # in the command of the record
+OPENED = "sbatchgen: the first terminal is here"  # in the log, by templates/shell/on_node.py
 
 
 def shape(given: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
@@ -102,10 +103,22 @@ def attachment(job: str, node: str, command: Sequence[str], *, tty: bool) -> lis
     return [*words, "bash", "-c", start, code, "connect", job, *command]
 
 
+def was_opened(about: Record) -> bool:
+    """Return whether a terminal has come to a session, which then ends with its last terminal."""
+    return OPENED in _log(about)
+
+
 def why_ended(about: Record) -> str:
-    """Return the error with which the script of a session has ended before its shell, or ""."""
+    """Return the error with which the script of a session has ended before its shell, or "".
+
+    Lines of `setup` may print errors, and the script continues: no line counts once a terminal has come.
+    """
+    lines = () if was_opened(about) else reversed(_log(about))
+    return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+
+
+def _log(about: Record) -> list[str]:
     try:
-        lines = Path(about.log.replace("%%", "%")).read_text(errors="replace").splitlines()
+        return Path(about.log.replace("%%", "%")).read_text(errors="replace").splitlines()
     except OSError:
-        return ""
-    return next((line.removeprefix("error: ") for line in lines[::-1] if line.startswith("error: ")), "")
+        return []
