@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sbatchgen.base.quoting import ALSO, word
+from sbatchgen.base.quoting import ALSO, word, words
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
 from sbatchgen.jobs.runs.failure import Failure, text_of
 from sbatchgen.jobs.runs.job_end import JobEnd
@@ -16,6 +16,8 @@ from sbatchgen.jobs.runs.remedy import Case, at_hand, within_nodes, without
 from sbatchgen.jobs.runs.submitted_scripts import forgets, parsed
 
 _MAY_CONTINUE = "starts it again, which continues if it loads its checkpoint"
+_OPENS = "opens another shell"
+_RESUME = re.compile(r"sbatchgen resume \S+")
 _AGAIN = re.compile(r"sbatchgen resume \S+((?: --[\w-]+ [^\s,;]+)*)")
 _EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
 _OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
@@ -46,6 +48,9 @@ def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
     cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
     if record.process:  # nothing more can be asked of Slurm
         fix = without(fix, _OF_SLURM)
+    elif record.command[1:2] == ("shell",):  # resume refuses a shell
+        again = words(("sbatchgen", *record.command[1:]))
+        fix = _RESUME.sub(lambda _: again, fix).replace("continues from the last checkpoint", _OPENS)
     elif record.command[1:2] == ("sweep",):
         fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
     elif record.script:
