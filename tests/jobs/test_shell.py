@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -240,6 +241,70 @@ def test_a_kept_job_is_cancelled(site: Site, terminals: Terminals) -> None:
     terminal.expect(pexpect.EOF)
     no_job(site)
     assert site.cluster.job(job)["JobState"] == "CANCELLED"
+    fix = re.search(r"fix: sbatchgen (shell .*)\n", site.sbatchgen("diagnose", "ended-shell").stdout)
+    assert fix
+    assert site.sbatchgen(*shlex.split(fix[1]), "--dry-run").returncode == 0
+
+
+@on_one_release
+def test_the_status_of_one_terminal_ends_no_other(site: Site, terminals: Terminals) -> None:
+    """255 is also the status of srun that could not connect, and of ssh, whose status a shell ends with."""
+    terminal = terminals.shell(*SINGLE, "--yes", "--job-name", "shared")
+    other = terminals.shell("shared-shell")
+    job = job_of(other)
+    terminal.sendline("exit 255")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 255
+    assert "still here" in typed(other, "sleep 2; echo still here", r"still here\r\n")
+    assert site.cluster.job(job)["JobState"] == "RUNNING"
+
+
+@on_one_release
+def test_errors_of_setup_do_not_count_once_a_shell_is_there(site: Site) -> None:
+    setup = "['echo \"error: no license\" >&2']"
+    site.cluster.put("work/warns.yaml", PROFILE.replace("[set -euo pipefail]", setup))
+    done = site.sbatchgen("shell", *SINGLE, "--profile", "./warns.yaml", "--yes", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    assert "before its shell" not in done.stderr
+
+
+@on_one_release
+def test_a_terminal_that_closes_in_the_queue_takes_its_job_along(site: Site) -> None:
+    site.cluster.sbatch("--nodes=4", "--exclusive", "--output=/dev/null", script="#!/bin/bash\nsleep 900\n")
+    terminal = site.cluster.terminal(["bash", "--norc", "-i"], cwd=site.folder)
+    terminal.sendline(f"{SBATCHGEN} shell {' '.join(SINGLE)} --yes --job-name unseen")
+    terminal.expect(r"note: job (\d+) waits")
+    job = int(terminal.match[1])  # type: ignore[index,arg-type]
+    terminal.close(force=True)
+    site.cluster.until(lambda: site.cluster.job(job)["JobState"] == "CANCELLED", "the end of the job")
+    site.cluster.run(["scancel", "--me"])
+    no_job(site)
+
+
+STRANGER = """
+import array, os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+peer = socket.socket(socket.AF_UNIX)
+peer.settimeout(50)
+peer.connect("\\0sbatchgen-shell-" + sys.argv[1])
+asked = b'{"words": ["touch", "stranger"], "lends": false, "tty": false, "term": ""}\\n'
+try:
+    peer.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", range(3)))])
+    print("answer", peer.recv(1))
+except ConnectionError:
+    print("answer", b"")
+"""
+
+
+@on_one_release
+def test_another_user_of_the_node_is_refused_at_once(site: Site, terminals: Terminals) -> None:
+    terminal = terminals.shell(*SINGLE, "--yes")
+    words = ["python3", "-c", STRANGER, str(job_of(terminal))]
+    assert site.cluster.root(words, on="n1").stdout == "answer b''\n"
+    assert not (site.folder / "stranger").exists()
+    assert "still here" in typed(terminal, "echo still here", r"still here\r\n")
 
 
 @on_one_release
