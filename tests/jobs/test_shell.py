@@ -178,8 +178,7 @@ def test_a_shell_is_a_terminal(site: Site, terminals: Terminals) -> None:
     typed(terminal, "kill -KILL %1")
     terminal.sendline("exit 5")
     terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus == 5
+    assert terminal.wait() == 5
     no_job(site)
 
 
@@ -254,8 +253,7 @@ def test_the_status_of_one_terminal_ends_no_other(site: Site, terminals: Termina
     job = job_of(other)
     terminal.sendline("exit 255")
     terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus == 255
+    assert terminal.wait() == 255
     assert "still here" in typed(other, "sleep 2; echo still here", r"still here\r\n")
     assert site.cluster.job(job)["JobState"] == "RUNNING"
 

@@ -264,9 +264,12 @@ def test_a_piece_starts_at_once_with_the_limit_of_its_hole(slurm: Cluster) -> No
     before = planned(slurm, waits)
     words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--run-dir", "pieces")
     first, *_ = when(slurm, *words, "--fit", "--needs", "5h")["rows"]
-    assert (first["kind"], first["starts"], first["needs_s"]) == ("hole", 17, 5 * 3600)
+    assert (first["kind"], first["needs_s"]) == ("hole", 5 * 3600)
+    pieces = first["starts"]  # 17 of a hole of 20 minutes, more if this machine has taken minutes to look
+    assert 17 <= pieces <= 60
+    assert (pieces - 1) * first["time_s"] < 1.15 * 5 * 3600 + pieces * 300
     assert first["options"][0::2] == ["--time", "--time-min", "--max-restarts"]
-    assert "which ends after 17 starts at the soonest" in first["says"]
+    assert f"which ends after {pieces} starts at the soonest" in first["says"]
     record = started(slurm, first)
     limit = timedelta(minutes=int(record["TimeLimit"].split(":")[1]))
     assert limit >= timedelta(seconds=first["time_s"])  # 22.05 gives --time-min, a later one all of the hole
@@ -307,7 +310,7 @@ def test_a_partition_that_preempts_others_and_one_that_is_preempted(slurm: Clust
     assert (bound["kind"], bound["options"]) == ("bound", [])
     assert "reempts" in bound["says"]
     assert started(slurm, bound)["NodeList"] == "n[1-4]"
-    assert slurm.job(runs)["Restarts"] == "1"
+    slurm.until(lambda: slurm.job(runs)["Restarts"] == "1", "the requeue of the job that was preempted")
 
 
 def test_partitions_without_a_hole_are_taken_together(slurm: Cluster) -> None:
