@@ -250,7 +250,7 @@ def test_a_shell_is_in_the_image_and_trains_on_all_nodes(site: Site, images: Pat
     prompt = "Apptainer> $"
     terminal.expect(prompt)
     terminal.sendline("echo =$COLOUR $RUN_DIR $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES=; type srun")
-    terminal.expect(f"={HOSTILE['COLOUR']} {site.folder}/runs/inside n1 0=.*srun: not found.*{prompt}")
+    terminal.expect(f"={HOSTILE['COLOUR']} {site.folder}/runs/inside n[0-9] 0=.*srun: not found.*{prompt}")
     terminal.sendline("train --epochs 0; echo ended with $?")
     terminal.expect("ended with 0")
     assert sorted(re.findall(r"rank (.) --epochs 0", str(terminal.before))) == ["0", "1"]

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from sbatchgen.check.sbatch.hostlist import hosts
 from tests.cluster import fixtures, pyxis
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.pyxis import put_image
@@ -441,10 +442,12 @@ def test_a_shell_runs_in_the_container_of_its_job(site: Site) -> None:
         "shell",
         "--yes",
     )
-    ask = "echo $INSIDE $API_KEY, $PWD, $SLURMD_NODENAME; cat probe.py >/dev/null && train --epochs 1; exit 3"
+    ask = "echo $INSIDE $API_KEY, $PWD, $SLURMD_NODENAME $SLURM_JOB_NODELIST; "
+    ask += "cat probe.py >/dev/null && train --epochs 1; exit 3"
     done = site.sbatchgen(*words, input=f"{ask}\n")
     first, *others = done.stdout.splitlines()
-    assert first == f"yes the image's, {site.folder}, n1"
+    *said, nodes = first.split()
+    assert " ".join(said) == f"yes the image's, {site.folder}, {hosts(nodes)[0]}"
     assert others == ["the job's --epochs 1"] * 2
     assert done.returncode == 3
 
