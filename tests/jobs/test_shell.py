@@ -273,9 +273,9 @@ def test_a_terminal_that_closes_in_the_queue_takes_its_job_along(site: Site) -> 
     terminal = site.cluster.terminal(["bash", "--norc", "-i"], cwd=site.folder)
     terminal.sendline(f"{SBATCHGEN} shell {' '.join(SINGLE)} --yes --job-name unseen")
     terminal.expect(r"note: job (\d+) waits")
-    job = int(terminal.match[1])  # type: ignore[index,arg-type]
+    job = int(terminal.match[1])  # type: ignore[index]
     terminal.close(force=True)
-    site.cluster.until(lambda: site.cluster.job(job)["JobState"] == "CANCELLED", "the end of the job")
+    assert site.cluster.wait(job)["JobState"] == "CANCELLED"
     site.cluster.run(["scancel", "--me"])
     no_job(site)
 
