@@ -97,7 +97,20 @@ def _read(file: Path, *, locked: bool) -> Charges:
 
 def _is_sound(row: Charge) -> bool:
     """Return whether a row is as this module writes it; NaN is not."""
-    texts = (row.key, row.job, *row.budgets)
-    sums = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours, row.known)
-    is_typed = isinstance(row.budgets, list) and all(isinstance(each, str) for each in texts)
-    return is_typed and all(each >= 0 for each in sums)
+    kinds: tuple[type | tuple[type, ...], ...] = (
+        str,
+        list,
+        float,
+        int,
+        int,
+        (int, float),
+        int,
+        float,
+        float,
+        str,
+        bool,
+    )
+    sums = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
+    return all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)) and all(
+        each >= 0 for each in sums
+    )
