@@ -73,6 +73,8 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
     """Return the id of the twin and what is the same, None without any."""
     folders = {run.name: run.folder for run in index.runs()}
     live = [job for job in index.jobs() if not job.ended][-_MOST:]
+    if not live:  # as mostly: no file is read for nothing
+        return None
     sees = surroundings(submission, environment)
     alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission, sees))}
     with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
