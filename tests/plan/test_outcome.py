@@ -72,6 +72,13 @@ def test_a_start_that_only_waits_is_not_ok() -> None:
     assert of(**waits, events=[trained], before=1)["start"].outcome == "ok"
 
 
+def test_a_program_that_ended_by_itself_does_not_hang() -> None:
+    """Its last words may be older than half of a short life."""
+    ended = {"acted": None, "status": 0, "log": "1\n", "trained_s": 0.2, "silent_s": 0.19}
+    row = of(**ended)["start"]
+    assert (row.outcome, "ran for 0.2 s" in row.detail) == ("ok", True)
+
+
 def test_a_job_of_a_cluster_without_steps_has_no_step_none() -> None:
     events: list[dict[str, Any]] = [
         {"event": "start"},

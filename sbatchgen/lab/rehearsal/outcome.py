@@ -131,7 +131,7 @@ def _start(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("start", "failed", f"{started} of {placed} train together", "name another --launcher")
     elif resolved.is_bundled:
         yield Row("start", "ok", placed)
-    elif not trained and start["silent_s"] > start["trained_s"] / 2:
+    elif not trained and start["acted"] and start["silent_s"] > start["trained_s"] / 2:
         quiet = f"{_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
         what = f"{placed}; {quiet}"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
