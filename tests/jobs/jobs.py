@@ -97,7 +97,7 @@ def site_on(cluster: Cluster) -> Site:
     cluster.put("work/testing.yaml", PROFILE)
     cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
     site = Site(cluster, cluster.home / "work")
-    if not (site.folder / "data").exists():
+    if not (site.folder / "data/train-images-idx3-ubyte").exists():
         drawing = ("--synthetic", "--train", "400", "--test", "100")
         site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site
