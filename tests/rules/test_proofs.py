@@ -190,6 +190,8 @@ def outcome(run: Run, job: dict[str, str]) -> str:
         ]
         words.append(f"{max(sum(changes[:end]) for end in range(len(changes) + 1))} at once")
     status, _, signal = job.get("ExitCode", "0:0").partition(":")
+    if not words and job.get("Reason") == "BadConstraints":
+        return "nothing; REFUSED"  # of a busy slurmctld, which takes the job before it looks
     ending = [job["JobState"], *[status] * (status != "0"), *["by signal", signal] * (signal != "0")]
     return " ".join(words or ["nothing"]) + f"; {' '.join(ending)}".removesuffix("; COMPLETED")
 
