@@ -1,7 +1,7 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types, words and tests; jobs on a real Slurm where root and the packages are there
 # make proofs what make test leaves out: long trainings, a browser, and jobs on a second Slurm
-# make test CHOSEN=  test and proofs in one run, as .ci/run has them
+# make test CHOSEN=  test and proofs in one run: before a release
 # make test-fast  format, lint and what a change of the command breaks first, without Slurm and torch: two minutes
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make page-tests   the tests of `sbatchgen page`: Node.js with npm, and Chromium
