@@ -109,6 +109,21 @@ def test_the_review_says_what_differs_from_the_job(folder: Path, command: Comman
     assert "--signal=B:USR1@150" in said
 
 
+def test_a_shell_costs_its_hours_once(folder: Path, command: Command) -> None:
+    """Slurm may restart the job, and never its shell."""
+    (folder / "mine.yaml").write_text(PROFILE)
+    words = ("single", "--profile", "./mine.yaml", "--dry-run", "--time", "00:10:00")
+    costs = [
+        re.search(r"^cost +(.*)", command(verb, *words).err, re.MULTILINE) for verb in ("submit", "shell")
+    ]
+    by_submit, by_shell = (line[1] for line in costs if line)
+    assert by_submit.removesuffix("; as much again for each of up to 10 restarts") == by_shell
+    assert by_submit != by_shell
+    assert (
+        command("shell", *words).err.count("--signal=B:USR1@150") == 2
+    )  # in the script, and once as different
+
+
 def test_a_profile_names_a_partition_that_it_has(folder: Path, command: Command) -> None:
     (folder / "mine.yaml").write_text(f"{PROFILE}interactive: {{partition: dbug}}\n")
     done = command("profile", "check", "./mine.yaml")

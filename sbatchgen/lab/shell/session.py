@@ -83,10 +83,14 @@ def _review(base: Submission, text: str, differs: Sequence[str]) -> review.Revie
         return base.review
     findings = base.review.findings
     if differs:
-        what = f"a shell in place of the training; what differs from the job: {' '.join(differs)}"
+        last = {
+            text.partition("=")[0]: text for text in differs
+        }  # of an option given twice, sbatch takes the last
+        what = f"a shell in place of the training; what differs from the job: {' '.join(last.values())}"
         findings = (*findings, Finding("info", Problem(what)))
+    allocation = base.review.request and replace(base.review.request, restarts=0)  # Slurm does not requeue it
     parts = review.of_script(text).parts
-    return replace(base.review, script=text, parts=parts, findings=findings)
+    return replace(base.review, script=text, parts=parts, findings=findings, request=allocation)
 
 
 def is_session(record: Record | None) -> bool:
