@@ -170,6 +170,12 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
         process.stop(submission.process)
 
 
+# Some releases give a step that overlaps another fewer GPUs than its job has, without a word.
+_TELLS_GPUS = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
+    echo "sbatchgen exec: this command has $SLURM_GPUS_ON_NODE of the job's {gpus} GPUs on $(hostname)" >&2
+"""
+
+
 @click.command("exec", options_metavar="")
 @click.argument("run", metavar="RUN -- COMMAND", shell_complete=completed_runs)
 @click.pass_obj
@@ -177,8 +183,10 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
 
     The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
-    exit status is that of the command. With Enroot it runs in the container of the training.
+    exit status is that of the command. With Enroot it runs in the container of the training, and with
+    Apptainer outside: sbatchgen shell opens a shell in the container.
     """
+    from sbatchgen.check.sbatch.gres import requested_gpus
     from sbatchgen.jobs.runs import seen_jobs
     from sbatchgen.jobs.runs.record import read_record
     from sbatchgen.jobs.runtimes import RUNTIMES
@@ -208,5 +216,8 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     submission = read_record(state.run.folder, job.id) if job else None
     chosen = submission.value("runtime") if submission else ""
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
-    inside = ["sh", "-c", enter, "sbatchgen"] if enter else []
+    asked = requested_gpus(submission.value("--gpus-per-node")) if submission else None
+    gpus = sum(count for _, count in asked or ())
+    first = (_TELLS_GPUS.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
+    inside = ["sh", "-c", first, "sbatchgen"] if first else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))

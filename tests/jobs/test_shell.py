@@ -330,6 +330,20 @@ def test_a_job_that_can_not_start_says_why(site: Site) -> None:
     no_job(site)
 
 
+def test_a_command_beside_the_training_has_all_gpus_of_the_job(site: Site) -> None:
+    """And runs once on each node, though the job has several tasks there."""
+    done = site.sbatchgen("submit", *TWO_NODES, "--yes", "--job-name", "beside", "--", "sleep", check=True)
+    job = int(done.stdout)
+    site.cluster.until(lambda: len(seen(site, job)) == 4, "start of all ranks")
+    sees = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"'
+    beside = site.sbatchgen("exec", "beside", "--", "sh", "-c", sees, check=True)
+    site.cluster.run(["scancel", str(job)], check=True)
+    lines = [line.split() for line in beside.stdout.splitlines()]
+    assert len({host for host, _ in lines}) == len(lines) == 2
+    assert {gpus.count(",") for _, gpus in lines} == {1}
+    assert "of the job's" not in beside.stderr
+
+
 @on_one_release
 def test_a_shell_is_charged(site: Site) -> None:
     """An hour of one GPU unless it says otherwise, whatever restarts the job may have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from sbatchgen.jobs.runs import seen_jobs, status
 from sbatchgen.jobs.runs.index import Index, RunJob, place
-from sbatchgen.jobs.runs.record import Record, keep
+from sbatchgen.jobs.runs.record import Record, ResolvedValue, keep
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
@@ -527,6 +528,45 @@ def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, comm
     (programs / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = west'\n")
     refused = command("exec", "east", "--", "hostname")
     assert (refused.status, "run east is on cluster east" in refused.err) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "warned"), [("a100:2", "1", True), ("2", "2", False), ("", "1", False)]
+)
+def test_a_command_with_fewer_gpus_than_its_job_is_told_so(
+    folder: Path,
+    programs: Path,
+    command: Command,
+    capfd: pytest.CaptureFixture[str],
+    asked: str,
+    seen: str,
+    *,
+    warned: bool,
+) -> None:
+    """As a step that overlaps another gets them of Slurm 26.05.0 to 26.05.2."""
+    fakes.squeue(programs, [{"JobArrayID": "7", "State": "RUNNING", "NodeList": "n1", "NumNodes": "1"}])
+    starts = 'while [ "$1" != -- ]; do shift; done; shift; SLURM_GPUS_ON_NODE=' + seen + ' exec "$@"'
+    (programs / "srun").write_text(f"#!/bin/sh\n{starts}\n")
+    (programs / "srun").chmod(0o755)
+    values = (ResolvedValue(name="--gpus-per-node", value=asked, by="", at=""),) if asked else ()
+    keep(
+        folder,
+        Record(
+            name="long",
+            job="7",
+            shared=False,
+            folder=str(folder),
+            command=("sbatchgen", "submit", "single"),
+            values=values,
+        ),
+    )
+    index = Index(place(os.environ))
+    index.begin("c0ffee", folder, "long", shared=False)
+    index.accepted("c0ffee", "7")
+    assert command("exec", "long", "--", "sh", "-c", "echo here; exit 3").status == 3
+    printed = capfd.readouterr()
+    assert "here" in printed.out
+    assert (f"this command has 1 of the job's 2 GPUs on {socket.gethostname()}" in printed.err) == warned
 
 
 def test_states_are_words(folder: Path) -> None:
