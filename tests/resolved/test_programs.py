@@ -67,6 +67,12 @@ def test_without_nodes_all_share_one() -> None:
         (HEAD + "    replicas: 2\n", "the job ends with one program", "remove replicas or main"),
         (HEAD + "    optional: true\n", "the main program ends the job", "remove optional or main"),
         (HEAD + "    ready: {log: up}\n", "has the job's log", "use url, port or file"),
+        (
+            HEAD + "  b: {command: [b], ready: {port: true}}\n",
+            "'true' is not a port",
+            "write '{port}', or a number",
+        ),
+        (HEAD + "  b: {command: [b], ready: {port: 65536}}\n", "'65536' is not a port", "from 1 to 65535"),
         (HEAD + "  b: {command: [x, '{replica}']}\n", "{replica} is the number of a replica", "add replicas"),
         (
             HEAD + "  b: {command: [x, '{c.port}']}\n  c: {command: [c], replicas: 2}\n",

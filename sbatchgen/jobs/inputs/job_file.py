@@ -126,6 +126,9 @@ class Ready:
             yield "within", "a program is ready by one of url, port, file and log", "keep one of them"
         if self.file and self.hosts == "first":
             yield "hosts", "a file is the same one for all nodes", "remove hosts"
+        is_number = self.port and self.port.isdecimal() and 0 < int(self.port) < 65536
+        if self.port and not is_number and not {"{", "$"} & {*self.port}:
+            yield "port", f"{self.port!r} is not a port", "write '{port}', or a number from 1 to 65535"
 
 
 _NOT_MAIN = {
