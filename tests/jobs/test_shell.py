@@ -344,6 +344,34 @@ def test_a_command_beside_the_training_has_all_gpus_of_the_job(site: Site) -> No
     assert "of the job's" not in beside.stderr
 
 
+PROGRAMS = """
+mode: single
+programs:
+  server: {command: [python3, -m, http.server, "{server.port}"], gpus: 0, ready: {port: "{port}"}}
+  client: {command: [python3, asks.py], main: true, needs: [server]}
+"""
+ASKS = """
+import os, time, urllib.request
+host, port = (os.environ[f"SBATCHGEN_SERVER_{name}"] for name in ("HOST", "PORT"))
+print("answer of", len(urllib.request.urlopen(f"http://{host}:{port}").read()) > 0, flush=True)
+time.sleep(600 * os.path.exists("long"))
+"""
+
+
+def test_several_programs_start_in_a_shell(site: Site, terminals: Terminals) -> None:
+    """As often as one likes; Ctrl-C ends them, and not the shell."""
+    site.cluster.put("work/several.yaml", PROGRAMS)
+    site.cluster.put("work/asks.py", ASKS)
+    terminal = terminals.shell("several.yaml", "--yes")
+    assert "answer of True" in typed(terminal, "train; echo ended with $?", "ended with 0")
+    assert "takes no arguments" in typed(terminal, "train more; echo ended with $?", "ended with 1")
+    typed(terminal, "touch long; train; echo ended with $?", "answer of True")
+    terminal.sendintr()
+    terminal.expect("ended with 130")
+    steps = typed(terminal, "rm long; squeue --me --steps --noheader --format=%j; pgrep --list-full sleep")
+    assert not re.search(r"server|client|sleep 60", steps)
+
+
 @on_one_release
 def test_a_shell_is_charged(site: Site) -> None:
     """An hour of one GPU unless it says otherwise, whatever restarts the job may have."""
