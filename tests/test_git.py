@@ -14,7 +14,8 @@ import pytest
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.git import git
 from sbatchgen.base.machine.ignored import left_out
-from sbatchgen.jobs.runs.snapshot import describe, find_code
+from sbatchgen.jobs.runs.record import code_in
+from sbatchgen.jobs.runs.snapshot import find_code
 from tests.conftest import REPOSITORY, Command
 from tests.runs.test_snapshot import git as run_git
 from tests.runs.test_snapshot import put
@@ -135,7 +136,7 @@ TRAPS = [monitor, *FILTERS, hook, transport, submodule]
 def test_nothing_of_a_repository_is_started(repository: Path, trap: Callable[[Path], None]) -> None:
     mark = repository.parent / "mark"
     trap(repository)
-    assert describe(repository).folder == str(repository)
+    assert code_in(repository).folder == str(repository)
     code = find_code(repository, repository.parent / "run/code-1", (), None)
     assert "train.py" in code.sources
     assert not mark.exists()
@@ -146,14 +147,14 @@ def test_nothing_of_a_repository_is_started(repository: Path, trap: Callable[[Pa
 @pytest.mark.parametrize("trap", [trap for trap in TRAPS if trap not in (hook, transport)])
 def test_what_git_says_is_still_true(repository: Path, trap: Callable[[Path], None]) -> None:
     trap(repository)
-    code = describe(repository)
+    code = code_in(repository)
     commit = subprocess.check_output(["git", "-C", str(repository), "rev-parse", "HEAD"], text=True)
     assert (code.commit, code.dirty) == (commit.strip(), True)
     put(repository / "train.py", "1\n")
     put(repository / "lib/lib.py", "1\n")
     for path in ("lib", ".gitmodules"):
         subprocess.run(["git", "rm", "-rfq", "--cached", path], cwd=repository, check=False)
-    assert not describe(repository).dirty
+    assert not code_in(repository).dirty
 
 
 def test_no_other_module_starts_git() -> None:
@@ -175,17 +176,17 @@ def test_files_are_copied_as_they_are(repository: Path) -> None:
 def test_a_change_in_a_submodule_is_a_change(repository: Path) -> None:
     submodule(repository)
     run_git(repository, "-c", "filter.x.clean=cat", "commit", "--quiet", "--all", "--message", "second")
-    assert describe(repository).dirty
+    assert code_in(repository).dirty
     put(repository / "lib/lib.py", "1\n")
-    assert not describe(repository).dirty
+    assert not code_in(repository).dirty
 
 
 def test_submodules_in_a_circle_of_links_end(repository: Path) -> None:
     submodule(repository)
     (repository / "lib/again").symlink_to("..")
-    entry = f"160000,{describe(repository).commit},again/lib"
+    entry = f"160000,{code_in(repository).commit},again/lib"
     run_git(repository / "lib", "update-index", "--add", "--cacheinfo", entry)
-    assert describe(repository).dirty
+    assert code_in(repository).dirty
 
 
 def test_a_folder_that_looks_like_a_repository_is_none(repository: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_folder_that_looks_like_a_repository_is_none(repository: Path) -> None
         "fsmonitor": f"touch {repository.parent}/mark",
     }.items():
         run_git(repository, "config", "--file", str(embedded / "config"), f"core.{name}", value)
-    assert describe(embedded).folder == str(repository)
+    assert code_in(embedded).folder == str(repository)
     assert git(embedded, "status", "--porcelain") is not None
     assert not (repository.parent / "mark").exists()
     subprocess.run(["git", "status"], cwd=embedded, capture_output=True, check=False)
@@ -208,7 +209,7 @@ def test_a_folder_that_looks_like_a_repository_is_none(repository: Path) -> None
 @pytest.mark.parametrize("part", [".", ".git"])
 def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: str) -> None:
     (repository / part).chmod(0o777)
-    assert describe(repository).commit == ""
+    assert code_in(repository).commit == ""
     with pytest.raises(DocumentError, match="git is not asked: ignored") as refused:
         find_code(repository, repository.parent / "run/code-1", (), None)
     (problem,) = left_out()
@@ -223,16 +224,16 @@ def test_where_the_commits_are_is_judged_too(repository: Path) -> None:
     shared = repository.parent / "shared"
     shutil.copytree(repository / ".git", shared)
     put(repository / ".git/commondir", f"{shared}\n")
-    assert describe(repository).commit
+    assert code_in(repository).commit
     shared.chmod(0o777)
-    assert describe(repository).commit == ""
+    assert code_in(repository).commit == ""
 
 
 @pytest.mark.parametrize("name", ["HEAD", "commondir", "config", "index", "packed-refs"])
 def test_a_pipe_in_a_repository_is_not_waited_for(repository: Path, name: str) -> None:
     (repository / ".git" / name).unlink(missing_ok=True)
     os.mkfifo(repository / ".git" / name)
-    assert describe(repository) is not None
+    assert code_in(repository) is not None
 
 
 def test_a_second_working_tree_and_an_index_in_two_parts_are_read(repository: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_second_working_tree_and_an_index_in_two_parts_are_read(repository: Pa
     run_git(second, "pack-refs", "--all")
     code = find_code(second, repository.parent / "run/code-1", (), None)
     assert ({*code.sources}, code.code.dirty) == ({".gitattributes", "train.py", "new.py"}, True)
-    assert code.code.commit == describe(repository).commit
+    assert code.code.commit == code_in(repository).commit
 
 
 def test_a_repository_of_a_trusted_folder_is_used(
@@ -266,7 +267,7 @@ def test_the_git_of_the_folder_is_not_started(repository: Path, monkeypatch: pyt
     put(repository / "git", f"#!/bin/sh\ntouch {MARK}\n", 0o755)
     monkeypatch.chdir(repository)
     monkeypatch.setenv("PATH", ".:", prepend=":")
-    assert describe(repository).commit
+    assert code_in(repository).commit
     (problem,) = left_out()  # else the next command would say so
     assert problem.what.startswith("ignored ./git: PATH has the entry")
     assert not (repository.parent / "mark").exists()

@@ -105,7 +105,7 @@ def test_a_submission_enters_few_rooms_and_modules(tmp_path: Path) -> None:
     rooms = {module.rpartition(".")[0] for module in others if module.count(".") > 2 or ".cli." in module}
     assert "sbatchgen.jobs.slurm" in rooms
     assert len(rooms) <= 13, sorted(rooms)
-    assert len(others) <= 70, sorted(others)
+    assert len(others) <= 65, sorted(others)
 
 
 @functools.cache

@@ -72,6 +72,21 @@ def refusal(folder: Path) -> Problem | None:
     return reason[1] if reason else None
 
 
+def changed(root: Path, seen: set[str] | None = None) -> bool:
+    """Return whether files that git knows differ from the commit, also in submodules, which have filters too.
+
+    `seen` are the working trees that need no second look. git reads a file only if its size or its time has
+    changed; without filters, a file of git-lfs then differs.
+    """
+    seen = set() if seen is None else seen
+    seen.add(os.path.realpath(root))  # links may lead in a circle
+    known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
+    modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
+    status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    new = (each for each in modules if os.path.lexists(each / ".git") and os.path.realpath(each) not in seen)
+    return status != "" or any(changed(module, seen) for module in new)
+
+
 def _root(folder: Path) -> Path | None:
     """Return the nearest folder with a .git, from a folder upwards; None without one.
 

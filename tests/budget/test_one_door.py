@@ -58,7 +58,7 @@ def test_it_charges_before_it_asks_sbatch() -> None:
     )
     calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
     lines = {ast.unparse(call.func): call.lineno for call in calls}
-    assert lines["Debit"] < lines["debit.enter"] < lines["ask"] < lines["debit.change"]
+    assert lines["_debit"] < lines["debit.enter"] < lines["ask"] < lines["debit.change"]
     askers = {
         path.name
         for path in PACKAGE.rglob("*.py")

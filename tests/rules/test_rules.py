@@ -21,8 +21,8 @@ from sbatchgen.jobs.inputs.document import Document, decode, read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.layers import Level, layer
 from sbatchgen.jobs.inputs.profile import Profile
-from sbatchgen.jobs.judge.job_check import check, check_trainer
-from sbatchgen.jobs.judge.trainer import TrainerJob
+from sbatchgen.jobs.judge.job_check import check
+from sbatchgen.jobs.judge.trainer import TrainerJob, check_trainer
 from sbatchgen.jobs.resolved.programs import resolve_programs
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.lab.plan.planning import plan_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.jobs.runs import run_folder, snapshot
+from sbatchgen.jobs.runs import run_folder
 from sbatchgen.jobs.runs.index import scan
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import (
@@ -23,6 +23,7 @@ from sbatchgen.jobs.runs.record import (
     Record,
     ResolvedValue,
     begin,
+    code_in,
     keep,
     read_record,
     records,
@@ -107,8 +108,8 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
 
 
 def test_what_git_says_of_the_code(tmp_path: Path) -> None:
-    assert snapshot.describe(tmp_path) == Code(folder=str(tmp_path))
-    assert snapshot.describe(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
+    assert code_in(tmp_path) == Code(folder=str(tmp_path))
+    assert code_in(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
 
     def git(*arguments: str) -> str:
         author = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -118,16 +119,16 @@ def test_what_git_says_of_the_code(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     git("init", "--quiet")
-    assert snapshot.describe(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
+    assert code_in(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
     (tmp_path / "train.py").write_text("1\n")
     git("add", "train.py")
     git("commit", "--quiet", "--message", "1")
     (tmp_path / "new.txt").write_text("not of git\n")
     (tmp_path / "below").mkdir()
     clean = Code(folder=str(tmp_path), commit=git("rev-parse", "HEAD"))
-    assert snapshot.describe(tmp_path / "below") == clean
+    assert code_in(tmp_path / "below") == clean
     (tmp_path / "train.py").write_text("2\n")
-    assert snapshot.describe(tmp_path) == replace(clean, dirty=True)
+    assert code_in(tmp_path) == replace(clean, dirty=True)
 
 
 def write(folder: Path, status: dict[str, Any], *events: dict[str, Any] | str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sbatchgen.base.errors import BudgetError, Problem
 from sbatchgen.base.units import Duration, Hours
 from sbatchgen.jobs.budget import ledger
-from sbatchgen.jobs.budget.allowance import Allowance, allowances
+from sbatchgen.jobs.budget.allowance import Allowance
 from sbatchgen.jobs.budget.demand import Demand, demand
 from sbatchgen.jobs.budget.ledger import Charge, Charges, Standing
 from sbatchgen.jobs.budget.spent import reconcile
@@ -16,17 +16,23 @@ from sbatchgen.jobs.slurm import client
 
 
 class Debit:
-    """A submission before the budgets that hold; without any, nothing is asked and nothing kept."""
-
-    demand: Demand | None = None
+    """A submission before the budgets that hold."""
 
     def __init__(
-        self, key: str, script: bytes, options: Sequence[str], environment: Mapping[str, str], tasks: int = 0
+        self,
+        key: str,
+        limits: Mapping[str, Allowance],
+        script: bytes,
+        options: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        tasks: int = 0,
     ) -> None:
-        """Read the budgets; the sweep or chain of the job may have more `tasks` than the script."""
-        self.key, self.limits, self._environment = key, allowances(environment), environment
-        if not self.limits:
-            return
+        """Compute the demand of a job; a sweep or a chain of the job may have more `tasks` than the script.
+
+        Raises BudgetError: the environment of sbatch would change the job.
+        """
+        self.key, self.limits, self._environment = key, limits, environment
         if others := client.submit_environment(environment)[1]:
             what = f"a budget can't count a job that {others[0]} changes"
             raise BudgetError.of(what, fix="leave --keep-sbatch-env out")
@@ -36,8 +42,7 @@ class Debit:
 
     def enter(self, *, keep: bool = True) -> None:
         """Charge the most that the job may take. Raises BudgetError where that is more than is left."""
-        if not (asked := self.demand):
-            return
+        asked = self.demand
         with ledger.changing() as charges:
             if [*self._problems(asked, charges)]:
                 reconcile(charges, self._environment)
@@ -50,11 +55,10 @@ class Debit:
 
     def change(self, **facts: str) -> None:
         """Keep facts of the job, as its id; without any, give back what was charged: Slurm refused it."""
-        if self.demand:
-            with contextlib.suppress(BudgetError), ledger.changing() as charges:
-                charge = charges.pop(self.key, None)
-                if charge and facts:
-                    charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]
+        with contextlib.suppress(BudgetError), ledger.changing() as charges:
+            charge = charges.pop(self.key, None)
+            if charge and facts:
+                charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]
 
     def _problems(self, asked: Demand, charges: Charges) -> Iterator[Problem]:
         for file, limits in self.limits.items():

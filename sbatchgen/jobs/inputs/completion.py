@@ -46,16 +46,12 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return items
 
 
-def of_profile(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes names of a kind that the profile has; with --partition, of this one only."""
-
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-        named = str(ctx.params.get("partition") or "").split(",")
-        with contextlib.suppress(SbatchgenError):
-            return offered(names_of(_profile(ctx), kind, named), incomplete)
-        return []
-
-    return complete
+def of_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete names of a kind, as "accounts", that the profile has; with --partition, of this one only."""
+    named = str(ctx.params.get("partition") or "").split(",")
+    with contextlib.suppress(SbatchgenError):
+        return offered(names_of(_profile(ctx), kind, named), incomplete)
+    return []
 
 
 def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:

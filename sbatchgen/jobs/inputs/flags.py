@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
@@ -80,7 +81,7 @@ def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Calla
         return near or (others(ctx, param, incomplete) if others else [])
 
     if values:
-        return completion.profiles if values == "profiles" else completion.of_profile(values)
+        return completion.profiles if values == "profiles" else partial(completion.of_profile, values)
     return complete if words else others
 
 

@@ -1,18 +1,78 @@
-"""What the rules find in a resolved job, in its trainer and in its script."""
+"""A resolved job before the rules, and what these find in the job and in its script."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sbatchgen.base.finding import Finding, in_order
+from sbatchgen.base.finding import Finding, Place, in_order
+from sbatchgen.base.frozen import cached_property
 from sbatchgen.check.rules import judge
 from sbatchgen.check.rules.rule import Applies
-from sbatchgen.check.script.job import DEFAULT_SLURM
-from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.check.script.job import DEFAULT_SLURM, Job
+from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.inputs.layers import Level
+from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
-if TYPE_CHECKING:
-    from sbatchgen.jobs.judge.trainer import TrainerJob
+
+class JudgedJob(Job):
+    """A resolved job, as rules judge it."""
+
+    profile: Profile
+
+    def __init__(self, resolved: ResolvedJob, *, makes_log_folders: bool = False) -> None:
+        release = resolved.profile.slurm
+        super().__init__(
+            profile=resolved.profile,
+            slurm=release or DEFAULT_SLURM,
+            assumed=not release,
+            makes_log_folders=makes_log_folders,
+        )
+        self.resolved = resolved
+
+    @cached_property
+    def resources(self) -> ResourceRequest:
+        """What it asks Slurm for."""
+        return self.resolved.resources
+
+    @property
+    def takes_one_gpu(self) -> bool:
+        """Whether its mode can use one GPU at most."""
+        return self.resolved.mode.gpus == 1
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether one process keeps a copy of the model on each GPU."""
+        return self.resolved.mode.replicates
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """Whether a partition was to be chosen for it, and none fits."""
+        return self.resolved.fits_nowhere
+
+    @property
+    def has_chosen_partition(self) -> bool:
+        """Whether it names a partition, or one was chosen for it."""
+        return bool(self.resolved.partition_name)
+
+    @property
+    def why_nowhere(self) -> str:
+        """Why no partition fits; "" where other rules say it."""
+        by_reason: dict[str, list[str]] = {}
+        for name, why_not in self.resolved.passed_over.items():
+            if name != self.resolved.partition_name:  # which other rules speak of
+                by_reason.setdefault(why_not, []).append(name)
+        reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
+        other = "other " * self.has_chosen_partition
+        return f"the job fits no {other}partition ({reasons})" if reasons else ""
+
+    def written(self, option: str) -> str:
+        """Return the value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
+        name = option.replace("-", "_")
+        was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
+        return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""
+
+    def at(self, key: str) -> Place:
+        """Return where a key of the job was written, as "options.nodes" or "runtime"."""
+        return Place(str(self.resolved.origin(key)))
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
@@ -25,11 +85,6 @@ def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Find
     every = [finding for rule in wanted for finding in judge.findings(rule, job) if not finding.pedantic]
     # that no partition fits follows from the others
     return sorted(every, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))
-
-
-def check_trainer(job: TrainerJob) -> list[Finding]:
-    """Return what the folder and the environment of submission say of a resolved job's trainer."""
-    return [finding for rule in judge.rules(judge.TRAINERS) for finding in judge.findings(rule, job)]
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:

@@ -18,7 +18,7 @@ from sbatchgen.check.script.job import IN_CONTAINER
 from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.inputs.options import LONG_NAMES, NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
-from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.render.launch import meets, uses_data
 from sbatchgen.jobs.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
 from sbatchgen.jobs.runtimes.base import NoFacts

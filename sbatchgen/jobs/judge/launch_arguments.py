@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.base.finding import Place
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.modes import AGENTS
 from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob
 

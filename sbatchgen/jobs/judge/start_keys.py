@@ -15,7 +15,7 @@ from sbatchgen.check.sbatch.gres import parted
 from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS, POSITIVE
-from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")

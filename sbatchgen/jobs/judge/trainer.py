@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sbatchgen.base.finding import Finding
 from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.units import Resume, ShellPath, Text
+from sbatchgen.check.rules import judge
 from sbatchgen.check.script.saved_files import SavedFile
 from sbatchgen.check.script.trainer_source import TrainerSource, read_trainer
 from sbatchgen.jobs.inputs.layers import Layer, Level
-from sbatchgen.jobs.judge.judged_job import JudgedJob
+from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 
@@ -61,6 +63,11 @@ class TrainerJob(JudgedJob):
             if name and "{" not in name and file.option.lstrip("-") not in names:
                 return replace(file, name=name)
         return None
+
+
+def check_trainer(job: TrainerJob) -> list[Finding]:
+    """Return what the folder and the environment of submission say of a resolved job's trainer."""
+    return [finding for rule in judge.rules(judge.TRAINERS) for finding in judge.findings(rule, job)]
 
 
 def _given(file: SavedFile, args: Sequence[str]) -> str:

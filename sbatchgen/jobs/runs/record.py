@@ -18,6 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from sbatchgen import __version__
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
+from sbatchgen.base.git import changed, git
 from sbatchgen.base.units import is_utf8
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.modes import MODES, Mode
@@ -60,6 +61,14 @@ class Code:
         if not self.commit:
             return "no commit"
         return f"commit {self.commit[:12]}{', with changes' if self.dirty else ''}"
+
+
+def code_in(folder: Path) -> Code:
+    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
+    root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
+    if not root or not commit:
+        return Code(folder=str(folder))
+    return Code(folder=root, commit=commit, dirty=changed(Path(root)))
 
 
 @frozen(kw_only=True)

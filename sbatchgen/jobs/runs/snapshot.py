@@ -1,4 +1,4 @@
-"""The code that a job runs: what git says of it, and a copy for a job that waits while people edit.
+"""A copy of the code that a job runs, for a job that waits while people edit.
 
 The copy, in the run folder, holds the files that git knows, byte for byte as they are in the working tree,
 and those that are named.
@@ -24,7 +24,7 @@ from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
 from sbatchgen.jobs.runs.folder_check import error
-from sbatchgen.jobs.runs.record import Code
+from sbatchgen.jobs.runs.record import Code, code_in
 
 MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings
@@ -74,27 +74,6 @@ class Snapshot:
             raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
 
 
-def describe(folder: Path) -> Code:
-    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
-    root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
-    if not root or not commit:
-        return Code(folder=str(folder))
-    return Code(folder=root, commit=commit, dirty=_changed(Path(root), set()))
-
-
-def _changed(root: Path, seen: set[str]) -> bool:
-    """Return whether files that git knows differ from the commit, also in submodules, which have filters too.
-
-    git reads a file only if its size or time is another one; without filters, one of git-lfs then differs.
-    """
-    seen.add(os.path.realpath(root))  # links may lead in a circle
-    known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
-    modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
-    status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-    new = (each for each in modules if os.path.lexists(each / ".git") and os.path.realpath(each) not in seen)
-    return status != "" or any(_changed(module, seen) for module in new)
-
-
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
     """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
     top = git(folder, "rev-parse", "--show-toplevel")
@@ -113,7 +92,7 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
                 sources[name] = _status(root / name)
     size = _bounded(root, sources)
     added = ", ".join(named)
-    about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size, added=added)
+    about = replace(code_in(folder), snapshot=str(place), files=len(sources), size=size, added=added)
     return Snapshot(
         place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )

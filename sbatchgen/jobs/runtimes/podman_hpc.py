@@ -24,7 +24,7 @@ class PodmanHpc:
     image: ShellPath | None = described("The image, as `podman-hpc images` shows it.")
     mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
     gpu_flags: tuple[Text, ...] = described(
-        "Flags that give it GPUs and a fast network, as --gpu and --nccl.", make=lambda: (Text("--gpu"),)
+        "Flags that give it GPUs and a fast network, as --gpu and --nccl.", (Text("--gpu"),)
     )
     flags: tuple[Argument, ...] = described("Other flags of `podman-hpc run`, as --shm-size=16g.", ())
 

@@ -16,8 +16,8 @@ from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
-from sbatchgen.jobs.judge.job_check import check, check_trainer, lint_rendered
-from sbatchgen.jobs.judge.trainer import TrainerJob
+from sbatchgen.jobs.judge.job_check import check, lint_rendered
+from sbatchgen.jobs.judge.trainer import TrainerJob, check_trainer
 from sbatchgen.jobs.render import SECOND_PART, arguments, launch
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.render.trace import trace_request

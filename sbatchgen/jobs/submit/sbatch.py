@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import BudgetError, DocumentError, SbatchgenError, SlurmError
@@ -18,19 +19,21 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine import search_path
 from sbatchgen.base.quoting import word
 from sbatchgen.jobs.budget.allowance import allowances
-from sbatchgen.jobs.budget.debit import Debit
 from sbatchgen.jobs.runs import index as run_index
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs import run_folder, shown_starts, submitted_scripts
 from sbatchgen.jobs.runs.index import Index
-from sbatchgen.jobs.runs.record import Record, run_name
-from sbatchgen.jobs.runs.snapshot import Snapshot, describe
+from sbatchgen.jobs.runs.record import Record, code_in, run_name
+from sbatchgen.jobs.runs.snapshot import Snapshot
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.queue import find_job, new_key, private_script
 from sbatchgen.jobs.slurm.refusal import OptionSource, refusals
 from sbatchgen.jobs.submit.attempt import Accepted, LostError, Note, ask
 from sbatchgen.jobs.submit.submission import Submission
 from sbatchgen.jobs.submit.twin import surroundings
+
+if TYPE_CHECKING:
+    from sbatchgen.jobs.budget.debit import Debit
 
 _TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
 _OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
@@ -69,7 +72,19 @@ def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -
         return
     asked = submission.review.request
     env, _ = client.submit_environment(environment)
-    Debit("", submission.script, submission.options, env, asked.jobs if asked else 0).enter(keep=False)
+    if debit := _debit("", submission, submission.options, env, tasks=asked.jobs if asked else 0):
+        debit.enter(keep=False)
+
+
+def _debit(
+    key: str, submission: Submission, options: tuple[str, ...], env: Mapping[str, str], *, tasks: int = 0
+) -> Debit | None:
+    """Return a submission before the budgets that hold; None where no budget holds, as for most users."""
+    if not (limits := allowances(env)):
+        return None
+    from sbatchgen.jobs.budget.debit import Debit
+
+    return Debit(key, limits, submission.script, options, environment=env, tasks=tasks)
 
 
 @contextlib.contextmanager
@@ -96,7 +111,7 @@ def reserved(
     make_log_folders(submission, note)
     run_folder.make(run_dir)
     about = submission.about
-    about = replace(about, code=about.code or describe(Path(about.folder)))
+    about = replace(about, code=about.code or code_in(Path(about.folder)))
     waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
     locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
@@ -145,7 +160,7 @@ def submit(
     assert run_dir  # noqa: S101 - `reserved` has made it
     about = replace(submission.about, key=key or new_key(), submitted=time.time())
     about = replace(about, surroundings=surroundings(submission, environment))
-    debit = Debit(about.key, submission.script, (*submission.options, *options), env)
+    debit = _debit(about.key, submission, (*submission.options, *options), env)
     given = submission.asked.get("clusters")
     clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
@@ -158,12 +173,14 @@ def submit(
         _taken_back(entry, debit, run_dir, copied, note),
         private_script(submission.script, submission.name, about.key) as script,
     ):
-        debit.enter()
+        if debit:
+            debit.enter()
         records.begin(run_dir, replace(about, cluster=clusters))
         asked = ("sbatch", "--parsable", *submission.options, *options, str(script))
         refused = partial(refusal, submission.asked)
         accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
-    debit.change(job=accepted.job)
+    if debit:
+        debit.change(job=accepted.job)
     entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
     try:
@@ -179,7 +196,7 @@ def submit(
 
 @contextlib.contextmanager
 def _taken_back(
-    entry: IndexEntry, debit: Debit, run_dir: Path, copied: Snapshot | None, note: Note
+    entry: IndexEntry, debit: Debit | None, run_dir: Path, copied: Snapshot | None, note: Note
 ) -> Iterator[None]:
     """Take back what a submission has left if no job comes of it: charge, record, index entry, snapshot."""
     try:
@@ -190,7 +207,8 @@ def _taken_back(
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
     except BaseException:
-        debit.change()
+        if debit:
+            debit.change()
         records.drop(run_dir)
         entry.change(Index.refused)
         if copied:
