@@ -260,8 +260,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     review shows only the values that you may not expect.
     """
     from sbatchgen.jobs.judge.job_check import check
-    from sbatchgen.jobs.render.render import render_request
-    from sbatchgen.jobs.render.trace import trace_request
+    from sbatchgen.jobs.render.trace import lines_of
     from sbatchgen.jobs.resolved.origins import settings
     from sbatchgen.jobs.review import screen
 
@@ -269,8 +268,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     findings = check(request.resolved)
     values = settings(request)
     traced = lines and not failure_of(findings)
-    script = render_request(request) if traced else None
-    places = trace_request(request, script) if script is not None else []
+    script, places = lines_of(request) if traced else (None, [])
     if form == "json":
         from sbatchgen.jobs.outputs.explained import explain_output
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import subprocess
@@ -154,7 +153,7 @@ def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, wor
 def test_a_template_can_not_run_python(folder: Path, text: str, words: str) -> None:
     (folder / "job.sh.j2").write_text(f"a\n\n{text}\n")
     folders, of = [folder, bundled("templates")], resolved("ddp")
-    for fill in (render, functools.partial(trace, script="")):
+    for fill in (render, trace):
         with pytest.raises(DocumentError) as caught:
             fill(of, code=CODE, rerun=("x",), folders=folders)
         assert words in caught.value.problems[0].what

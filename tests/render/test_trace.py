@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.units import Argument, Count, ShellPath, Text
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.render.render import environment_of, render
 from sbatchgen.jobs.render.trace import TemplateLine, trace
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from tests.conftest import Command
@@ -24,9 +23,10 @@ TRAINS = next(at for at, line in enumerate(EVENTS.read_text().splitlines(), 1) i
 
 def traced(of: ResolvedJob, *folders: Path) -> list[tuple[str, TemplateLine]]:
     where = [*folders, BUNDLED]
-    text = render(of, code=CODE, rerun=("x",), folders=where)
-    places = trace(of, text, code=CODE, rerun=("x",), folders=where)
-    return list(zip(text.splitlines(), places, strict=True))
+    text, lines = trace(of, code=CODE, rerun=("x",), folders=where)
+    assert text == render(of, code=CODE, rerun=("x",), folders=where)
+    assert lines is not None
+    return list(zip(text.splitlines(), lines, strict=True))
 
 
 OWN: dict[str, Any] = {
@@ -121,10 +121,53 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
     assert places["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
 
 
-def test_what_can_not_be_traced_is_reported_and_never_guessed(tmp_path: Path) -> None:
-    (tmp_path / "job.sh.j2").write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
-    with pytest.raises(DocumentError, match="can't be traced"):
-        traced(resolved("ddp"), tmp_path)
+KEPT_TEXT = {
+    "{% set x %}abc{% endset %}echo {{ x | length }}": "echo 3",
+    "{% set x | length %}abc{% endset %}echo {{ x }}": "echo 3",
+    "{%- macro m() %}abc{% endmacro -%}echo {{ m() | length }}": "echo 3",
+    "{% macro m() %}{{ caller() | length }}{% endmacro %}echo {% call m() %}abc{% endcall %}": "echo 3",
+    "{% filter center(9) %}abc{% endfilter %}": "   abc   ",
+    "{% block a %}abc{% endblock %}{{ self.a() | length }}": "abc3",
+    "{% for x in [[1]] recursive %}{% if x == 1 %}abc{% else %}{{ loop(x) | length }}{% endif %}{% endfor %}": "3",
+    "{% import 'm.j2' as m %}echo {{ m ~ '' | length }}{{ m.a() | length }}": "echo abc03",
+    "{% from 'm.j2' import a %}echo {{ a() | length }}": "echo 3",
+    "{% extends 'base.j2' %}{% block a %}{{ super() | length }}{% endblock %}": "3",
+    "{% set x %}abc{% endset %}{{ x.split('b')[1] }}{{ x.index('a') }}": "c0",
+    "{% set x %}a{% endset %}{{ [5][x.index('a')] }}": "5",
+}
+
+
+@pytest.mark.parametrize("text", KEPT_TEXT)
+def test_a_template_that_changes_its_own_text_makes_the_same_script(tmp_path: Path, text: str) -> None:
+    """Where a mark would change the script, no line is traced, also if the template is compiled already."""
+    (tmp_path / "job.sh.j2").write_text(f"#!/bin/bash\n{text}\n")
+    (tmp_path / "m.j2").write_text("abc{% macro a() %}abc{% endmacro %}")
+    (tmp_path / "base.j2").write_text("{% block a %}abc{% endblock %}\n")
+    where: Any = {"code": CODE, "rerun": ("x",), "folders": [tmp_path, BUNDLED], "cache": tmp_path}
+    for _ in range(2):
+        environment_of.cache_clear()
+        script, lines = trace(resolved("ddp"), **where)
+        assert (script, lines) == (render(resolved("ddp"), **where), None)
+        assert KEPT_TEXT[text] in script
+
+
+@pytest.mark.parametrize(
+    "text", ["{% set x %}abc{% endset %}echo {{ x }}", "{% set x = 'abc' %}echo {{ x }}"]
+)
+def test_a_text_that_a_template_keeps_as_it_is_has_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.sh.j2").write_text(f"#!/bin/bash\n{text}\n")
+    (first, second) = traced(resolved("ddp"), tmp_path)
+    assert (first[1].line, second[0]) == (1, "echo abc")
+    assert (second[1].file, second[1].line) == (tmp_path / "job.sh.j2", 2)
+
+
+def test_what_can_not_be_traced_is_reported_and_never_guessed(folder: Path, command: Command) -> None:
+    own = folder / ".sbatchgen/templates/job.sh.j2"
+    own.parent.mkdir(parents=True)
+    own.write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\n")
+    refused = command("explain", "ddp", "--lines")
+    assert (refused.status, "can't be traced" in refused.err) == (3, True)
 
 
 def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path, command: Command) -> None:

@@ -134,14 +134,25 @@ _OLD_BLOCKS = {
 _OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")
 
 
+# What makes a value of the text of a template: a block of `set`, a macro, an imported template, and the like.
+_KEPT_TEXT = re.compile(
+    r"{%[-+]?\s*(?:set\s+[\w.]+\s*[^=\s\w.]|(?:filter|macro|call|import|from)\b|for\b[^}]*\brecursive\b)"
+    r"|\b(?:self|super)\b"
+)
+_SUPER = re.compile(r"{{[-+]?\s*super\(\)\s*[-+]?}}")  # writes the text as it is
+
+
 class _Loader(jinja2.FileSystemLoader):
     """Reads templates, but none of any size, and none with blocks that the bundled one no longer has."""
+
+    keeps_text = False  # whether a template that was read makes a value of its text
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MOST:
                 raise jinja2.TemplateError(_TOO_LARGE)
         source = super().get_source(environment, template)
+        self.keeps_text |= bool(_KEPT_TEXT.search(_SUPER.sub("", source[0])))
         if (old := _OLD_BLOCK.search(source[0])) and re.search(r"{%[-+]?\s*extends\b", source[0]):
             what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see sbatchgen help script"
             line = source[0].count("\n", 0, old.start()) + 1
@@ -164,19 +175,28 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
+def keeps_text(environment: jinja2.Environment) -> bool:
+    """Return whether a template that `fill` has read makes a value of its text."""
+    return any(getattr(each, "keeps_text", False) for each in getattr(environment.loader, "loaders", ()))
+
+
 @functools.cache
-def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
-    """Return jinja, set up for templates of bash in these folders.
+def environment_of(
+    folders: tuple[Path, ...], cache: Path | None, extension: type[Any] | None = None
+) -> jinja2.Environment:
+    """Return jinja, set up for templates of bash in these folders, and with an extension.
 
     In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
     loaders = [_Loader(folder) for folder in folders]
     # It holds code that is run, so no other user may be able to change it.
-    compiled = cache / f"templates-{sys.implementation.cache_tag}" if cache else None
+    kind = "marked" if extension else "templates"
+    compiled = cache / f"{kind}-{sys.implementation.cache_tag}" if cache else None
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
         bytecode_cache=_Cache(str(compiled)) if compiled and make_own(compiled) else None,
         auto_reload=False,  # a template does not change while a command runs
+        extensions=[extension] if extension else (),
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
         comment_start_string="{##",  # not {#, which is in bash's ${#array[@]}

@@ -1,24 +1,25 @@
-"""Script -> where each of its lines came from: a line of a template, and the block around it.
+"""A script with the origin of each line: a line of a template, and the block around it.
 
-The templates are rendered a second time, with marks in their text. Jinja gives an extension the tokens of a
-template after it has trimmed blanks (`Extension.filter_stream`), so that marks change nothing else. The text
-without its marks must be the script, byte for byte, and that is checked.
+The templates are rendered with marks in their text. Jinja gives an extension the tokens of a template after
+it has trimmed blanks (`Extension.filter_stream`), so that marks change nothing else. The text without its
+marks is the script. Only a template that keeps text as a value could change the marks: then the script is
+rendered without marks too, and the two must be the same, byte for byte.
 """
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import jinja2
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import environment_of, fill, finish
+from sbatchgen.jobs.render.render import environment_of, fill, finish, keeps_text, render
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
@@ -38,37 +39,53 @@ class TemplateLine:
     value: bool = False  # whether it holds a value of the job or the profile
 
 
+class TracedScript(NamedTuple):
+    """A script, and the origin of each of its lines; None if a template changes its own text."""
+
+    text: str
+    lines: list[TemplateLine] | None
+
+
 def trace(
-    resolved: ResolvedJob, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
-) -> list[TemplateLine]:
-    """Return the place of each line of the script that `render` made of the resolved job.
+    resolved: ResolvedJob,
+    *,
+    code: Path,
+    rerun: Sequence[str],
+    folders: Sequence[Path],
+    cache: Path | None = None,
+) -> TracedScript:
+    """Return the script that `render` makes of these arguments, traced. Raises what `render` does."""
+    environment = environment_of(tuple(folders), cache, _Marks)
+    plain = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
+    try:
+        marked = fill(environment, resolved, code=code)
+    except DocumentError:  # of marks in a text that a template changes, or of the template itself
+        return TracedScript(plain(), None)
+    script = finish(_MARK.sub("", marked), rerun)
+    if keeps_text(environment) and (rendered := plain()) != script:
+        return TracedScript(rendered, None)
+    lines = list(_placed(marked))
+    blank = [text == "\n" for _, text in lines]  # `finish` leaves the first of several empty lines
+    shown = [line for line, *both in zip(lines, blank, [False, *blank[:-1]], strict=True) if not all(both)]
+    return TracedScript(script, [line for line, _ in shown] if len(shown) == script.count("\n") else None)
+
+
+def trace_request(request: Request) -> TracedScript:
+    """Return the script of a request, traced. Raises what `render` does."""
+    folders, cache = request.places.folders("templates"), request.places.cache
+    return trace(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
+
+
+def lines_of(request: Request) -> tuple[str, list[TemplateLine]]:
+    """Return the script of a request and the origin of each line.
 
     Raises DocumentError: a template changes its own text, which can't be followed.
     """
-    marked = fill(_marking(tuple(folders)), resolved, code=code)
-    lines = list(_placed(marked))
-    blank = [text == "\n" for _, text in lines]  # `finish` leaves the first of several empty lines
-    places = [line for line, *both in zip(lines, blank, [False, *blank[:-1]], strict=True) if not all(both)]
-    if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
-        what = f"the lines of template '{resolved.template}' can't be traced"
-        raise DocumentError.of(what, fix="don't store and change text in the template")
-    return [place for place, _ in places]
-
-
-@functools.cache
-def _marking(folders: tuple[Path, ...]) -> jinja2.Environment:
-    """Return Jinja with marks; its templates are compiled apart, and not kept after this process."""
-    return environment_of(folders, None).overlay(extensions=[_Marks], bytecode_cache=None)
-
-
-def trace_request(request: Request, script: str) -> list[TemplateLine]:
-    """Return the place of each line of the script of a request. Raises what `trace` does."""
-    folders = request.places.folders("templates")
-    try:
-        return trace(request.resolved, script, code=bundled("code"), rerun=request.rerun, folders=folders)
-    except (LookupError, ValueError) as error:
+    script, lines = trace_request(request)
+    if lines is None:
         what = f"the lines of template '{request.resolved.template}' can't be traced"
-        raise DocumentError.of(what, fix="use explain without --lines") from error
+        raise DocumentError.of(what, fix="don't store and change text in the template")
+    return script, lines
 
 
 class _Marks(Extension):

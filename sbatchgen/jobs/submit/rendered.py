@@ -19,8 +19,7 @@ from sbatchgen.jobs.inputs.start_settings import SETUPS
 from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from sbatchgen.jobs.judge.trainer import TrainerJob, check_trainer
 from sbatchgen.jobs.render import SECOND_PART, arguments, launch
-from sbatchgen.jobs.render.render import render_request
-from sbatchgen.jobs.render.trace import trace_request
+from sbatchgen.jobs.render.trace import TracedScript, trace_request
 from sbatchgen.jobs.resolved.origins import settings
 from sbatchgen.jobs.resolved.request import Request, with_words
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -82,8 +81,8 @@ def of_job(
     reads = of_snapshot(code) if code else here.reads
     request = _with_folders(request, run_dir, code)
     resolved = request.resolved
-    script, findings = _judged(request, here.findings, code)
-    text = script or ""
+    traced, findings = _judged(request, here.findings, code)
+    text = traced.text if traced else ""
     copied = code.code if code else _code_of(resolved, run_dir)
     return Submission(
         script=text.encode(),
@@ -93,7 +92,7 @@ def of_job(
         run_dir=run_dir,
         local=not resolved.slurm,
         jobs=resolved.chain,
-        review=_review(request, script, findings, here, run_dir, copied=copied, again=again),
+        review=_review(request, traced, findings, here, run_dir, copied=copied, again=again),
         about=replace(_about(request, folder), code=copied, reads=reads),
         snapshot=code,
         queued=queued,
@@ -102,7 +101,7 @@ def of_job(
 
 def _review(
     request: Request,
-    script: str | None,
+    traced: TracedScript | None,
     findings: Sequence[Finding],
     here: _Here,
     run_dir: Path | None,
@@ -113,12 +112,12 @@ def _review(
     """Return what people see: the job, its script and findings, and what the job will find where it runs."""
     return review.of_resolved(
         request.resolved,
-        script,
+        traced.text if traced else None,
         findings,
         profile_by=request.profile_by,
         start=here.start,
         last=submitted_scripts.last(run_dir) if run_dir else None,
-        own_lines=_own_lines(request, script or ""),
+        own_lines=_own_lines(traced) if traced else [],
         snapshot=copied,
         source=here.source,
         again=again,
@@ -240,18 +239,19 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
 
 def _judged(
     request: Request, here: Sequence[Finding], snapshot: Snapshot | None
-) -> tuple[str | None, list[Finding]]:
+) -> tuple[TracedScript | None, list[Finding]]:
     """Return the script, None where an error keeps it from being rendered, and all findings."""
     resolved = request.resolved
     findings = [*check(resolved, log_folders_made=True), *here]
     if any(finding.severity == "error" for finding in findings):
         return None, findings
-    script = render_request(request)
+    traced = trace_request(request)
+    script = traced.text
     if snapshot and quoting.path(str(snapshot.folder)) not in script:
         what = f"template '{resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
     lines, of_script = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
-    return script, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
+    return traced, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
 
 
 def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
@@ -315,16 +315,14 @@ def _about(request: Request, folder: Path) -> Record:
     )
 
 
-def _own_lines(request: Request, script: str) -> list[int] | None:
-    """Return the lines that the job decides, or a template of the site's; None where it can't be traced.
+def _own_lines(script: TracedScript) -> list[int] | None:
+    """Return the lines that the job decides, or a template of the site's; None where they can't be traced.
 
     A value in a line of the second part says what kind of job it is.
     """
-    try:
-        places = trace_request(request, script) if script else []
-    except DocumentError:
+    if script.lines is None:
         return None
     ours = bundled("templates")
-    first = script.rpartition(SECOND_PART)[0].count("\n")
-    numbered = enumerate(places, 1)
-    return [at for at, place in numbered if (place.value and at <= first) or ours not in place.file.parents]
+    first = script.text.rpartition(SECOND_PART)[0].count("\n")
+    numbered = enumerate(script.lines, 1)
+    return [at for at, line in numbered if (line.value and at <= first) or ours not in line.file.parents]
