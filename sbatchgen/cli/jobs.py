@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.layers import Layer
     from sbatchgen.jobs.resolved.request import Request
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+    from sbatchgen.jobs.review.review import Review
     from sbatchgen.jobs.slurm.refusal import Answer
     from sbatchgen.jobs.submit.submission import Submission
     from sbatchgen.lab.plan.dry_run import Given
@@ -152,6 +153,18 @@ def submission_of(
     return of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
 
 
+def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:
+    """Return the review of a submission as `review`, `submit` and `sweep` show it: with its digest.
+
+    Without a digest if the files of the job are on another machine.
+    """
+    from sbatchgen.jobs.submit.reviewed import with_digest
+
+    if os.environ.get(ELSEWHERE):
+        return submission.review
+    return with_digest(submission, os.environ, after=after, keep_env=keep_env)
+
+
 def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
     """Return the files of a snapshot that git does not track; None without a snapshot option."""
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
@@ -214,12 +227,11 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
     """
     from sbatchgen.jobs.starts.rough import ask_slurm
-    from sbatchgen.jobs.submit.reviewed import with_digest
 
     whole, brief = job_options.pop("whole"), job_options.pop("brief")
     snapshot = snapshot_of(job_options)
     submission = submission_of(job, args, job_options, snapshot=snapshot, review_only=True)
-    shown = submission.review if os.environ.get(ELSEWHERE) else with_digest(submission, os.environ)
+    shown = review_of(submission)
     failure = failure_of(shown.findings)
     if test_only and submission.local:
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")

@@ -14,7 +14,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.base.quoting import visible
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of, submission_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, review_of, snapshot_of, submission_of
 from sbatchgen.cli.output import (
     BUDGET,
     FORMAT,
@@ -165,9 +165,7 @@ def submit_reviewed(
     _find_all(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes or form == "json":  # else they are not read
-        from sbatchgen.jobs.submit.reviewed import with_digest
-
-        reviews = [with_digest(each, os.environ, after=after, keep_env=keep_env) for each in submissions]
+        reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     more = click.get_current_context().meta.get(FOUND, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
     end_for_program(form, reviews)

@@ -13,7 +13,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.cli import submit
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, review_of, snapshot_of
 from sbatchgen.cli.output import BUDGET, FORMAT, YES, here, note
 
 if TYPE_CHECKING:
@@ -134,10 +134,9 @@ def _submit(
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
     from sbatchgen.jobs.submit.rendered import of_job
-    from sbatchgen.jobs.submit.reviewed import with_digest
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
-    form, reviews = options["form"], [with_digest(submission, os.environ)]
+    form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
     submit.end_for_program(form, reviews)

@@ -171,6 +171,34 @@ def test_review_shows_the_bytes_that_submit_would_submit(folder: Path, command: 
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ddp --profile torchrun",
+        "single --profile torchrun --trainer train.py --array 0-3 --nodes 1 -- --lr 1",
+        "dataparallel --profile torchrun --time 30",  # a warning and an error
+        "cpu --profile local",
+        "job.yaml --profile torchrun --chain 3",
+        "programs.yaml --profile torchrun",
+        "job.slurm --time 60",
+        "broken.slurm",
+        "single --profile torchrun --snapshot-file train.py",
+    ],
+)
+def test_a_review_and_a_dry_run_show_the_same_of_a_job(folder: Path, command: Command, words: str) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    (folder / "job.yaml").write_text("mode: ddp\noptions: {nodes: 2}\n")
+    (folder / "programs.yaml").write_text(
+        "programs:\n  a: {command: [sleep, '1']}\n  b: {mode: single, trainer: train.py, main: true}\n"
+    )
+    (folder / "job.slurm").write_text("#!/bin/bash\n#SBATCH -n 2 --time 5\nsrun hostname\n")
+    (folder / "broken.slurm").write_text("#!/bin/bash\n#SBATCH --nodes=x\nsrun hostname\n")
+    job, *options = words.split()
+    shown, dry = command("review", job, *options), command("submit", job, "--dry-run", *options)
+    assert len(shown.out + shown.err) > 100
+    assert (dry.status, dry.err, dry.out) == (shown.status, shown.out + shown.err, "")
+
+
 def test_a_platform_without_a_scheduler_can_be_reviewed(command: Command) -> None:
     result = command("review", "ddp", "--profile", "sensecore")
     assert result.status == 0
