@@ -109,7 +109,7 @@ ROWS = (
         status=3,
     ),
     Row("jobs/budget/allowance.py", "ls -l {}", "mkdir 'a budget'", f'SBATCHGEN_BUDGET="$PWD/a budget" {RUN}'),
-    Row("cli/again.py", "sbatchgen resume {}", RUN, "sbatchgen resubmit job --yes", " --yes"),
+    Row("cli/resubmit.py", "sbatchgen resume {}", RUN, "sbatchgen resubmit job --yes", " --yes"),
     Row("cli/groups.py", "sbatchgen trust", "", "sbatchgen trust --remove"),
     Row("cli/jobs.py", "sbatchgen plan --diff {} {}", f"{SCRIPT}; cp 'old job.sh' new.sh", "sbatchgen plan 'old job.sh' new.sh"),
     Row("cli/running_jobs.py", "sbatchgen exec {} -- nvidia-smi", LOCAL, "sbatchgen exec job"),
@@ -181,7 +181,7 @@ ELSEWHERE = {
 }  # fmt: skip
 
 # No test types these, for these reasons.
-_STANDS = "in the state of a job that stands still; tests/runs/test_life.py prints it"
+_STANDS = "in the state of a job that stands still; tests/runs/test_stall.py prints it"
 NOT_HERE = {
     ("cli/rehearse.py", "sbatchgen status {}"): "the run of a rehearsal could not be entered in the index",
     ("cli/running_jobs.py", "sbatchgen cancel {}"): "another machine",

@@ -25,8 +25,8 @@ GROUPS = {
         "render": "jobs", "review": "jobs", "explain": "jobs", "plan": "jobs", "adopt": "scripts",
     },
     "Run jobs": {
-        "submit": "submit", "resume": "again", "cancel": "running_jobs", "exec": "running_jobs",
-        "shell": "shell", "sweep": "sweeps", "resubmit": "again",
+        "submit": "submit", "resume": "resubmit", "cancel": "running_jobs", "exec": "running_jobs",
+        "shell": "shell", "sweep": "sweeps", "resubmit": "resubmit",
     },
     "Watch runs": {
         "status": "run_status", "logs": "run_logs", "diagnose": "run_results", "report": "run_results",
@@ -41,7 +41,7 @@ GROUPS = {
     },
 }  # fmt: skip
 MODULES = {name: module for commands in GROUPS.values() for name, module in commands.items() if module}
-OF_SCRIPTS = ("lint", "adopt")  # commands whose `--` is followed by names of scripts
+SCRIPT_COMMANDS = ("lint", "adopt")  # commands whose `--` is followed by names of scripts
 
 
 class Commands(click.Group):
@@ -72,7 +72,7 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
         name = next((arg for arg in args if not arg.startswith("-")), "")
-        cut = args.index("--") if "--" in args and name not in OF_SCRIPTS else len(args)
+        cut = args.index("--") if "--" in args and name not in SCRIPT_COMMANDS else len(args)
         ctx.obj, ctx.meta[TYPED] = tuple(args[cut + 1 :]), tuple(args)
         return super().parse_args(ctx, args[:cut])
 

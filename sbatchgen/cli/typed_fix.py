@@ -26,7 +26,7 @@ _WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of a
 _SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # of sbatch
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
-_DECIDES = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
+_DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
 _TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
 # What a person has to fill in: a placeholder, an example, or no value at all.
 _OPEN = re.compile(
@@ -95,7 +95,7 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
     for match in _COMMAND.finditer(fix):
         with contextlib.suppress(ValueError):
             words = shlex.split(match[1])
-            if not any(_OPEN.fullmatch(word) or word in _DECIDES for word in words):
+            if not any(_OPEN.fullmatch(word) or word in _DECISIONS for word in words):
                 return words
     changed = [*typed]
     for name, value in _changes(problem, fix):
@@ -148,7 +148,7 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
     for noun, value in _NAMED.findall(fix):
         yield f"--{noun}", value
     for part in re.split(r",? or |; ", fix):  # the first part of the fix that does not decide for the user
-        matches = [each for each in _OPTION.findall(part) if each[1] not in _DECIDES]
+        matches = [each for each in _OPTION.findall(part) if each[1] not in _DECISIONS]
         yield from (
             (name, None if leave else value.strip("'") or only) for leave, name, value, only in matches
         )

@@ -40,7 +40,7 @@ _UNKNOWN = {
     "of the shell": r"PATH|_|SHLVL|PWD|OLDPWD|LANG|SHELL|TERM|LC_CTYPE|BASH_ENV",
     "of these tests, which plan as root for another user": r"(SLURM_JOB_)?(USER|UID|GID)|LOGNAME|OMP_WAIT_POLICY",
 }
-_LEFT_OUT = re.compile("|".join(_UNKNOWN.values()))
+_UNCOMPARED = re.compile("|".join(_UNKNOWN.values()))
 _OF_EACH_JOB = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "MASTER_PORT"}
 RELEASES = {fixtures.FIRST: None, fixtures.LATER: fixtures.CHECKOUT / "build" / "sid"}
 FIRST = "3"  # the element of an array that is compared
@@ -121,7 +121,7 @@ def _environments(
 
 def is_left_out(name: str) -> bool:
     """Whether a variable is one that no plan can know."""
-    return _LEFT_OUT.fullmatch(name) is not None
+    return _UNCOMPARED.fullmatch(name) is not None
 
 
 def named(text: str, cluster: Cluster) -> str:

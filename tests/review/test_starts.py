@@ -12,7 +12,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.review import layout
-from sbatchgen.jobs.review.layout import Starts
+from sbatchgen.jobs.review.layout import Layout
 from sbatchgen.jobs.review.review import of_resolved, of_script
 from tests.conftest import Command
 from tests.scripts import CENTRES, PROFILES, resolved, script
@@ -20,7 +20,7 @@ from tests.scripts import CENTRES, PROFILES, resolved, script
 BY = Origin(Level.COMMAND_LINE, "--profile")
 
 
-def of_job(mode: str, profile: str, **said: Any) -> Starts:
+def of_job(mode: str, profile: str, **said: Any) -> Layout:
     job = resolved(mode, profile, **said)
     placed = of_resolved(job, script(job), (), profile_by=BY).starts
     assert placed is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import training.runfolder
-from sbatchgen.jobs.runs.folder_check import Start
+from sbatchgen.jobs.runs.folder_check import RunFolderForecast
 from sbatchgen.jobs.runs.record import Record, keep
 from tests.cluster.fixtures import FIRST, LATER
 from tests.cluster.slurm import Cluster
@@ -253,7 +253,7 @@ def test_jobs_whose_folders_only_they_can_name_do_not_meet(
 
 def test_the_command_and_the_package_mean_the_same_by_a_start() -> None:
     theirs = {field.name for field in dataclasses.fields(training.runfolder.Forecast)}
-    assert {field.name for field in dataclasses.fields(Start)} == theirs
+    assert {field.name for field in dataclasses.fields(RunFolderForecast)} == theirs
 
 
 def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_is_there(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.cli.again import _NOT_OF_JOBS
 from sbatchgen.cli.jobs import render
+from sbatchgen.cli.resubmit import _SUBMISSION_OPTIONS
 from sbatchgen.cli.submit import submit
 from tests.conftest import Command
 from tests.runs.test_snapshot import git, put
@@ -190,7 +190,7 @@ def test_a_run_is_resumed_as_reviewed(command: Command) -> None:
 
 def test_each_option_that_is_not_of_a_job_is_known() -> None:
     of_jobs, of_submit = ({each.name for each in command.params} for command in (render, submit))
-    assert of_submit - of_jobs == {*_NOT_OF_JOBS, "snapshot", "snapshot_file"}
+    assert of_submit - of_jobs == {*_SUBMISSION_OPTIONS, "snapshot", "snapshot_file"}
 
 
 @pytest.mark.parametrize("words", [["--yes"], ["-y"], ["--after", "ddp"], ["--reviewed", "sha256:0"]])

@@ -9,7 +9,7 @@ from sbatchgen.jobs.review import screen
 from sbatchgen.jobs.review.review import Review, lines_of
 
 _SEVERITIES = ("error", "warning", "info")
-_LEFT_OUT = ("code", "data", "digest")  # rows that only the whole review shows, by the key v
+_DETAIL_ROWS = ("code", "data", "digest")  # rows that only the whole review shows, by the key v
 _MARGIN = 3  # lines: what was typed, the last line here, and the question
 
 
@@ -17,7 +17,7 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
     rows = [(f"job {number}", screen.in_short(review)) for number, review in enumerate(reviews, 1)]
     if len(reviews) == 1:
-        rows = [row for row in screen.rows(reviews[0]) if row[0] not in _LEFT_OUT]
+        rows = [row for row in screen.rows(reviews[0]) if row[0] not in _DETAIL_ROWS]
     above = [line for name, text in rows for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)

@@ -13,7 +13,7 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.review.node_share import Allocation
 
-_MOST_ROWS = 3  # rows of nodes; between the first and the last row only numbers differ
+_MAX_ROWS = 3  # rows of nodes; between the first and the last row only numbers differ
 _WIDTH = 100  # characters of a line of the command
 
 
@@ -53,7 +53,7 @@ class ProgramStarts:
 
 
 @frozen(kw_only=True)
-class Starts:
+class Layout:
     """What starts where."""
 
     nodes: tuple[NodeStarts, ...]  # the nodes, in order
@@ -63,7 +63,7 @@ class Starts:
     plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
 
 
-def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Starts:
+def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
     """Return what a rendered script starts; `planned` is the command of a dry run."""
     if resolved.programs:
         placed = of_script(resolved.resources, request, planned)
@@ -118,7 +118,7 @@ def _ready(program: JobProgram) -> str:
     return f"ready once {_SIGNS[sign]}{where}"
 
 
-def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Starts:
+def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
     """Return what a script starts on the nodes that it asks for; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
@@ -127,7 +127,7 @@ def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str])
     each = None if request.processes is None else request.processes // count
     rows = [(0, count - 1)]
     if each is not None:  # the first and the last node are shown
-        alike = [(1, count - 2)] if count > _MOST_ROWS else [(node, node) for node in range(1, count - 1)]
+        alike = [(1, count - 2)] if count > _MAX_ROWS else [(node, node) for node in range(1, count - 1)]
         rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
     nodes = (
         NodeStarts(
@@ -142,10 +142,10 @@ def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str])
         )
         for first, last in rows
     )
-    return Starts(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(planned)))
+    return Layout(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(planned)))
 
 
-def as_text(starts: Starts) -> str:
+def as_text(starts: Layout) -> str:
     """Return the layout as text: at most six lines, or three for each program and one more."""
     if starts.programs:
         rows = [row for program in starts.programs for row in _program_rows(program)]

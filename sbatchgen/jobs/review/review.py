@@ -19,9 +19,9 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.origins import Setting, surprises
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review import layout, node_share
-from sbatchgen.jobs.review.layout import Starts
+from sbatchgen.jobs.review.layout import Layout
 from sbatchgen.jobs.review.node_share import Allocation, Cost, cost_of
-from sbatchgen.jobs.runs.folder_check import Start
+from sbatchgen.jobs.runs.folder_check import RunFolderForecast
 from sbatchgen.jobs.runs.record import Code
 from sbatchgen.jobs.runs.submitted_scripts import Submitted, difference
 from sbatchgen.jobs.slurm.refusal import Answer
@@ -94,7 +94,7 @@ class Review:
     cluster: Cluster | None = None
     request: Allocation | None = None
     cost: Cost | None = None
-    start: Start | None = None  # what the job will find in its run folder
+    start: RunFolderForecast | None = None  # what the job will find in its run folder
     surprises: tuple[Setting, ...] = ()  # the values that the user may not expect: see `origins.surprises`
     findings: tuple[Finding, ...] = ()
     last: Change | None = None  # what has changed since the last submission
@@ -103,7 +103,7 @@ class Review:
     # Numbers of its lines, from 1, that hold a value of the job or the profile
     own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None  # what the live Slurm says, if it was asked
-    starts: Starts | None = None  # what starts where, by the job or the directives; None without a script
+    starts: Layout | None = None  # what starts where, by the job or the directives; None without a script
     # Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script
     digest: str = ""
 
@@ -114,7 +114,7 @@ def of_resolved(
     findings: Sequence[Finding],
     *,
     profile_by: Origin,
-    start: Start | None = None,
+    start: RunFolderForecast | None = None,
     last: Submitted | None = None,
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,

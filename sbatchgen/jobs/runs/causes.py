@@ -7,7 +7,7 @@ from dataclasses import replace
 from sbatchgen.base.quoting import ALSO
 from sbatchgen.base.units import Duration, mebibytes, seconds
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.jobs.runs import life, process
+from sbatchgen.jobs.runs import process, stall
 from sbatchgen.jobs.runs.events import STATUS
 from sbatchgen.jobs.runs.failure import (
     Asks,
@@ -115,7 +115,7 @@ def _stood_still(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequ
     is_limit = any(cause.rank == "limit" for cause in causes)
     if not (row and row.start and row.end and is_limit):
         return causes
-    quiet = life.quiet_at_end(record, end.folder, row.start.timestamp(), row.end.timestamp(), end.task)
+    quiet = stall.stalled_at_end(record, end.folder, row.start.timestamp(), row.end.timestamp(), end.task)
     if quiet is None:
         return causes
     means = f"it stood still until its time limit: {quiet.says}"
@@ -151,11 +151,11 @@ def _hung(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
     row, folder = end.row, end.folder
     if not (row and row.start and row.end):
         return causes
-    says = life.hang(folder, row.start.timestamp(), row.end.timestamp())
+    says = stall.hang(folder, row.start.timestamp(), row.end.timestamp())
     if not says:
         return causes
     fix = f"the stack of that rank, in {folder / 'stacks'}, shows how it came there"
-    means, file = f"it hung: {says.removeprefix(life.HANGS)}", str(folder / life.HANG)
+    means, file = f"it hung: {says.removeprefix(stall.HANGS)}", str(folder / stall.HANG)
     hung = Failure(cause="hung", rank="cause", means=means, fix=fix, file=file)
     return [hung, *(cause for cause in causes if cause.rank not in ("limit", "effect"))]
 

@@ -7,7 +7,7 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.trust import user_name
 from sbatchgen.base.quoting import ALSO, fix_lines, one_line
-from sbatchgen.jobs.runs import life
+from sbatchgen.jobs.runs import stall
 from sbatchgen.jobs.runs.causes import likely_causes
 from sbatchgen.jobs.runs.failure import (
     Failure,
@@ -91,7 +91,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", as
     failed = end.failed or bool(hidden or causes)
     says, fix = _says(end, says, failed=failed, hidden=hidden), "" if failed else _of_waiting(state)
     if state.quiet:
-        both = sorted((says, state.quiet), key=lambda text: not text.startswith(life.HANGS))
+        both = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
         still = _STILL_PLAIN.format(id=state.plain.id, run=run) if state.plain else _STILL.format(run=run)
         says, fix = "; ".join(both), still
     log = _log(end)

@@ -35,7 +35,7 @@ AFRESH = "start from nothing: --resume off"
 
 
 @frozen(kw_only=True)
-class Start:
+class RunFolderForecast:
     """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py."""
 
     state: str  # "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate"
@@ -76,7 +76,7 @@ def error(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
 
 def inspect_run_folder(
     resolved: ResolvedJob, run_dir: Path, resume: str
-) -> tuple[Start | None, list[Finding]]:
+) -> tuple[RunFolderForecast | None, list[Finding]]:
     """Return what the bundled trainer would do, and why that is useless or impossible."""
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [resolved.mode.flag] if resolved.mode.flag else []
@@ -88,7 +88,9 @@ def inspect_run_folder(
         return None, []
     if isinstance(answer, Problem):
         return None, [_refused(answer, str(resolved.origin("args")))]
-    start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
+    start = RunFolderForecast(
+        **{name: answer[name] for name in RunFolderForecast.__annotations__ if name in answer}
+    )
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # the folder is in a file system of the nodes
     return start, list(_findings(resolved, run_dir, start))
@@ -148,7 +150,7 @@ def _package() -> Path:
     return bundled("code") / "training"
 
 
-def _findings(resolved: ResolvedJob, run_dir: Path, start: Start) -> Iterator[Finding]:
+def _findings(resolved: ResolvedJob, run_dir: Path, start: RunFolderForecast) -> Iterator[Finding]:
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"

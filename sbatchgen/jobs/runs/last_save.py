@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sbatchgen.base import files
 from sbatchgen.jobs.inputs.document import MAX_BYTES
 from sbatchgen.jobs.runs.events import STATUS, number, read_object, some_events
-from sbatchgen.jobs.runs.life import CLOCKS_S
 from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.runs.stall import CLOCKS_S
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 STOP = "stop"  # the stop file, in the run folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from sbatchgen.base.quoting import counted, numbers_as_text, one_line
 from sbatchgen.base.text_table import table
 from sbatchgen.base.units import elapsed
-from sbatchgen.jobs.runs import life
+from sbatchgen.jobs.runs import stall
 from sbatchgen.jobs.runs.events import read_object
 from sbatchgen.jobs.runs.index import RunJob
 from sbatchgen.jobs.runs.points import FAILED, NEW, STOPPED, SweepState
@@ -81,8 +81,8 @@ def page(
 ) -> str:
     """Return everything about one run; of a sweep, the points by a metric or a parameter."""
     progress = state.progress
-    hangs = state.quiet.startswith(life.HANGS)
-    facts = [("hangs", state.quiet.removeprefix(life.HANGS))] if hangs else []
+    hangs = state.quiet.startswith(stall.HANGS)
+    facts = [("hangs", state.quiet.removeprefix(stall.HANGS))] if hangs else []
     plain = state.plain
     facts.append(("folder", state.folder))
     for job in state.jobs:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbatchgen.base.errors import Problem, SlurmError
 from sbatchgen.check.sbatch.array import indices
-from sbatchgen.jobs.runs import life, process, record, shown_starts
+from sbatchgen.jobs.runs import process, record, shown_starts, stall
 from sbatchgen.jobs.runs.failure import crash
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
@@ -32,7 +32,7 @@ SAVED = "stopped and saved, with more to do"  # exit status 75
 
 def before(jobs: Iterable[RunJob]) -> datetime:
     """Return a time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
-    return datetime.fromtimestamp(min(job.submitted for job in jobs) - life.CLOCKS_S, timezone.utc)
+    return datetime.fromtimestamp(min(job.submitted for job in jobs) - stall.CLOCKS_S, timezone.utc)
 
 
 def is_local(job: RunJob) -> bool:

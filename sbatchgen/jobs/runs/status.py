@@ -9,7 +9,7 @@ from itertools import zip_longest
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.resolved.sweep import Sweep
-from sbatchgen.jobs.runs import life, points, record, shown_starts
+from sbatchgen.jobs.runs import points, record, shown_starts, stall
 from sbatchgen.jobs.runs.ended import KeptProgress
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.failure import Failure, crash, failures
@@ -155,8 +155,8 @@ def _state_of(
     """Return the state of a run, with squeue's rows of its last job, and its programs."""
     state = RunState(run=run, jobs=jobs, progress=progress)
     state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
-    since = state.last.submitted - life.CLOCKS_S if state.last else 0.0
-    return replace(state, quiet=_quiet(state), programs=read_programs(run.folder, since))
+    since = state.last.submitted - stall.CLOCKS_S if state.last else 0.0
+    return replace(state, quiet=_stall(state), programs=read_programs(run.folder, since))
 
 
 def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
@@ -178,7 +178,7 @@ def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJ
     progress = read_progress(state.run.folder, [its]) if its and not is_newer else None
     now = rows.get(chosen[0].key, ())
     state = replace(state, jobs=chosen, now=now, progress=progress, programs=(), quiet="", job=job)
-    return replace(state, quiet=_quiet(state))
+    return replace(state, quiet=_stall(state))
 
 
 def plain_state(job: PlainJob) -> RunState:
@@ -194,7 +194,7 @@ def plain_state(job: PlainJob) -> RunState:
     run = Run(name=name, where=str(job.folder), shared=True, created=about.submitted)
     progress = read_progress(job.folder, [about])
     state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
-    return replace(state, quiet=_quiet(state))
+    return replace(state, quiet=_stall(state))
 
 
 def submissions(state: RunState) -> list[record.Record]:
@@ -227,7 +227,7 @@ def point_state(state: RunState, point: str) -> RunState:
     return RunState(run=run, jobs=jobs, now=now, progress=about.progress, point=point)
 
 
-def _quiet(state: RunState) -> str:
+def _stall(state: RunState) -> str:
     """Say which rank of a run hangs, or how long the run has stood still; "" for a run with several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
@@ -236,9 +236,9 @@ def _quiet(state: RunState) -> str:
         return ""
     clock = time.time()
     started = clock - rows[0].used_s if rows else job.submitted
-    if says := life.hang(state.run.folder, started):
+    if says := stall.hang(state.run.folder, started):
         return says
-    quiet = life.quiet_now(its, state.run.folder, started, clock)
+    quiet = stall.stalled_for(its, state.run.folder, started, clock)
     return quiet.says if quiet else ""
 
 

@@ -37,7 +37,7 @@ from sbatchgen.jobs.submit.submission import Submission, log_folders
 class _Here:
     """What the folder of submission says of a job; nothing where its files are on another machine."""
 
-    start: folder_check.Start | None = None  # what the trainer will find in its run folder
+    start: folder_check.RunFolderForecast | None = None  # what the trainer will find in its run folder
     findings: Sequence[Finding] = ()
     source: TrainerSource | None = None
     reads: tuple[str, ...] = ()  # the files of its trainer, as its record has them
@@ -181,7 +181,7 @@ def _check_here(
     snapshot: Snapshot | None,
     *,
     used: Problem | None,
-) -> tuple[folder_check.Start | None, list[Finding]]:
+) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
     """Return what the job will find in its run folder, and findings about that and about missing files.
 
     `used` is the problem of another job that uses the run folder.
@@ -203,7 +203,7 @@ def _check_here(
 
 def _start(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
-) -> tuple[folder_check.Start | None, list[Finding]]:
+) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
     """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
     code = resolved.profile.paths.code
     if (

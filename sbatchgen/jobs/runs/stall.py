@@ -1,7 +1,7 @@
-"""Whether a run stands still: how long ago it gave a sign of life, beside what is usual in this run.
+"""The stall of a run: how long the run has given no sign of life, beside its usual pause.
 
-Signs are new lines of its logs, and what is written in its run folder. When they were is known of events with
-a time and of lines of the log that begin with one; of other logs, how many lines there were in how long.
+Signs of life are new lines of its logs and new files of its run folder. Events have a time, and so have lines
+of a log that begin with one. For other logs only the number of lines in a period is known.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
 
 
-class Quiet(NamedTuple):
+class Stall(NamedTuple):
     """How long nothing was heard of a run, and the usual pause, in seconds; None if that is not known."""
 
     quiet_s: float
@@ -59,7 +59,7 @@ def hang(folder: Path, started: float, ended: float | None = None) -> str:
     return f"{HANGS}{one_line(says[:LONGEST])}{ago}" if is_its else ""
 
 
-def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet | None:
+def stalled_for(record: Record, folder: Path, started: float, now: float) -> Stall | None:
     """Return for how long a run that runs since a time has stood still; None if it does not."""
     logs = newest_logs(record)
     written = []
@@ -71,14 +71,16 @@ def quiet_now(record: Record, folder: Path, started: float, now: float) -> Quiet
     last = max([*(time for time in written if time <= now), *times, started])
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) >= FEWEST:
-        return _quiet(now - last, statistics.median(pauses), LONGER * max(pauses))
+        return _stall(now - last, statistics.median(pauses), LONGER * max(pauses))
     if len(lines) > FEWEST:
         mean = (last - started) / len(lines)
-        return _quiet(now - last, mean, MEAN * mean)
-    return Quiet(now - last, None) if now - last > SILENT_S else None
+        return _stall(now - last, mean, MEAN * mean)
+    return Stall(now - last, None) if now - last > SILENT_S else None
 
 
-def quiet_at_end(record: Record, folder: Path, started: float, ended: float, task: str = "") -> Quiet | None:
+def stalled_at_end(
+    record: Record, folder: Path, started: float, ended: float, task: str = ""
+) -> Stall | None:
     """Return for how long a run stood still before its end; None if it did not, or that is not known.
 
     The end itself is written into the log, so only times that lines and events hold count.
@@ -88,11 +90,11 @@ def quiet_at_end(record: Record, folder: Path, started: float, ended: float, tas
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < FEWEST:
         return None
-    return _quiet(ended - times[-1], statistics.median(pauses), LONGER * max(pauses))
+    return _stall(ended - times[-1], statistics.median(pauses), LONGER * max(pauses))
 
 
-def _quiet(quiet_s: float, usual_s: float, longest_s: float) -> Quiet | None:
-    return Quiet(quiet_s, usual_s) if quiet_s > max(QUIET_S, longest_s) else None
+def _stall(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
+    return Stall(quiet_s, usual_s) if quiet_s > max(QUIET_S, longest_s) else None
 
 
 def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
     from sbatchgen.jobs.runs.record import Record
 
-_NOT_OF_JOBS = (
+_SUBMISSION_OPTIONS = (
     "yes",
     "dry_run",
     "again",
@@ -177,7 +177,7 @@ def _recorded(command: click.Command, run: Run, last: Record) -> tuple[tuple[str
     """
     words, trainer_args = last.typed
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
-        typed = [name for name in _NOT_OF_JOBS if context.get_parameter_source(name) is _TYPED]
+        typed = [name for name in _SUBMISSION_OPTIONS if context.get_parameter_source(name) is _TYPED]
     if typed:
         what = (
             f"the record of run {run.name} has --{typed[0].replace('_', '-')}, which does not describe a job"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.life import HANG, Quiet, hang, quiet_at_end, quiet_now
 from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.runs.stall import HANG, Stall, hang, stalled_at_end, stalled_for
 from tests.conftest import Command
 from tests.runs.test_diagnosis import run_of
 
@@ -52,20 +52,20 @@ EVEN = [NOW - 340 + 4 * step for step in range(11)]  # the last one five minutes
 )
 def test_a_pause_is_told_beside_what_is_usual(tmp_path: Path, times: list[float], expected: str) -> None:
     kept = put(tmp_path, stamped(*times), times[-1])
-    quiet = quiet_now(kept, tmp_path, NOW - 400, NOW)
+    quiet = stalled_for(kept, tmp_path, NOW - 400, NOW)
     assert (quiet.says if quiet else "") == expected
     kept = put(tmp_path, "a\n", times[-1])
     events(tmp_path, *times)
-    quiet = quiet_now(kept, tmp_path, NOW - 400, NOW)
+    quiet = stalled_for(kept, tmp_path, NOW - 400, NOW)
     assert (quiet.says if quiet else "") == expected
 
 
 def test_lines_without_a_time_count_by_their_number(tmp_path: Path) -> None:
     kept = put(tmp_path, "step\n" * 50, NOW - 600)
-    assert quiet_now(kept, tmp_path, NOW - 700, NOW) == Quiet(600.0, 2.0)
-    assert quiet_now(kept, tmp_path, NOW - 700, NOW - 500) is None
-    assert quiet_now(put(tmp_path, "step\n" * 3, NOW - 300), tmp_path, NOW - 400, NOW) is None
-    silent = quiet_now(put(tmp_path, "", NOW - 700), tmp_path, NOW - 700, NOW)
+    assert stalled_for(kept, tmp_path, NOW - 700, NOW) == Stall(600.0, 2.0)
+    assert stalled_for(kept, tmp_path, NOW - 700, NOW - 500) is None
+    assert stalled_for(put(tmp_path, "step\n" * 3, NOW - 300), tmp_path, NOW - 400, NOW) is None
+    silent = stalled_for(put(tmp_path, "", NOW - 700), tmp_path, NOW - 700, NOW)
     assert silent
     assert silent.says == "no output for 12 min"
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_a_sign_of_life(tmp_path: Path) -> None:
     kept = put(tmp_path, "step\n" * 50, NOW - 600)
     (tmp_path / "checkpoints").mkdir()
     os.utime(tmp_path / "checkpoints", (NOW - 9, NOW - 9))
-    assert quiet_now(kept, tmp_path, NOW - 700, NOW) is None
+    assert stalled_for(kept, tmp_path, NOW - 700, NOW) is None
 
 
 LIMIT = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2027-01-15T08:00:00 DUE TO TIME LIMIT ***\n"
@@ -84,11 +84,11 @@ def test_how_it_ended_is_seen_by_times_alone(tmp_path: Path) -> None:
     kept = put(
         tmp_path, stamped(*EVEN) + LIMIT + stamped(NOW), NOW
     )  # torchrun's words at its end, with a time
-    assert quiet_at_end(kept, tmp_path, NOW - 400, NOW) == Quiet(300.0, 4.0)
-    assert quiet_at_end(kept, tmp_path, NOW - 400, NOW - 250) is None
-    assert quiet_at_end(put(tmp_path, "step\n" * 50 + LIMIT, NOW), tmp_path, NOW - 400, NOW) is None
+    assert stalled_at_end(kept, tmp_path, NOW - 400, NOW) == Stall(300.0, 4.0)
+    assert stalled_at_end(kept, tmp_path, NOW - 400, NOW - 250) is None
+    assert stalled_at_end(put(tmp_path, "step\n" * 50 + LIMIT, NOW), tmp_path, NOW - 400, NOW) is None
     other_zone = stamped(*(each - 7200 for each in EVEN))
-    assert quiet_at_end(put(tmp_path, other_zone, NOW), tmp_path, NOW - 400, NOW) is None
+    assert stalled_at_end(put(tmp_path, other_zone, NOW), tmp_path, NOW - 400, NOW) is None
 
 
 def clock(seconds: float) -> str:
