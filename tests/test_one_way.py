@@ -1,4 +1,4 @@
-"""One place starts programs, and one makes temporary folders: what they decide, no other place can forget."""
+"""One place starts programs, one makes temporary folders, and two make records: no other place can forget."""
 
 from __future__ import annotations
 
@@ -78,3 +78,16 @@ def test_programs_are_found_and_started_in_one_place() -> None:
 def test_temporary_folders_are_made_in_one_place() -> None:
     used = {name for name, path in modules() if [*uses(path, {"tempfile": "*", "os": "mkdtemp"})]}
     assert used == {"base/machine/temporary.py"}
+
+
+def test_records_are_made_by_frozen_and_by_record_alone() -> None:
+    """Both cost less of a start than a dataclass of the standard library; check has dataclasses of its own."""
+    makers = {"dataclass", "make_dataclass"}
+    files = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] != "check"]
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & makers
+    }
+    assert users == {"base/frozen.py", "base/keys.py"}

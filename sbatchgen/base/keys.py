@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     def record(kind: _Kind) -> _Kind:
         """Make a class a dataclass with keyword arguments and without a comparison by value."""
 
-    @dataclass_transform(
-        kw_only_default=True, eq_default=False, frozen_default=True, field_specifiers=(field,)
-    )
-    def frozen_record(kind: _Kind) -> _Kind:
-        """Make a class a record whose values do not change; only mypy checks that."""
-
 else:
 
     def record(kind: Any) -> Any:
@@ -48,8 +42,6 @@ else:
         made = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
         made.__init__ = _fill
         return made
-
-    frozen_record = record
 
 
 def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module: str, *bases: Any) -> Any:

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from sbatchgen.base.keys import frozen_record
+from sbatchgen.base.frozen import frozen
 
 
-@frozen_record
+@frozen(kw_only=True, eq=False)
 class Mode:
     """The shape of a job."""
 
@@ -47,7 +47,7 @@ class Mode:
         return self.gpus != 0
 
 
-@frozen_record
+@frozen(kw_only=True, eq=False)
 class Starter:
     """What starts the tasks of launcher srun, one for each process. A new one is one more row here."""
 

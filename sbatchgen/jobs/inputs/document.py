@@ -6,7 +6,7 @@ text is wanted. All problems of a file are reported at once.
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, is_dataclass
+from dataclasses import MISSING, Field, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -15,6 +15,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, did_you_mean, nearest
+from sbatchgen.base.frozen import frozen
 from sbatchgen.base.keys import key_of, keys_of, without_none
 from sbatchgen.base.units import whole_number
 from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_null, line_of
@@ -26,7 +27,7 @@ MAX_KEY = 200  # characters
 _BOOLS = {"true": True, "false": False}
 
 
-@dataclass(eq=False, repr=False)
+@frozen(eq=False)
 class Document(Generic[T]):
     """A decoded file, and the place of each of its values: "options.nodes" -> "job.yaml:4"."""
 

@@ -11,7 +11,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from os.path import isdir, isfile  # they take any name, and folders that this user can't see
 from pathlib import Path
 
@@ -55,14 +54,15 @@ def beside(file: Path, profile: str) -> str:
 _NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's, that needs no quotes
 
 
-@dataclass(eq=False, repr=False)
 class Places:
     """Where to look, by the environment and the current folder."""
 
-    folder: Path
-    environment: Mapping[str, str]
-    # Of packages, by their folders: where Python imports from, which is believed as Python believes it.
-    _starts: dict[Path, Path] = field(default_factory=dict)
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], starts: dict[Path, Path] | None = None
+    ) -> None:
+        self.folder, self.environment = folder, environment
+        # The folders of packages, each with the folder from which Python imports the package
+        self._starts: dict[Path, Path] = {} if starts is None else starts
 
     @functools.cached_property
     def project(self) -> Path | None:

@@ -7,8 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.base.finding import Place
-from sbatchgen.base.frozen import cached_property
-from sbatchgen.base.keys import frozen_record
+from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.texts import ProgramName
 from sbatchgen.base.units import Resume, ShellPath
 from sbatchgen.check.sbatch.gres import requested, requested_gpus
@@ -36,7 +35,7 @@ def one_at_a_time(array: str) -> bool:
     return array.endswith("%1")
 
 
-@frozen_record
+@frozen(kw_only=True, eq=False)
 class Share:
     """What a program of a job has of it: nodes, from the first of its own on, and GPUs and CPUs of each.
 
@@ -78,7 +77,7 @@ class Share:
         return f"{self.name}.$1" if self.replicas else self.name
 
 
-@frozen_record
+@frozen(kw_only=True, eq=False)
 class JobProgram:
     """One of several programs of a job."""
 
@@ -100,7 +99,7 @@ class JobProgram:
         return (self.job.runtime, self.job.software) == (job.runtime, job.software)
 
 
-@frozen_record
+@frozen(kw_only=True, eq=False)
 class ResolvedJob:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 

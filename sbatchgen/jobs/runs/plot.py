@@ -13,12 +13,13 @@ import io
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import CommandLineError, DocumentError
+from sbatchgen.base.keys import record
 from sbatchgen.base.machine.packages import to_install
 from sbatchgen.base.machine.search_path import libraries
 from sbatchgen.base.quoting import ALSO, visible
@@ -51,7 +52,7 @@ RESTART: dict[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
 STYLE = Path(__file__).with_name("plot.mplstyle")
 
 
-@dataclass(kw_only=True)
+@record
 class History:
     """A run so far; steps that were repeated after a crash count once."""
 

@@ -5,12 +5,13 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.base.errors import DocumentError, SlurmError
 from sbatchgen.base.frozen import frozen
+from sbatchgen.base.keys import record
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.jobs.runs import job_log, process, submitted_scripts
 from sbatchgen.jobs.runs.events import EVENTS, events, number
@@ -42,7 +43,7 @@ class RunUsage:
     problems: Sequence[str]  # why something is not known
 
 
-@dataclass(kw_only=True)
+@record
 class TrainingStart:
     """A start of a training, from its events."""
 

@@ -1,9 +1,10 @@
 """The job and the profile that are filled in while a script is read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from sbatchgen.base.keys import record
 from sbatchgen.base.texts import EnvName
 from sbatchgen.base.units import ShellPath
 from sbatchgen.check.bash import Body, Piece, Word
@@ -20,7 +21,7 @@ _SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # the names of positional paramet
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
-@dataclass(kw_only=True)
+@record
 class Draft:
     """The job and the profile that the lines read up to now give."""
 

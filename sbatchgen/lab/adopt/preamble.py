@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from sbatchgen.base.keys import record
 from sbatchgen.check.bash import Assignment, Command
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
@@ -35,7 +36,7 @@ _ACTIVATION_VARIABLES = {
 }
 
 
-@dataclass(kw_only=True)
+@record
 class _Activation:
     """The activation of an environment: the keys of its runtime, and the blocks that give these keys."""
 

@@ -1,9 +1,11 @@
 """The account of an adoption: the outcome of each line of a script, with its reason."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Literal, NamedTuple, get_args
+
+from sbatchgen.base.frozen import frozen
 
 # understood: a key of the job or the profile expresses the line. kept: the line stays shell, unchanged.
 # dropped: the new script does not need the line. mended: a key expresses the line without its defect.
@@ -26,7 +28,7 @@ class Remark(NamedTuple):
     names: tuple[str, ...]
 
 
-@dataclass
+@frozen()
 class AccountRow:
     """A row of the account: remarks of neighbouring lines with the same outcome."""
 

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.base.finding import Finding, Place
+from sbatchgen.base.keys import record
 from sbatchgen.base.wrong_file import kind_of
 from sbatchgen.check.lint import fix
 from sbatchgen.check.lint.blocks import DOCUMENTS
@@ -35,7 +35,7 @@ _JOB_LINE = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MU
 _LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")
 
 
-@dataclass(kw_only=True)
+@record
 class OpenFile:
     """A file with the text of the editor."""
 
