@@ -122,6 +122,12 @@ class Module:
                 return [""]
             case ast.JoinedStr(values=parts):
                 return self._joined([self.texts(part, seen) for part in parts])
+            case ast.FormattedValue(
+                value=ast.Name(id="resume") | ast.Attribute(attr="resume"),
+                format_spec=ast.JoinedStr(values=parts),
+            ):
+                options = self._joined([self.texts(part, seen) for part in parts])
+                return [f"sbatchgen resume {UNKNOWN} {each}" for each in options]
             case ast.FormattedValue(value=value) | ast.NamedExpr(value=value) | ast.Starred(value=value):
                 return self.texts(value, seen)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -237,6 +243,12 @@ def module(name: str) -> Module | None:
     return Module(file) if file else None
 
 
+def with_resume(text: str) -> str:
+    """A fix of a table with the command that its slot {resume}, or {resume:OPTIONS}, mostly stands for."""
+    slot = re.compile(r"\{resume(?::((?:[^{}]|\{[^{}]*\})*))?\}")
+    return slot.sub(lambda match: f"sbatchgen resume {{run}} {match[1] or ''}".rstrip(), text)
+
+
 def of_tables() -> Iterator[Fix]:
     """Yield the fixes of the tables of texts."""
     for name in TABLES:
@@ -249,7 +261,7 @@ def of_tables() -> Iterator[Fix]:
                 for key, value in node.value:
                     nodes.append(value)
                     if key.value.startswith("fix") and isinstance(value, yaml.ScalarNode):
-                        text = re.sub(r"\{[^{}]*\}", UNKNOWN, value.value)
+                        text = re.sub(r"\{[^{}]*\}", UNKNOWN, with_resume(value.value))
                         yield Fix(f"sbatchgen/{name}:{value.start_mark.line + 1}", text)
             elif isinstance(node, yaml.SequenceNode):
                 nodes += node.value

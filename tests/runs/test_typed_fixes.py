@@ -41,7 +41,7 @@ KINDS = {
         "--yes",
     ),
 }
-TO_TYPE = {known.cause for known in causes() if "sbatchgen res" in f"{known.fix}{known.fix_without_gpus}"}
+TO_TYPE = {known.cause for known in causes() if "{resume" in f"{known.fix}{known.fix_without_gpus}"}
 BY_SLURM = {known.cause for known in causes() if known.rank in ("outside", "limit")}  # whatever the log says
 SEEN = {each["cause"]: ("FAILED 1:0", each["log"]) for each in RECORDED["seen"]}
 ENDS = {cause: (ended, "") for cause, ended in ENDED}
@@ -50,9 +50,7 @@ CAUSES = {cause: (ENDS | SEEN if cause not in BY_SLURM else ENDS)[cause] for cau
 
 @pytest.mark.parametrize("known", causes(), ids=lambda known: known.cause)
 def test_the_fix_for_a_finished_script_names_nothing_of_a_rendered_job(known: FailureText) -> None:
-    fix = re.sub(
-        r"sbatchgen resume \S+ --env", "", known.fix_for(Asks(is_script=True))
-    )  # export in the script
+    fix = known.fix_for(Asks(is_script=True)).replace("{resume:--env", "")  # export in the script
     assert not re.search(r"--(?:env|launcher|runtime|bind|workers|resume)\b|in the profile,", fix)
 
 

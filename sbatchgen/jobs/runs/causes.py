@@ -19,6 +19,7 @@ from sbatchgen.jobs.runs.failure import (
     unexplained,
     until_slurm,
 )
+from sbatchgen.jobs.runs.fix_for_run import next_start
 from sbatchgen.jobs.runs.job_end import JobEnd, says_failed
 from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.record import Record
@@ -54,7 +55,7 @@ def _found(end: JobEnd) -> Sequence[Failure]:
     if end.training and says_failed(end.training, end.job):
         why = end.training.reason
         failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name, _more(script)) or ([failure] if why else [])
+        causes = failures("", [(0, why)], run.name, _more(end, script)) or ([failure] if why else [])
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
     is_empty = end.logs and not any(end.logs.values())
     return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
@@ -75,7 +76,7 @@ def _asks(end: JobEnd, script: JobScript | None) -> Asks:
         asked = None
     mode = record.of_mode if record and not record.script else None
     no_gpus = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
-    return _more(script)._replace(
+    return _more(end, script)._replace(
         has_gpus=bool(asked.gpu_count or asked.shards) if asked else None,
         is_script=bool(record and (record.script or not end.job.key)),
         as_group=mode.as_group if mode and not mode.several_processes else "",
@@ -83,9 +84,9 @@ def _asks(end: JobEnd, script: JobScript | None) -> Asks:
     )
 
 
-def _more(script: JobScript | None) -> Asks:
+def _more(end: JobEnd, script: JobScript | None) -> Asks:
     """Return the request for the next time: twice the memory and twice the time of the script."""
-    asks = Asks()
+    asks = Asks(resume=next_start(end))
     if script and (mib := mebibytes(script.option("mem"))):
         asks = asks._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
     if script and (limit := seconds(script.option("time"))):

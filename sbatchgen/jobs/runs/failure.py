@@ -62,6 +62,18 @@ _HANDLED = re.compile(
 )
 
 
+class NextStart:
+    """The command that starts a run again: in a fix {resume}, or with options {resume:--mem 64G}."""
+
+    continues = "continues from the last checkpoint"  # what the command does
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+
+    def __format__(self, options: str) -> str:
+        return f"sbatchgen resume {self.run} {options}".rstrip()
+
+
 class Asks(NamedTuple):
     """What a job is."""
 
@@ -71,6 +83,7 @@ class Asks(NamedTuple):
     memory: str = "64G"  # what to ask for next time: twice what it had; an example where that is not known
     time: str = "8:00:00"  # the same
     one_gpu: str = "--gpus-per-node 1"  # the option that asks for a GPU
+    resume: NextStart | None = None  # what starts its run again; None for the plain command
 
 
 @frozen(kw_only=True)
@@ -272,7 +285,8 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
 def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
     texts = (known.means, known.fix_for(asks))
-    means, fix = (text.format(*words, run=run, **asks._asdict()).rstrip(" :") for text in texts)
+    slots = asks._asdict() | {"run": run, "resume": asks.resume or NextStart(run)}
+    means, fix = (text.format(*words, **slots).rstrip(" :") for text in texts)
     return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
 
 

@@ -8,19 +8,72 @@ from pathlib import Path
 
 from sbatchgen.base.quoting import ALSO, word, words
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
-from sbatchgen.jobs.runs.failure import Failure, text_of
+from sbatchgen.jobs.runs.failure import Failure, NextStart, text_of
 from sbatchgen.jobs.runs.job_end import JobEnd
 from sbatchgen.jobs.runs.plain_job import PlainJob, again
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.remedy import Case, at_hand, within_nodes, without
 from sbatchgen.jobs.runs.submitted_scripts import forgets, parsed
 
-_MAY_CONTINUE = "starts it again, which continues if it loads its checkpoint"
-_OPENS = "opens another shell"
-_RESUME = re.compile(r"sbatchgen resume \S+")
-_AGAIN = re.compile(r"sbatchgen resume \S+((?: --[\w-]+ [^\s,;]+)*)")
-_EXPORTS = re.compile(r"sbatchgen resume \S+ --env ([^\s,;]+)")
-_OF_SLURM = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
+_ENV = re.compile(r"--env (\S+)$")
+# What a run without Slurm can't be asked for
+_SLURM_ONLY = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
+
+
+class NextStartOfRun(NextStart):
+    """The command that starts a run again, by what the run is: its record, or a job of plain sbatch."""
+
+    def __init__(self, run: str, record: Record | None, run_dir: Path, plain: PlainJob | None) -> None:
+        super().__init__(run)
+        self._record, self._run_dir, self._plain = record, run_dir, plain
+
+    def __format__(self, options: str) -> str:
+        """Return the command with options; of a script that sbatch takes as it is, what to do with it."""
+        record, exports = self._record, _ENV.match(options)
+        if record is None or record.process:
+            return super().__format__(options)
+        if exports and (self._plain or record.script):
+            script = Path(record.script).name or "its script"
+            return f"export {exports[1]} in {script}, and submit it again"
+        if self._plain:
+            return _by_sbatch(self._plain, options.split())
+        if record.command[1:2] == ("shell",):  # resume refuses a shell
+            return f"{words(('sbatchgen', *record.command[1:]))} {options}".rstrip()
+        if record.command[1:2] == ("sweep",):
+            return f"sbatchgen resubmit {self.run} {options}".rstrip()
+        return super().__format__(options)
+
+    @property
+    def continues(self) -> str:  # type: ignore[override]
+        """What the command does: only the bundled trainer is known to continue."""
+        record = self._record
+        if self._plain:
+            return "starts it again, which continues if it loads its checkpoint"
+        if record and not record.process and record.command[1:2] == ("shell",):
+            return "opens another shell"
+        trainer = _own_trainer(record) if record else ""
+        if not record or not trainer:
+            return super().continues
+        loses = forgets(record, self._run_dir)
+        return f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not loses)
+
+
+def next_start(end: JobEnd) -> NextStart:
+    """Return the command that starts the run of a job again."""
+    state = end.state
+    return NextStartOfRun(state.run.name, end.record, state.run.folder, state.plain)
+
+
+def _by_sbatch(job: PlainJob, typed: Sequence[str]) -> str:
+    """Return the command that submits a job of plain sbatch again, or the same in words."""
+    options = [f"{name}={value}" for name, value in zip(typed[::2], typed[1::2], strict=True)]
+    command = again(job, options, Path.cwd()) if not job.owner else ""
+    return command or " ".join(["submit it again", *(["with", *options] if options else ())])
+
+
+def _own_trainer(record: Record) -> str:
+    """Return the user's own trainer, or the name of a finished script; "" for the bundled trainer."""
+    return record.value("trainer") or Path(record.script).name
 
 
 def fixes_for_run(
@@ -32,54 +85,26 @@ def fixes_for_run(
         if record is None:
             yield cause
             continue
-        known = at_hand(cause, Case(run=state.run.name, record=record, row=end.row, environment=environment))
+        case = Case(resume=next_start(end), record=record, row=end.row, environment=environment)
+        known = at_hand(cause, case)
+        known = replace(known, means=known.means.replace(f"({record.folder}/", "(", 1))
         if state.plain:
-            script, to_type = state.plain.script, _to_type_plain(known, state.plain)
+            script = state.plain.script
         else:
             folder = state.run.folder
-            script, to_type = parsed(folder, record.job), _to_type(known, record, folder)
-        yield within_nodes(to_type, script, environment)
+            script, known = parsed(folder, record.job), _to_type(known, record, folder, case.resume)
+        yield within_nodes(known, script, environment)
 
 
-def _to_type(cause: Failure, record: Record, run_dir: Path) -> Failure:
-    """Return a cause with the fix for this run: for a sweep, a finished script, or a run without Slurm."""
+def _to_type(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
+    """Return a cause with the fix for this run: with what the trainer loses."""
     cause = _hidden(cause, record)
-    fix = _not_copied(cause, record) or cause.fix
-    cause = replace(cause, means=cause.means.replace(f"({record.folder}/", "(", 1))
-    if record.process:  # nothing more can be asked of Slurm
-        fix = without(fix, _OF_SLURM)
-    elif record.command[1:2] == ("shell",):  # resume refuses a shell
-        again = words(("sbatchgen", *record.command[1:]))
-        fix = _RESUME.sub(lambda _: again, fix).replace("continues from the last checkpoint", _OPENS)
-    elif record.command[1:2] == ("sweep",):
-        fix = fix.replace("sbatchgen resume ", "sbatchgen resubmit ")
-    elif record.script:
-        name = Path(record.script).name
-        fix = _EXPORTS.sub(rf"export \1 in {name}, and submit it again", fix)
-    trainer = record.value("trainer") or Path(record.script).name
-    if not trainer or not re.search("sbatchgen res(?:ume|ubmit)", fix):
-        return replace(cause, fix=fix)
-    loss = forgets(record, run_dir)
-    again = f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not loss)
-    fix = fix.replace("continues from the last checkpoint", again)
+    fix = _not_copied(cause, record, resume) or cause.fix
+    fix = without(fix, _SLURM_ONLY) if record.process else fix
+    loss = None
+    if _own_trainer(record) and re.search("sbatchgen res(?:ume|ubmit)", fix):
+        loss = forgets(record, run_dir)
     return replace(cause, fix=ALSO.join(filter(None, (fix, *(loss.lines() if loss else ())))))
-
-
-def _to_type_plain(cause: Failure, job: PlainJob) -> Failure:
-    """Return a cause with the fix for a job of plain sbatch: another sbatch, or a line of its script."""
-    record = job.record
-    script = Path(record.script).name or "its script"
-    fix = _EXPORTS.sub(rf"export \1 in {script}, and submit it again", cause.fix)
-
-    def command(match: re.Match[str]) -> str:
-        words = match[1].split()
-        options = [f"{name}={value}" for name, value in zip(words[::2], words[1::2], strict=True)]
-        typed = again(job, options, Path.cwd()) if not job.owner else ""
-        return typed or " ".join(["submit it again", *(["with", *options] if options else ())])
-
-    fix = _AGAIN.sub(command, fix)
-    means = cause.means.replace(f"({record.folder}/", "(", 1)
-    return replace(cause, means=means, fix=fix.replace("continues from the last checkpoint", _MAY_CONTINUE))
 
 
 def _hidden(cause: Failure, record: Record) -> Failure:
@@ -93,11 +118,12 @@ def _hidden(cause: Failure, record: Record) -> Failure:
     return replace(cause, cause=known.cause, means=known.means.format(name), fix=known.fix.format(name))
 
 
-def _not_copied(cause: Failure, record: Record) -> str:
+def _not_copied(cause: Failure, record: Record, resume: NextStart) -> str:
     """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
     missing = re.match("there is no '([^/'][^']*)'", cause.means) if cause.cause == "file-missing" else None
     copied = record.code and record.code.snapshot
     if not missing or not copied or not Path(record.folder, name := missing[1]).exists():
         return ""
-    again = f"sbatchgen resume {record.run} --snapshot --snapshot-file {word(name.partition('/')[0])}"
-    return f"{again}{ALSO}the snapshot lacks the file, because git does not know it"
+    file = word(name.partition("/")[0])
+    why = "the snapshot lacks the file, because git does not know it"
+    return f"{resume:--snapshot --snapshot-file {file}}{ALSO}{why}"

@@ -21,7 +21,7 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
-from sbatchgen.jobs.runs.failure import Failure
+from sbatchgen.jobs.runs.failure import Failure, NextStart
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
 from sbatchgen.jobs.slurm.accounting import accounting
@@ -43,14 +43,14 @@ _PARTS = re.compile(f"(; |{ALSO}|{OR})")
 _COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
 _MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
 _SACCT = re.compile(r"; sacct [^;]*")
-_ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|,? --exclude NODE\b")
+_ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|(?: with|,)? --exclude[ =]NODE\b")
 
 
 @frozen(kw_only=True)
 class Case:
     """A run that failed, and what may be asked about it."""
 
-    run: str  # its name
+    resume: NextStart  # what starts it again
     record: Record
     row: SlurmJob | None  # the job as Slurm knows it
     environment: Mapping[str, str]
@@ -163,7 +163,7 @@ def _conda_root(case: Case) -> str:
 
 def _conda(_: Failure, case: Case) -> str:
     root = _conda_root(case)
-    return f"sbatchgen resume {case.run} --set runtimes.conda.root={word(root)}" if root else ""
+    return f"{case.resume:--set runtimes.conda.root={word(root)}}" if root else ""
 
 
 def _conda_of_script(_: Failure, case: Case) -> str:
@@ -181,7 +181,7 @@ def _modules_file(case: Case) -> str:
 def _modules(_: Failure, case: Case) -> str:
     file = _modules_file(case)
     line = word(f"setup_before_modules=source {word(file)}")
-    return f"sbatchgen resume {case.run} --set {line}" if file else ""
+    return f"{case.resume:--set {line}}" if file else ""
 
 
 def _modules_of_script(_: Failure, case: Case) -> str:
