@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
 
 # In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
@@ -87,14 +87,12 @@ class Asks(NamedTuple):
 
 
 @frozen(kw_only=True)
-class FailureText:
-    """A cause, as failures.yaml explains it."""
+class FailureText(Explanation):
+    """A cause, as failures.yaml explains it. Its texts are of two kinds: the end of a job, lines of a log."""
 
     cause: str
     ended: str = ""
     log: tuple[str, ...] = ()
-    means: str
-    fix: str
     fix_script: str = ""
     fix_one_process: str = ""
     fix_with_gpus: str = ""
@@ -132,10 +130,9 @@ class Failure:
     file: str = ""  # the log that has it, or ""
 
 
-@functools.cache
 def causes() -> tuple[FailureText, ...]:
     """Return all of failures.yaml."""
-    return read_document(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
+    return read_table(Path(__file__).with_name("failures.yaml"), FailureTexts).causes
 
 
 def text_of(cause: str) -> FailureText:
@@ -284,10 +281,9 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
 
 def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
     words = [group.strip() for group in match.groups("") if group] or [""]
-    texts = (known.means, known.fix_for(asks))
     slots = asks._asdict() | {"run": run, "resume": asks.resume or NextStart(run)}
-    means, fix = (text.format(*words, **slots).rstrip(" :") for text in texts)
-    return Failure(cause=known.cause, rank=known.rank, means=means, fix=fix, **seen)
+    means, fix = filled(replace(known, fix=known.fix_for(asks)), words, **slots)
+    return Failure(cause=known.cause, rank=known.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
 
 
 def pieces(line: str) -> Iterator[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from sbatchgen.base.errors import Problem
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.reader import Script
-from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, read_table
 
 
 @frozen()
@@ -57,13 +57,10 @@ class Answer:
 
 
 @frozen(kw_only=True)
-class RefusalText:
+class RefusalText(TextExplanation):
     """A text of Slurm's, as refusals.yaml explains it."""
 
-    text: str
-    means: str
     options: str = ""
-    fix: str
     general: bool = False
 
 
@@ -76,14 +73,13 @@ class RefusalTexts:
 
 
 @functools.cache
-def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
-    """Return the texts that are known, each as a pattern; the first that matches counts."""
-    return tuple((re.compile(known.text), known) for known in _table().texts)
+def texts() -> Texts[RefusalText]:
+    """Return the texts that are known."""
+    return Texts(_table().texts)
 
 
-@functools.cache
 def _table() -> RefusalTexts:
-    return read_document(Path(__file__).with_name("refusals.yaml"), RefusalTexts).value
+    return read_table(Path(__file__).with_name("refusals.yaml"), RefusalTexts)
 
 
 def options_of(known: RefusalText) -> list[str]:
@@ -157,11 +153,11 @@ def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, b
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None
-    for pattern, known in texts():
-        if match := pattern.fullmatch(text):
-            words = [word for word in match.groups() if word]
-            names = [name.format(*words, *[""] * 3) for name in options_of(known)]
-            options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
-            means, fix = known.means.format(*words), known.fix.format(*words)
-            return Refusal(says=text, means=means, options=options, fix=fix), known.general
-    return Refusal(says=text), False
+    entry = texts().find(text)
+    if entry is None:
+        return Refusal(says=text), False
+    known, words = entry[0], [word for word in entry[1] if word]
+    names = [name.format(*words, *[""] * 3) for name in options_of(known)]
+    options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
+    means, fix = filled(known, words)
+    return Refusal(says=text, means=means, options=options, fix=fix), known.general

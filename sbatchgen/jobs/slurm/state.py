@@ -4,14 +4,12 @@ Source of the names: "JOB STATE CODES" of squeue(1) and sacct(1), Slurm 20.11 to
 """
 
 import functools
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.inputs.document import read_document
+from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, read_table
 
 Kind = Literal["starts", "never", "person", "ended"]
 
@@ -34,10 +32,9 @@ class StateTexts:
     nodes: Mapping[str, str]
 
 
-@functools.cache
 def state_texts() -> StateTexts:
     """Return all of states.yaml."""
-    return read_document(Path(__file__).with_name("states.yaml"), StateTexts).value
+    return read_table(Path(__file__).with_name("states.yaml"), StateTexts)
 
 
 @functools.cache
@@ -57,7 +54,7 @@ def state(text: str) -> State:
 class Reason:
     """A reason why a job waits, or how it ended."""
 
-    name: str  # Slurm's own words; in reasons.yaml a pattern of them
+    name: str  # Slurm's own words
     # "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known
     kind: Kind | None = None
     means: str  # the same in plain words
@@ -65,17 +62,24 @@ class Reason:
 
 
 @frozen(kw_only=True)
+class ReasonText(TextExplanation):
+    """A reason, as reasons.yaml explains it."""
+
+    kind: Kind
+
+
+@frozen(kw_only=True)
 class ReasonTexts:
     """All of reasons.yaml."""
 
     things: Mapping[str, str]
-    texts: tuple[Reason, ...]
+    texts: tuple[ReasonText, ...]
 
 
 @functools.cache
-def _table() -> tuple[Mapping[str, str], tuple[tuple[re.Pattern[str], Reason], ...]]:
-    known = read_document(Path(__file__).with_name("reasons.yaml"), ReasonTexts).value
-    return known.things, tuple((re.compile(entry.name), entry) for entry in known.texts)
+def _table() -> tuple[Mapping[str, str], Texts[ReasonText]]:
+    known = read_table(Path(__file__).with_name("reasons.yaml"), ReasonTexts)
+    return known.things, Texts(known.texts)
 
 
 def reason(text: str, job: str) -> Reason:
@@ -84,9 +88,9 @@ def reason(text: str, job: str) -> Reason:
     if name.startswith("(") and name.endswith(")"):
         name = name[1:-1]
     things, texts = _table()
-    for pattern, known in texts:
-        if match := pattern.fullmatch(name):
-            words = [things.get(word, word) for word in match.groups("")]
-            fix = known.fix.format(*words, job=job)
-            return replace(known, name=name, means=known.means.format(*words), fix=fix)
-    return Reason(name=name, means=name)
+    match = texts.find(name)
+    if match is None:
+        return Reason(name=name, means=name)
+    known, words = match
+    means, fix = filled(known, [things.get(word, word) for word in words], job=job)
+    return Reason(name=name, kind=known.kind, means=means, fix=fix)
