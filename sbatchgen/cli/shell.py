@@ -6,13 +6,14 @@ import contextlib
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sbatchgen.base.errors import CommandLineError, SlurmError
 from sbatchgen.cli.jobs import JobCommand, files_here, request_of
-from sbatchgen.cli.output import BUDGET, YES, note
+from sbatchgen.cli.output import BUDGET, YES, note, put
 from sbatchgen.cli.submit import DRY_RUN, agreed
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.submit.submission import Submission
 
 _POLL_S, _SELDOM_S = 1.0, 10.0  # between two questions to Slurm
+_FLAGS = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
 _LOST = 255  # of srun, which could not connect
 
 
@@ -46,9 +48,27 @@ def _period(_: click.Context, __: click.Parameter, value: str) -> int:
     callback=_period,
     help="Keep the nodes this long after the last terminal has gone, as 30m.",
 )
+@click.option(
+    "--jupyter",
+    "how",
+    flag_value="jupyter",
+    help="Start Jupyter on the node, and say how to reach the server.",
+)
+@click.option(
+    "--ssh-config", "how", flag_value="config", help="Print the lines of ~/.ssh/config for the shell RUN."
+)
+@click.option("--relay", "how", flag_value="relay", help="Be the ProxyCommand of an ssh to the shell RUN.")
 @click.pass_obj
 def shell(
-    command: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep: int, **given: Any
+    command: tuple[str, ...],
+    /,
+    job: str,
+    *,
+    yes: bool,
+    dry_run: bool,
+    keep: int,
+    how: str | None,
+    **given: Any,
 ) -> None:
     """Open a shell on the first node of a job, with the environment of the job.
 
@@ -57,12 +77,32 @@ def shell(
     --time a shell has an hour. With --keep a lost connection does not end the job: sbatchgen shell RUN
     opens another shell there.
     """
-    if live := _session(job):
-        sys.exit(_attach(_started(live), live, command))
+    from sbatchgen.lab.shell import remote
+
+    if how and command:
+        raise CommandLineError.of(f"there is no command beside {_FLAGS[how]}", fix=f"leave {command[0]} out")
+    live = _session(job)
+    if live and how == "config":
+        put(remote.host_block(live, _program()))
+        return
+    if live:
+        sys.exit(_attach(_started(live), live, command, how))
+    if how in ("config", "relay"):
+        fix = "name the run of a shell; see your runs: sbatchgen status"
+        raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
     asked, submission = _submission(job, given)
+    if how and submission.local:
+        fix = "leave --jupyter out, and start jupyter lab in the shell"
+        raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
     if not agreed([submission.review], asked, yes=yes or dry_run, dry_run=dry_run):
         return
-    sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command))
+    sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
+
+
+def _program() -> Path:
+    """Return the path by which this command was started."""
+    path = Path(sys.argv[0]).absolute()
+    return path.with_name("sbatchgen") if path.name == "__main__.py" else path
 
 
 def _submission(job: str, given: dict[str, Any]) -> tuple[str, Submission]:
@@ -92,7 +132,7 @@ def _session(name: str) -> Record | None:
     return known[-1] if known and session.is_session(known[-1]) else None
 
 
-def _run(submission: Submission, keep: int, command: tuple[str, ...]) -> int:
+def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str | None) -> int:
     """Submit a session, and open its shell; what is not kept is given back however that ends."""
     from sbatchgen.jobs.slurm import client
     from sbatchgen.jobs.submit import sbatch
@@ -108,7 +148,7 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...]) -> int:
     try:
         with contextlib.nullcontext() if keep else _hang_up_ends():
             row = _started(about)
-        status = _attach(row, about, command)
+        status = _attach(row, about, command, how)
     except BaseException:
         if not (keep and row):
             client.answer_if_any(["scancel", about.job], os.environ)
@@ -134,14 +174,19 @@ def _hang_up_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def _attach(row: SlurmJob, about: Record, command: tuple[str, ...]) -> int:
+def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | None) -> int:
     """Hand this terminal to a session that runs; return the status of what ran there."""
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
-    from sbatchgen.lab.shell import session
+    from sbatchgen.lab.shell import remote, session
 
-    tty = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    words = session.attachment(about.job, hosts(row.node_list)[0], command, tty=tty)
+    node = hosts(row.node_list)[0]
+    if how == session.RELAY:
+        command = ("serve_ssh", str(remote.own_keys(os.environ)))
+    elif how == session.JUPYTER:
+        command = ("serve_jupyter", *remote.forwards(about, node, _program()))
+    tty = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and how != session.RELAY
+    words = session.attachment(about.job, node, command, tty=tty, how=how or session.CONNECT)
     status = run_here(words, submit_environment(os.environ)[0])
     if status and (why := session.why_ended(about)):
         raise SlurmError.of(f"job {about.job} has ended before its shell: {why}", at=about.log)

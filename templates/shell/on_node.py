@@ -14,11 +14,13 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -64,6 +66,9 @@ class Served:
         """Start what the terminal asks for: a shell, or a command, in the container if the job has one."""
         self.peer, self.left = peer, 0.0  # when its terminal was lost
         asked, fds = received(peer)
+        self.folder = own_folder() if asked.get("folder") else ""
+        if self.folder:
+            asked["words"].insert(1, self.folder)
         lines, feed = os.pipe()
         known = f"/dev/fd/{lines}"
         if asked["words"] or contained:
@@ -97,6 +102,8 @@ class Served:
                 self.peer.sendall(bytes([status if status >= 0 else 128 - status]))
             self.peer.close()
             os.close(self.screen)
+            if self.folder:
+                shutil.rmtree(self.folder, ignore_errors=True)
             return True
         if self.left and time.time() > self.left + LEAVE_S:
             self.kill(signal.SIGKILL)
@@ -108,7 +115,8 @@ class Served:
             data = self.peer.recv(1)
         except OSError:
             data = b""
-        self.kill(data[0] if data else signal.SIGHUP)
+        # A server ends its own children on SIGTERM, such as the kernels of notebooks.
+        self.kill(data[0] if data else signal.SIGTERM if self.folder else signal.SIGHUP)
         if not data:
             self.left = time.time()
 
@@ -116,6 +124,14 @@ class Served:
         """Send a signal to the program and its processes, but for those that have left its session."""
         with contextlib.suppress(OSError):
             os.killpg(self.child.pid, number)
+
+
+def own_folder() -> str:
+    """Make a folder that only this user can enter, for the sockets of a server, with this program."""
+    FOLDERS.append(tempfile.mkdtemp(prefix="sbatchgen-", dir="/tmp"))
+    with open("/proc/self/cmdline", "rb") as words, open(f"{FOLDERS[-1]}/on_node.py", "wb") as program:
+        program.write(words.read().split(b"\0")[4])  # python3 -I -S -c PROGRAM
+    return FOLDERS[-1]
 
 
 def feed_text(feed: int, text: str) -> None:
@@ -196,8 +212,19 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
         served = left
 
 
-def connect(job: str, words: List[str], *, lends: bool) -> None:
-    """Hand this terminal over to the session of the job; end with the status of its program."""
+def of_ssh() -> List[str]:
+    """Return what a client of ssh asks for; end this process with its sshd."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if "SSH_ORIGINAL_COMMAND" in os.environ:
+        return ["eval", os.environ["SSH_ORIGINAL_COMMAND"]]
+    return ["bash"] * (not os.isatty(0))  # `.` can't open the socket that is the input here
+
+
+def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = False) -> None:
+    """Hand this terminal over to the session of the job; end with the status of its program.
+
+    A terminal that lends itself gets a function of the script, which is outside of the container.
+    """
     peer = socket.socket(socket.AF_UNIX)
     while True:  # the environment of the job may take its time
         try:
@@ -214,6 +241,7 @@ def connect(job: str, words: List[str], *, lends: bool) -> None:
     asked = {
         "words": words or [".", "/dev/stdin"] * (not tty),
         "lends": lends,
+        "folder": folder,
         "tty": tty,
         "term": os.environ.get("TERM", ""),
     }
@@ -233,10 +261,16 @@ def connect(job: str, words: List[str], *, lends: bool) -> None:
 
 with open("/proc/self/environ", "rb") as _environ:
     START = _environ.read().split(b"\0")  # os.environ may have a locale that Python has added
-if sys.argv[1] == "serve":
+FOLDERS: List[str] = []
+MODE, JOB, *WORDS = sys.argv[1:]
+if MODE == "serve":
     try:
-        serve(sys.argv[2], int(sys.argv[3]), contained=bool(sys.argv[4]))
+        serve(JOB, int(WORDS[0]), contained=bool(WORDS[1]))
     finally:
         end_all()
+        for each in FOLDERS:
+            shutil.rmtree(each, ignore_errors=True)
+elif MODE == "ssh":
+    connect(JOB, of_ssh())
 else:
-    connect(sys.argv[2], sys.argv[3:], lends=sys.argv[1] == "lend")
+    connect(JOB, WORDS, lends=MODE in ("lend", "relay"), folder=MODE in ("relay", "jupyter"))

@@ -155,11 +155,13 @@ class Cluster:
             stdin=input or "",
         )
 
-    def terminal(self, argv: Sequence[Argument], *, cwd: Path | None = None) -> pexpect.spawn[str]:
-        """Start a command as the user on a terminal of the login node; it ends with the hosts at the latest."""
+    def terminal(
+        self, argv: Sequence[Argument], *, cwd: Path | None = None, on: str = LOGIN
+    ) -> pexpect.spawn[str]:
+        """Start a command as the user on a terminal of a host; it ends with the hosts at the latest."""
         import pexpect  # few tests need one
 
-        words = self._hosts[LOGIN].words(
+        words = self._hosts[on].words(
             [str(word) for word in argv],
             user=self._site.user,
             cwd=cwd or self.home,

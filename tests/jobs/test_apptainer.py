@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.failure import failures
-from tests.cluster import apptainer, image
+from tests.cluster import apptainer, image, ssh
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, SBATCHGEN, Site
@@ -258,6 +258,17 @@ def test_a_shell_is_in_the_image_and_trains_on_all_nodes(site: Site, images: Pat
     terminal.expect("rank . 600.*rank . 600")
     terminal.sendintr()
     terminal.expect("ended with 130")
+    done = site.sbatchgen("shell", "inside-shell", "--jupyter")
+    assert (done.returncode, "this job has no Jupyter" in done.stderr) == (1, True)
+    with ssh.served(site.cluster, []):
+        relay = f"ProxyCommand={SBATCHGEN} shell inside-shell --relay"
+        options = ["-o", relay, "-o", "StrictHostKeyChecking=accept-new"]
+        done = site.cluster.run(["ssh", *options, "inside", "echo =$COLOUR; train --epochs 0; exit 4"])
+    assert done.returncode == 4
+    assert sorted(done.stdout.splitlines()) == [
+        f"={HOSTILE['COLOUR']}",
+        *(f"rank {n} --epochs 0" for n in "01"),
+    ]
     terminal.sendline("exit 3")
     terminal.wait()
     assert terminal.exitstatus == 3

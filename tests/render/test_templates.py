@@ -33,7 +33,7 @@ has_outcome has_setup image_of_module inherited job_id keeps_pythonpath leftover
 module_lines needed node_lines one_container_fails other_directives placed point_says points points_carried preflight programs
 pyxis reads_exit requeue_on_node_fail requeue_on_timeout requeues requeues_early restartable resume_args run_dir
 runtime_parts second_part setup setup_after_runtime setup_before_modules setup_per_node slurm snapshot
-software_lines starts_pyxis starts_runtime stoppable talk training_title twin_lines twins uses_code uses_data
+software_lines ssh_nodes starts_pyxis starts_runtime stoppable talk training_title twin_lines twins uses_code uses_data
 wrapper
 """.split()
 

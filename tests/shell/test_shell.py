@@ -13,6 +13,8 @@ import pytest
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request, read_request
+from sbatchgen.jobs.runs.record import Record
+from sbatchgen.lab.shell import remote
 from tests.conftest import REPOSITORY, Command
 
 PROFILE = """
@@ -174,3 +176,40 @@ def test_without_slurm_the_shell_is_here(folder: Path) -> None:
     done = run(text="train; echo $? $CODE_DIR $SLURM_NTASKS; exit 9\n")
     assert done.stdout.splitlines()[-2:] == [f"{folder}/runs/cpu", "5"]
     assert done.returncode == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--ssh-config"], 2, "fix: name the run of a shell; see your runs: sbatchgen status"),
+        (["--relay"], 2, "there is no shell named cpu"),
+        (["--jupyter", "--", "true"], 2, "there is no command beside --jupyter"),
+        (["--jupyter", "--profile", "local"], 2, "fix: leave --jupyter out, and start jupyter lab in the shell"),
+    ],
+)  # fmt: skip
+def test_what_a_shell_can_not_do_is_refused(
+    folder: Path, command: Command, words: list[str], status: int, said: str
+) -> None:
+    done = command("shell", "cpu", *words)
+    assert done.status == status
+    assert said in done.err
+
+
+def split(text: str) -> list[str]:
+    """The words that a shell makes of a text."""
+    return bash("-c", f"printf '%s\\0' {text}").stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize("program", ["/opt/sbatchgen", "/my $programs/100%/it's/sbatchgen"])
+def test_the_lines_for_ssh_pass_two_shells(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """ssh gives ProxyCommand to a shell here, and its words to a shell there; % would name a part of the host."""
+    monkeypatch.setattr("socket.getfqdn", lambda: "localhost")
+    monkeypatch.setattr("socket.gethostname", lambda: "login")
+    about = Record(run="job-shell", shared=False, name="", folder="")
+    lines = remote.host_block(about, Path(program)).splitlines()
+    proxy = lines[-1].removeprefix("    ProxyCommand ")
+    start, login, *words = split(proxy.replace("%%", "%"))
+    assert (start, login.partition("@")[2]) == ("ssh", "login")
+    assert split(" ".join(words)) == [program, "shell", "job-shell", "--relay"]
+    assert f"ProxyCommand={proxy}" in split(remote.forwards(about, "n1", Path(program))[1])
+    assert lines[:2] == ["Host job-shell", f"    User {login.partition('@')[0]}"]

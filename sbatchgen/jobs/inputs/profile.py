@@ -45,6 +45,7 @@ class Interactive:
     partition: Text | None = described("Partition of shells, as debug.")
     qos: Text | None = described("Quality of service of shells.")
     time: Duration | None = described("Time limit of a shell. [default: 01:00:00]")
+    ssh_nodes: bool | None = described("Whether a user can ssh to the nodes of his jobs.")
 
 
 @record

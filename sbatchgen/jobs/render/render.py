@@ -96,9 +96,8 @@ def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: Res
 def finish(text: str, rerun: Sequence[str]) -> str:
     """Return a filled template as a script.
 
-    Single empty lines, and the command that rendered it in a comment.
-
-    Empty lines of the user's stay, such as those of a here-document.
+    The script has single empty lines, and the command that rendered the script in a comment. Empty lines of
+    the user stay, such as those of a here-document.
     """
     script = text
     while "\n\n\n" in script:
@@ -323,6 +322,7 @@ def _restarts(resolved: ResolvedJob) -> dict[str, Any]:
     waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
     by_itself = not (resolved.consecutive or resolved.programs)
     return {
+        "ssh_nodes": bool(resolved.profile.interactive.ssh_nodes),
         "has_outcome": resolved.stoppable or sweep is not None or bool(resolved.programs),
         "counts_restarts": resolved.restartable and not resolved.consecutive,
         "requeue_on_timeout": resolved.stoppable and not resolved.asks_to_stop,

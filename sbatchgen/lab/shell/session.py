@@ -27,6 +27,7 @@ from sbatchgen.jobs.submit.submission import Submission
 
 TIME = Duration(3600)
 VERB = "shell"  # in the command of the record
+CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # what a terminal asks templates/shell/on_node.py for
 OPENED = "sbatchgen: the first terminal is here"  # in the log, by templates/shell/on_node.py
 
 
@@ -98,13 +99,17 @@ def is_session(record: Record | None) -> bool:
     return record is not None and record.command[1:2] == (VERB,)
 
 
-def attachment(job: str, node: str, command: Sequence[str], *, tty: bool) -> list[str]:
-    """Return the step that hands this terminal to the session of a job on its first node."""
+def attachment(job: str, node: str, command: Sequence[str], *, tty: bool, how: str = CONNECT) -> list[str]:
+    """Return the step that hands this terminal to the session of a job on its first node.
+
+    `how` is a word of on_node.py: connect, relay or jupyter.
+    """
     code = (bundled("templates") / VERB / "on_node.py").read_text()
     start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # the node's own Python
     place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
     words = ["srun", f"--jobid={job}", *place, "--disable-status", *["--pty"] * tty]
-    return [*words, "bash", "-c", start, code, "connect", job, *command]
+    words += ["--unbuffered"] * (how == RELAY)  # else Slurm keeps output until a line ends
+    return [*words, "bash", "-c", start, code, how, job, *command]
 
 
 def was_opened(about: Record) -> bool:
