@@ -14,10 +14,10 @@ from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.slurm import accounting, accounts, client, queue
 from sbatchgen.jobs.slurm.config import array_limits, settings_in
+from sbatchgen.jobs.slurm.fields import count, exit_status, gpus_of, limit, pairs, seconds, time
 from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
 from sbatchgen.jobs.slurm.node import node_gres, nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
-from sbatchgen.jobs.slurm.printed import count, exit_status, gpus_of, limit, pairs, seconds, time
 from sbatchgen.lab.discover import facts
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 from tests.conftest import FIXTURES

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
 from sbatchgen.jobs.slurm.client import of_cluster, query
-from sbatchgen.jobs.slurm.printed import count, gpus_of, limit, pairs, seconds, text, time
+from sbatchgen.jobs.slurm.fields import count, gpus_of, limit, pairs, seconds, text, time
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 

@@ -7,7 +7,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Duration
 from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.printed import limit, names, pairs, seconds
+from sbatchgen.jobs.slurm.fields import limit, names, pairs, seconds
 
 _QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags", "mintres", "maxsubmitpu")
 _OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partition_qos"]] = {

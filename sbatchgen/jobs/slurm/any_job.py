@@ -13,7 +13,7 @@ from sbatchgen.base.errors import SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.accounting import any_accounting
 from sbatchgen.jobs.slurm.client import answer_if_any, query
-from sbatchgen.jobs.slurm.printed import text, time
+from sbatchgen.jobs.slurm.fields import text, time
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 
 _FIELD = re.compile(r"^ *(UserId|SubmitTime|Command|SubmitLine|WorkDir|StdErr|StdOut)=(.*)$")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.client import answer_if_any, of_cluster
-from sbatchgen.jobs.slurm.printed import limit, text
+from sbatchgen.jobs.slurm.fields import limit, text
 
 Record = TypeVar("Record")
 _LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)

@@ -12,7 +12,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.gres import amount
 from sbatchgen.jobs.slurm.client import answer
 from sbatchgen.jobs.slurm.config import printed, record_of
-from sbatchgen.jobs.slurm.printed import count, limit, names, pairs, text
+from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
 _DETAIL = re.compile(r"\(([^()]*)\)$")

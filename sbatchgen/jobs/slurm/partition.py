@@ -7,7 +7,7 @@ from datetime import datetime
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.client import answer, answer_if_any
 from sbatchgen.jobs.slurm.config import printed, record_of
-from sbatchgen.jobs.slurm.printed import count, limit, names, pairs, seconds, text, time
+from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, seconds, text, time
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
 

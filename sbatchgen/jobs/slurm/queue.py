@@ -16,7 +16,7 @@ from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.jobs.slurm.client import of_cluster, query
-from sbatchgen.jobs.slurm.printed import count, exit_status, seconds, text, time
+from sbatchgen.jobs.slurm.fields import count, exit_status, seconds, text, time
 from sbatchgen.jobs.slurm.state import State, state
 
 # Fields of squeue --Format in all releases since 20.11.

@@ -12,7 +12,7 @@ from sbatchgen.base.units import Duration
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.slurm.accounts import accounts
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.printed import count, pairs
+from sbatchgen.jobs.slurm.fields import count, pairs
 
 _RECORD = re.compile(
     r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>\S*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE

@@ -13,10 +13,10 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.client import answer
 from sbatchgen.jobs.slurm.config import config
+from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, text, time
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
-from sbatchgen.jobs.slurm.printed import count, gpus_of, names, pairs, text, time
 from sbatchgen.jobs.slurm.queue import rows, separator
 
 _FIELDS = {

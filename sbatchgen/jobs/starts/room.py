@@ -12,10 +12,10 @@ from sbatchgen.base.units import Memory
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.lists import is_flat, matches
 from sbatchgen.check.script.resource_request import ResourceRequest
+from sbatchgen.jobs.slurm.fields import limit
 from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.slurm.partition import SlurmPartition
-from sbatchgen.jobs.slurm.printed import limit
 
 
 @frozen(kw_only=True)

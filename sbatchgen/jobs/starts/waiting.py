@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from sbatchgen.base.quoting import counted
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.printed import count
+from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.prospect import Prospect, iso
 

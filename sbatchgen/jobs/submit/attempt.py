@@ -12,7 +12,7 @@ from datetime import datetime
 from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine import search_path
-from sbatchgen.jobs.slurm import client, printed
+from sbatchgen.jobs.slurm import client, fields
 from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.queue import find_job, key_of
 
@@ -147,4 +147,4 @@ def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None
     """Return when the controller was started; None if it does not answer, or is one of several."""
     if "," in clusters:
         return None
-    return printed.time(config(environment, clusters).get("BOOT_TIME", ""))
+    return fields.time(config(environment, clusters).get("BOOT_TIME", ""))

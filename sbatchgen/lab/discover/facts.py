@@ -9,8 +9,8 @@ from types import MappingProxyType
 from sbatchgen.base.units import Duration, Memory, Release, Weights
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.config import array_limits
+from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.slurm.partition import SlurmPartition
-from sbatchgen.jobs.slurm.printed import count
 from sbatchgen.lab.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs

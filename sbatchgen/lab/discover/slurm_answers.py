@@ -15,9 +15,9 @@ from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.accounts import Account, accounts, qos
 from sbatchgen.jobs.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.jobs.slurm.config import config, licenses, topology
+from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
-from sbatchgen.jobs.slurm.printed import count
 
 T = TypeVar("T")
 

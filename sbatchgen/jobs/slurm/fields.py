@@ -1,4 +1,4 @@
-"""The values that Slurm's commands print."""
+"""The values of fields in the output of Slurm's commands."""
 
 import functools
 from collections import defaultdict
