@@ -1,4 +1,4 @@
-"""submit."""
+"""submit and preflight; and how other commands ask, submit and report."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def preflight(args: tuple[str, ...], /, **given: Any) -> None:
 
 
 def _find_all(runs: Sequence[str]) -> None:
-    """Raise CommandLineError if one of these runs is not known."""
+    """Raise CommandLineError if a run is not known."""
     from sbatchgen.cli.runs import find_point, open_index
 
     for name in runs:
@@ -203,7 +203,7 @@ def submit_reviewed(
 def agreed(
     reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool, reviewed: tuple[str, ...] = ()
 ) -> bool:
-    """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted.
+    """Show reviews, exit if a review has errors, and ask; return whether to submit.
 
     Raises CommandLineError: there is no terminal to ask; DocumentError: a job is not what was reviewed.
     """
@@ -232,7 +232,7 @@ def _show_all(reviews: Sequence[Review]) -> None:
 
 
 def _ask(reviews: Sequence[Review], what: str) -> None:
-    """Return if the user agrees; show the reviews as often as they are asked for."""
+    """Return if the user agrees, else raise click.Abort; show the whole reviews when the user asks."""
     from sbatchgen.jobs.review.brief import question
 
     asked = visible(question(reviews, what))
@@ -252,7 +252,7 @@ def _ask(reviews: Sequence[Review], what: str) -> None:
 
 
 def _report_all(names: Sequence[str], failed: int) -> None:
-    """Report what became of several jobs, one of which failed."""
+    """Report which of several jobs are submitted, which failed, and which are left."""
     before, after = names[:failed], names[failed + 1 :]
     for what, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
         if jobs:
@@ -298,7 +298,7 @@ def put_submitted(
     *,
     refused: SbatchgenError | None = None,
 ) -> None:
-    """Print what was submitted, and what `refused` the rest, if a program reads the answer."""
+    """Print the submitted jobs, and the error that `refused` the rest, if a program reads the answer."""
     if form == "json":
         from sbatchgen.jobs.outputs.submitted import submit_output
 
@@ -341,7 +341,7 @@ def submit_to_slurm(
 ) -> None:
     """Submit the job, or all jobs of a chain, and add them to `every`.
 
-    If one is refused, report those before it, which stay.
+    If a job is refused, report the earlier jobs, which stay in the queue.
     """
     from sbatchgen.jobs.slurm.queue import new_key
     from sbatchgen.jobs.submit import sbatch
@@ -371,7 +371,7 @@ def submit_to_slurm(
 
 
 def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
-    """Print the ids of the jobs, what sbatch said, and the commands for the run."""
+    """Print the ids of the jobs, the messages of sbatch, and the commands for the run."""
     jobs = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in done]
     try:
         put("\n".join(jobs))

@@ -209,7 +209,7 @@ def test_a_record_does_not_answer_for_the_user(command: Command, words: list[str
 def test_only_the_user_reads_what_is_kept_and_it_is_little(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbatchgen.jobs.submit.reviewed.MOST_KEPT", 2)
+    monkeypatch.setattr("sbatchgen.jobs.submit.reviewed.MAX_KEPT", 2)
     for rate in "1234":
         command("review", *JOB, "--", "--lr", rate)
     place = Path(os.environ["HOME"], ".local/state/sbatchgen/reviewed")

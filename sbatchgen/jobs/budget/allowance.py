@@ -1,4 +1,4 @@
-"""The limits that a user sets in a file, and where those files are found: all that are found hold."""
+"""The limits that a user sets in files, and the places of these files. All files that are found hold."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ class Allowance:
     until: Moment | None = described("When it ends: nothing is submitted later.")
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield limits below 0, and that there is no limit."""
+        """Yield limits below 0, and a budget without a limit."""
         numbers = ("gpu_hours", "gpu_hours_per_job", "cpu_hours", "jobs")
         yield from ((key, "below 0", "write 0 or more") for key in numbers if (getattr(self, key) or 0) < 0)
         if all(value is None for value in vars(self).values()):
@@ -40,7 +40,7 @@ class Allowance:
 
     @property
     def ends(self) -> str:
-        """Return when it ends, as the end of a sentence."""
+        """The day on which the budget ends, as the end of a sentence."""
         if not self.until:
             return ""
         end, now = datetime.fromtimestamp(self.until.epoch).astimezone(), datetime.now().astimezone()
@@ -55,7 +55,7 @@ class UserSettings:
 
 
 def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
-    """Return all limits that hold here, by their files. Raises BudgetError: one can't be read or trusted."""
+    """Return all limits that hold, by their files. Raises BudgetError: a file can't be read or trusted."""
     known: dict[str, Allowance] = {}
     for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
         file = Path(folder, "sbatchgen/settings.yaml")
@@ -73,7 +73,7 @@ def home() -> str:
 
 
 def _of_tree() -> Iterator[str]:
-    """Yield what the variable names in the processes above this one: who unsets it keeps to it too."""
+    """Yield the values of the variable in the processes above: to unset the variable lifts no budget."""
     process = os.getppid()
     while process > 1:
         with contextlib.suppress(OSError):

@@ -41,7 +41,7 @@ class Debit:
         self._at_once = asked.at_once * -(-self._tasks // asked.tasks)  # jobs of a chain, arrays of a sweep
 
     def enter(self, *, keep: bool = True) -> None:
-        """Charge the most that the job may take. Raises BudgetError where that is more than is left."""
+        """Charge the most that the job may take. Raises BudgetError if the job may take more than is left."""
         asked = self.demand
         with ledger.changing() as charges:
             if [*self._problems(asked, charges)]:
@@ -54,7 +54,7 @@ class Debit:
                 charges[self.key] = Charge(self.key, [*self.limits], time.time(), *counts, *hours)
 
     def change(self, **facts: str) -> None:
-        """Keep facts of the job, as its id; without any, give back what was charged: Slurm refused it."""
+        """Keep facts of the job, for example its id; without facts give the charge back: Slurm refused it."""
         with contextlib.suppress(BudgetError), ledger.changing() as charges:
             charge = charges.pop(self.key, None)
             if charge and facts:
@@ -94,7 +94,7 @@ class Debit:
 
 
 def _forbidden(file: str, limits: Allowance, asked: Demand) -> Iterator[Problem]:
-    """Yield what a budget does not allow, however small the job."""
+    """Yield what a budget forbids, however small the job is."""
     if limits.until and time.time() > limits.until.epoch:
         yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_of_owner(file))
     for what, names in (("partition", asked.partitions), ("account", (asked.account,))):
@@ -111,5 +111,5 @@ def _of_owner(file: str) -> str:
 
 
 def _digits(hours: float, rounded: Callable[[float], int]) -> Hours:
-    """Return hours in as many digits as are shown: what is asked for rounded up, and what is left down."""
+    """Return hours with the digits that are shown; a demand is rounded up, a rest is rounded down."""
     return Hours(rounded(round(hours * 10_000, 3)) / 10_000)

@@ -1,4 +1,4 @@
-"""What a submission may take at the most, from the bytes and the options that sbatch gets."""
+"""The most that a submission may take, by the bytes and the options that sbatch gets."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _NOT_COUNTED = {
 
 
 class Demand(NamedTuple):
-    """What a submission may take at the most."""
+    """The most that a submission may take."""
 
     tasks: int  # jobs: elements of an array
     at_once: int  # how many of them may run at once
@@ -40,7 +40,7 @@ class Demand(NamedTuple):
 
 
 def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]) -> Demand:
-    """Return what sbatch would be asked for. Raises BudgetError: that is not known; SlurmError."""
+    """Return the demand of a submission. Raises BudgetError: the demand is not known; SlurmError."""
     job = JobScript(file="", text=with_options(script.decode("utf-8", "surrogateescape"), options))
     asked = job.resources
     where = ground(asked, environment)

@@ -20,7 +20,7 @@ WAIT_S = 120.0  # for the lock: others ask Slurm meanwhile
 
 
 class Charge(NamedTuple):
-    """What a submission takes of its budgets."""
+    """The part of its budgets that a submission takes."""
 
     key: str  # of the submission
     budgets: Sequence[str]  # their files
@@ -39,7 +39,7 @@ Charges = dict[str, Charge]  # by their keys
 
 
 class Standing(NamedTuple):
-    """What is left of a budget; None where it sets no limit."""
+    """The rest of a budget; None for a number that the budget does not limit."""
 
     file: str
     gpu_hours: float | None
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
 
 
 def standing(file: str, limits: Allowance, charges: Charges) -> Standing:
-    """Return what is left: each number that is shown of a budget is from here."""
+    """Return the rest of a budget. Each number that is shown of a budget comes from here."""
     its = [each for each in charges.values() if file in each.budgets]
     taken = {name: sum(getattr(each, name) for each in its) for name in ("gpu_hours", "cpu_hours", "at_once")}
     left = [

@@ -1,4 +1,4 @@
-"""The GPUs and CPUs that Slurm may give a request at the most, by the cluster's partitions and nodes.
+"""The most GPUs and CPUs that Slurm may give a request, by the cluster's partitions and nodes.
 
 Source: what Slurm 22.05 and 26.05 allocate (tests/budget/test_share.py).
 """
@@ -30,7 +30,7 @@ class Ground(NamedTuple):
         return max((getattr(each, name) for each in self.nodes), default=0)
 
     def gres(self, name: str) -> int:
-        """Return how many of a generic resource a node has at the most."""
+        """Return the largest count of a generic resource on a node."""
         return max(
             (sum(its.count for its in each.gres if its.name == name) for each in self.nodes), default=0
         )
@@ -114,7 +114,7 @@ def _of_task(asked: ResourceRequest, where: Ground, threads: int, *, one_a_core:
 
 
 def _fewest(asked: ResourceRequest, where: Ground) -> int:
-    """Return the CPUs that a node has to give in any case: --mincpus, -B, and those for its memory."""
+    """Return the CPUs that a node gives in any case: for --mincpus, for -B, and for the memory."""
     shape = 1
     for part in asked.options.get("extra-node-info", "").split(":"):
         shape *= int(part) if part.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""What jobs took that have ended, as squeue and sacct say. What neither knows is not given back."""
+"""What ended jobs took, as squeue and sacct say. The charge of a job that neither knows is kept."""
 
 import contextlib
 import time
@@ -48,7 +48,7 @@ def reconcile(charges: Charges, environment: Mapping[str, str]) -> None:
 
 
 def _free_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
-    """Note which jobs wait or run no more; return those that the controller knows, by the keys."""
+    """Note which jobs have ended; return the jobs that the controller knows, by their keys."""
     seen: dict[str, list[SlurmJob]] = {}
     for row in queue(environment):
         seen.setdefault(key_of(row.command), []).append(row)
@@ -61,7 +61,7 @@ def _free_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, l
 
 
 def _by_controller(rows: list[SlurmJob]) -> tuple[list[SlurmJob], list[JobUsage]]:
-    """Return jobs and their starts, as the controller knows them: of each job the last start alone."""
+    """Return jobs with their starts as the controller knows them: only the last start of each job."""
     rows = [] if any(row.restarts for row in rows) else rows
     return rows, [JobUsage(used_s=row.used_s) for row in rows]
 

@@ -1,6 +1,7 @@
-"""sbatch, asked until it is certain whether the job is there: the controller may be down, an answer lost.
+"""A call of sbatch, repeated until it is certain whether the job exists.
 
-A job is found again by its Command, the path of its script: no other submission has this folder.
+The controller may be down, and an answer may be lost. squeue shows the Command of a job, the path of its
+script. No other submission has a script in this folder, so the Command finds the job again.
 """
 
 import random
@@ -42,7 +43,7 @@ class LostError(SlurmError):
 
 @frozen()
 class Accepted:
-    """A job that Slurm has accepted: its id, its cluster if sbatch named it, and what sbatch said."""
+    """A job that Slurm has accepted: its id, its cluster if sbatch named one, and the messages of sbatch."""
 
     job: str
     cluster: str
@@ -61,10 +62,10 @@ def ask(
 ) -> Accepted:
     """Run sbatch, retrying until it is known whether the job exists.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. An answer
-    that refuses the job raises `refused`, `note` prints why this takes long, and sbatch holds `lock` until it
-    has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may still
-    come; SbatchgenError: there is no job, and will be none.
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `refused` makes the
+    error for an answer that refuses the job. `note` prints why a submission takes long. sbatch holds `lock`
+    until it has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may
+    still come; SbatchgenError: there is no job, and there will be none.
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
@@ -116,11 +117,9 @@ def _search(
     *,
     clusters: str,
 ) -> Accepted | None:
-    """Return the job of a submission whose answer was lost.
+    """Return the job of a submission whose answer was lost; None if the job certainly does not exist.
 
-    None if it is certain that the job does not exist.
-
-    A controller that was started again has lost each job that it had not saved: then it is certain.
+    A controller that was started again has lost each job that it had not saved.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:

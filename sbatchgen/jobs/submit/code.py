@@ -1,6 +1,6 @@
 """The code that a job would run if it started now: checksums of its trainer's files, or of a snapshot.
 
-What the trainer loads by other means, as packages, data and settings, is not known here.
+Packages, data and settings that the trainer loads by other means are not known here.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def of_trainer(main: TrainerJob) -> tuple[str, ...]:
 
 
 def of_script(script: JobScript, folder: Path) -> tuple[str, ...]:
-    """Return the same for the programs that a finished script starts, if it is submitted from a folder."""
+    """Return a checksum and a name for each file of the programs that a finished script starts."""
     working = folder / script.option("chdir")
     names = dict.fromkeys(launch.program.name for launch in script.trainings)
     return _sums(

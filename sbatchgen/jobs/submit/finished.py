@@ -91,7 +91,7 @@ def _findings(
     named: Mapping[str, str],
     words: Sequence[str],
 ) -> list[Finding]:
-    """Return the findings of lint but for an option that is given twice, and what a restart would forget."""
+    """Return the findings of lint, without repeated options, and what a restart would forget."""
     twice = tuple(f"{word} is given" for word in named)  # in the script too
     findings = [each for each in of_lint if not each.problem.what.startswith(twice)]
     findings += _restarts(script, folder)

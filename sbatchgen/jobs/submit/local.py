@@ -30,7 +30,7 @@ def run_locally(
 ) -> int:
     """Run the script and follow its log; return the exit status of the script.
 
-    It runs in a session of its own: Ctrl-C ends the following, not the training.
+    The script runs in a session of its own: Ctrl-C stops showing the log, and the training continues.
     """
     with reserved(submission, environment, note) as (ready, _):
         about, leader = _start(ready, environment, index, note)

@@ -35,9 +35,9 @@ from sbatchgen.jobs.submit.submission import Submission, log_folders
 
 @frozen(kw_only=True)
 class _Here:
-    """What the folder of submission says of a job; nothing where its files are on another machine."""
+    """Facts from the folder of submission; none if the files of the job are on another machine."""
 
-    start: folder_check.RunFolderForecast | None = None  # what the trainer will find in its run folder
+    start: folder_check.RunFolderForecast | None = None
     findings: Sequence[Finding] = ()
     source: TrainerSource | None = None
     reads: tuple[str, ...] = ()  # the files of its trainer, as its record has them
@@ -58,9 +58,9 @@ def of_job(
         request: The job.
         environment: The user's.
         folder: The current folder; None to look at no files of the job: they are on another machine.
-        review_only: Whether it may be a job that can't be submitted from here; that one has no run folder.
+        review_only: Whether the job may be one that can't be submitted from here, and has no run folder.
         ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
-        snapshot: For a job that runs a copy of its code: the files that are copied beside those of git.
+        snapshot: For a job that runs a copy of its code: the files to copy that git does not track.
 
     Raises:
         CommandLineError: The job can't run a copy.
@@ -109,7 +109,7 @@ def _review(
     copied: Code | None,
     again: Sequence[str],
 ) -> review.Review:
-    """Return what people see: the job, its script and findings, and what the job will find where it runs."""
+    """Return the review: the job, its script and findings, and what the job will find where it runs."""
     return review.of_resolved(
         request.resolved,
         traced.text if traced else None,
@@ -145,7 +145,7 @@ def _run_dir(
 def _queued(
     resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
 ) -> Callable[[], Problem | None] | None:
-    """Return what asks Slurm whether another job uses the run folder; None if jobs may share the folder."""
+    """Return the function that asks Slurm for another job of the run folder; None if jobs may share it."""
     alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
     if not alone or resolved.options.dependency:
         return None

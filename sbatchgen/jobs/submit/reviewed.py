@@ -1,7 +1,8 @@
-"""What was reviewed is what is submitted: a digest of the script's bytes, the request and the trainer.
+"""The digest of a reviewed job: of the bytes of the script, the request and the files of the trainer.
 
-The comment with the command that renders the script does not count: a command may be spelled in other ways.
-The newest of what was reviewed is kept in files that only this user reads, to show what has changed since.
+`submit --reviewed DIGEST` submits a job only if the digest is the same. The comment with the command that
+renders the script does not count, because a command may be spelled in several ways. The newest reviewed texts
+are kept in files that only this user can read, to show what has changed since the review.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES, without_command
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
 
-MOST_KEPT = 50
-_CHARACTERS = 40  # of the digest: too many to find another script of the same one
+MAX_KEPT = 50
+_CHARACTERS = 40  # of the digest: too many to find another script with the same digest
 _NAME = re.compile(rf"[0-9a-f]{{{_CHARACTERS}}}")
 
 
@@ -31,9 +32,9 @@ def with_digest(
     after: Sequence[str] = (),
     keep_env: bool = False,
 ) -> Review:
-    """Return the review of a submission with its digest, and keep what that is of.
+    """Return the review of a submission with its digest, and keep the text of which that is the digest.
 
-    It waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
+    The job waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
     """
     if submission.review.script is None:
         return submission.review
@@ -62,13 +63,13 @@ def with_digest(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / digest, text, mode=files.PRIVATE)
         paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MOST_KEPT]:
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MAX_KEPT]:
             path.unlink()
     return replace(submission.review, digest=digest)
 
 
 def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise DocumentError for jobs that are not what was reviewed, with what has changed if that is known."""
+    """Raise DocumentError for jobs that differ from the reviewed ones, with the changes if they are known."""
     import difflib
 
     digests = [review.digest for review in reviews]
@@ -90,7 +91,7 @@ def _folder(environment: Mapping[str, str]) -> Path:
 
 
 def _read_kept(folder: Path, name: str) -> list[str]:
-    """Return the lines of what was reviewed; nothing if it is not known, or another text is there."""
+    """Return the lines of a reviewed text; none if the text is not kept, or its digest is another one."""
     with contextlib.suppress(OSError):
         if _NAME.fullmatch(name):
             text = files.read_own(folder / name, 2 * MAX_BYTES)

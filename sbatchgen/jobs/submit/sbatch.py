@@ -41,7 +41,7 @@ _LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 
 
 class TooManyJobsError(SlurmError):
-    """The user or account has as many jobs as a limit allows; most likely so where Slurm names no limit."""
+    """The user or the account has as many jobs as a limit allows; a guess if Slurm names no limit."""
 
 
 @frozen()
@@ -61,9 +61,9 @@ class SubmittedRun:
 
 
 def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -> None:
-    """Raise BudgetError if all jobs of a submission may take more than is left; nothing is charged yet.
+    """Raise BudgetError if all jobs of a submission may take more than is left; charge nothing yet.
 
-    Here no budget can be charged: Slurm does not count a training on a login node.
+    A job on this machine is refused if a budget holds: Slurm does not count a training on a login node.
     """
     if submission.local:
         if search_path.find("sbatch", environment) and allowances(environment):
@@ -225,7 +225,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
 
 @contextlib.contextmanager
 def _noted(note: Note) -> Iterator[None]:
-    """Turn an error of the index into a warning: the job is what matters."""
+    """Turn an error of the index into a warning: the job is submitted without the index."""
     try:
         yield
     except DocumentError as error:
@@ -262,7 +262,7 @@ def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> Sbatchg
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs; raise DocumentError where that can't be."""
+    """Make the folders of the logs; raise DocumentError if a folder can't be made."""
     for log_folder in submission.log_folders:
         if log_folder == submission.run_dir:
             continue

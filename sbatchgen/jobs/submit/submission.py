@@ -1,12 +1,11 @@
-"""A script with its review: `rendered` and `finished` make it, `sbatch` and `local` send it, also as a chain.
+"""A script with its review. `rendered` and `finished` make a submission; `sbatch` and `local` start its jobs.
 
-A chain is of jobs that continue one training, one after the other, where a job may not requeue itself.
-
-A job starts once all before it have ended, none of them with success. When one has completed, Slurm removes
-the others: that needs nothing of the job. Each names all before it: if it named the last alone, it would
-start after one that Slurm has removed, which has not completed either (seen on Slurm 22.05.8 and 26.05.5).
-After a failure, the script cancels those that wait: squeue shows their Command, and their keys start with the
-same word. If a job fails before the next job is submitted, that job starts, and fails too.
+A chain is for clusters where a job may not requeue itself: its jobs continue one training, one after the
+other. A job of a chain starts after all earlier jobs have ended without success. When a job has completed,
+Slurm removes the later jobs. Each job depends on all earlier jobs. A job that depended on the last job alone
+would start after Slurm has removed that job, which has not completed either (seen on Slurm 22.05.8 and
+26.05.5). After a failure the script cancels the waiting jobs of its chain: squeue shows their Command, and
+their keys start with the same word. If job 1 fails before job 2 is submitted, job 2 starts, and fails too.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Submission:
     # What sbatch gets on its command line, over the script's own, as "--mem=64G"
     options: tuple[str, ...] = ()
     jobs: int = 1  # how many jobs of it continue one training, one after the other
-    review: Review  # what people see
-    about: Record  # what its record will say
+    review: Review
+    about: Record  # the record that will be kept
     snapshot: Snapshot | None = None  # the copy of its code that is still to be made
     # Returns what is wrong if another job uses its run folder; None where that is fine
     queued: Callable[[], Problem | None] | None = None
@@ -53,7 +52,7 @@ class Submission:
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
     """Return the folders of a script's logs, of which Slurm makes none: sbatch(1), "filename pattern".
 
-    Raises DocumentError if the name of one is known only once the job runs.
+    Raises DocumentError if the name of a folder is known only after the job has started.
     """
     folders = []
     for component in script.components:
@@ -71,7 +70,7 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
 
 
 def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
-    """Return the options of sbatch for the job after these; the first one waits for `dependency`."""
+    """Return the options of sbatch for the job after these jobs; the first job waits for `dependency`."""
     if not before:
         return (f"--dependency={dependency}",) if dependency else ()
     first = dependency if "?" not in dependency else ""  # "any of" and "all of" can't be mixed: sbatch(1)
@@ -82,7 +81,7 @@ def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
 def completion(run: RunState, point: str = "") -> str:
     """Return the dependency of a job that waits until a training is complete; "" without Slurm.
 
-    `point` is one of a sweep, or an element of an array: its last job counts.
+    `point` is the number of a point of a sweep, or of an element of an array. Its last job counts.
     """
     from sbatchgen.jobs.runs.seen_jobs import is_local  # the page has none of its modules
 

@@ -23,11 +23,11 @@ def submit(
     send: Send,
     runs: list[SubmittedRun],
 ) -> None:
-    """Submit the arrays, each again in halves while it is over a limit of how many jobs a user may have.
+    """Submit the arrays; split an array in halves while it exceeds the number of jobs that a user may have.
 
-    With a throttle, the arrays start one after the other: Slurm limits the elements of one array. Those that
-    are submitted are added to `runs`. Raises SbatchgenError for an array that could not be submitted; of all
-    but the first, it names what is left.
+    With a throttle the arrays start one after the other, because Slurm limits the elements of one array only.
+    Submitted arrays are added to `runs`. Raises SbatchgenError if an array could not be submitted; after the
+    first array the error names the points that are left.
     """
     waiting = list(arrays)
     while waiting:

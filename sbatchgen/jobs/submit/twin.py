@@ -1,11 +1,12 @@
 """The twin of a submission: a job that does the same work, from the same folder, and has not ended.
 
-Who has lost an answer, or types a command twice, would submit the job once more. The same work is the same
-script and options, or the same values of a rendered job with the same files of the trainer. Then only the
-name of the job and the places that follow from it differ, as in a copied job file. Who types --job-name or
---run-dir wants a second run, as with another seed that the trainer draws, and is not refused. Nor is who
-sets another value of a variable that the script or the trainer names, as in SEED=2 sbatchgen submit job.sh,
-or edits a settings file that one of these names.
+A user who has lost an answer, or who types a command twice, would submit the job once more. Two jobs do the
+same work if they have the same script and options. Two rendered jobs also do the same work if only the name
+of the job and the places that follow from the name differ, as in a copied job file.
+
+Three things make a second run, which is not refused: --job-name or --run-dir on the command line; another
+value of a variable that the script or the trainer names, as in SEED=2 sbatchgen submit job.sh; an edit of a
+settings file that the script or the trainer names.
 """
 
 import contextlib
@@ -24,29 +25,29 @@ from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.slurm.queue import key_of, queue
 from sbatchgen.jobs.submit.submission import Submission
 
-_PLACES = ("run_dir", "snapshot_dir", "--job-name", "--output", "--error")  # of a run
-_TYPED = ("run_dir", "--job-name")  # by who wants another run
-_MOST = 200  # jobs that wait or run, whose records are read: the newest
+_PLACES = ("run_dir", "snapshot_dir", "--job-name", "--output", "--error")  # the values that name a run
+_SECOND_RUN = ("run_dir", "--job-name")  # typed by a user who wants a second run
+_MAX_JOBS = 200  # the newest jobs that wait or run: only their records are read
 WAIT_S = 180.0  # for the lock: sbatch itself tries again for two minutes
-_LOCKS = 16  # files of locks: the same job has the same lock, and few others have it too
-_FEW = 4  # characters of a checksum of values: no password can be guessed from so few
-MAX_TEXT = 1 << 20  # of a file, whose text is looked at
-MOST_SETTINGS = 100  # files
+_LOCKS = 16  # the number of lock files: the same job has the same lock
+_SHORT_SUM = 4  # characters of a checksum of values: too few to guess a password from
+MAX_TEXT = 1 << 20  # bytes of a file whose text is searched for names
+MAX_SETTINGS = 100  # files
 _SETTINGS = re.compile(rb"(?<![\w./-])[\w./-]{1,200}\.(?:ya?ml|json|toml|ini|cfg|sh)\b")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z_0-9]*")
-# These decide which Python runs, and which modules that finds, whatever the script and the trainer name.
-_ALWAYS = {"CONDA_PREFIX", "LOADEDMODULES", "PYTHONPATH", "VIRTUAL_ENV"}
-# A shell sets these by itself, and some shells of programs have a new folder in PATH for each command.
-_OF_SHELL = {"_", "OLDPWD", "PATH", "PWD", "SHLVL"}
+# The variables that decide which Python runs, and which modules Python finds
+_PYTHON_VARIABLES = {"CONDA_PREFIX", "LOADEDMODULES", "PYTHONPATH", "VIRTUAL_ENV"}
+# The variables that a shell sets by itself. Some programs give each of their shells a new folder in PATH.
+_SHELL_VARIABLES = {"_", "OLDPWD", "PATH", "PWD", "SHLVL"}
 
 
 @contextlib.contextmanager
 def refused(
     submissions: Sequence[Submission], index: Index | None, environment: Mapping[str, str]
 ) -> Iterator[None]:
-    """Refuse submissions that have a twin, and let no other command submit the same until the end.
+    """Refuse submissions that have a twin, and let no other command submit the same job until the end.
 
-    Raises CommandLineError. Without an index nothing is known of other jobs.
+    Raises CommandLineError for a twin. Without an index other jobs are not known.
     """
     with contextlib.ExitStack() as held:
         if not index:
@@ -70,14 +71,14 @@ def _lock(submission: Submission, index: Index) -> Path:
 
 
 def find(submission: Submission, index: Index, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the id of the twin and what is the same, None without any."""
+    """Return the id of the twin, and in words what is the same; None without a twin."""
     folders = {run.name: run.folder for run in index.runs()}
-    live = [job for job in index.jobs() if not job.ended][-_MOST:]
-    if not live:  # as mostly: no file is read for nothing
+    live = [job for job in index.jobs() if not job.ended][-_MAX_JOBS:]
+    if not live:  # the usual case, in which no file has to be read
         return None
     sees = surroundings(submission, environment)
     alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission, sees))}
-    with contextlib.suppress(SlurmError):  # what submits will say why Slurm does not answer
+    with contextlib.suppress(SlurmError):  # the submission will say why Slurm does not answer
         for row in queue(environment) if alike else ():
             if key_of(row.command) in alike and not row.state.ended:
                 return str(row.job), alike[key_of(row.command)]
@@ -99,7 +100,7 @@ def _same(job: RunJob, folder: Path, submission: Submission, sees: str) -> str:
         return ""
     if about.reads != record.reads and about.reads and record.reads:  # the trainer was edited meanwhile
         return ""
-    by_hand = any(each.name in _TYPED and each.by == "command line" for each in about.values)
+    by_hand = any(each.name in _SECOND_RUN and each.by == "command line" for each in about.values)
     if not by_hand and record.version == about.version and (work := _work(about)) and work == _work(record):
         return f"job in {folder}, with the same trainer, arguments and resources"
     newest = Path(record.script).name or submitted_scripts.NEWEST
@@ -111,9 +112,9 @@ def _same(job: RunJob, folder: Path, submission: Submission, sees: str) -> str:
 
 
 def _work(about: Record) -> bytes:
-    """Return what a rendered job does, wherever its run folder is; nothing if that is not known.
+    """Return the work of a rendered job as bytes, whatever its run folder; b"" if the work is not known.
 
-    A sweep has its points in its script alone.
+    The work of a sweep is not known: only the script has its points.
     """
     values = {each.name: each.value for each in about.values if each.name not in _PLACES}
     own = any(name.endswith("trainer") for name in values)  # of a program too
@@ -131,18 +132,18 @@ def surroundings(submission: Submission, environment: Mapping[str, str]) -> str:
     if submission.about.command:  # which names the file of the job
         script = submitted_scripts.without_command(script.decode()).encode()
     texts = [script, *_texts(folder / row.partition(" ")[2] for row in submission.about.reads)]
-    names = {name.decode() for text in texts for name in _NAME.findall(text)} | _ALWAYS
+    names = {name.decode() for text in texts for name in _NAME.findall(text)} | _PYTHON_VARIABLES
     settings = {name.decode() for text in texts for name in _SETTINGS.findall(text)}
     passed = submit_environment(environment)[0]
-    its = sorted((name, passed[name]) for name in names - _OF_SHELL if name in passed)
+    its = sorted((name, passed[name]) for name in names - _SHELL_VARIABLES if name in passed)
     sums = hashlib.sha256(repr(its).encode("utf-8", "surrogateescape"))
-    for text in _texts(folder / name for name in sorted(settings)[:MOST_SETTINGS]):
+    for text in _texts(folder / name for name in sorted(settings)[:MAX_SETTINGS]):
         sums.update(hashlib.sha256(text).digest())
-    return sums.hexdigest()[:_FEW]
+    return sums.hexdigest()[:_SHORT_SUM]
 
 
 def _texts(paths: Iterable[Path]) -> Iterator[bytes]:
-    """Yield what is in files, but for those that are no files, or too large for a text."""
+    """Yield the contents of files; leave out those that can't be read or are too large for a text."""
     for path in paths:
         with contextlib.suppress(OSError):
             yield files.read_file(path, MAX_TEXT)
