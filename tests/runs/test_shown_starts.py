@@ -135,3 +135,26 @@ def test_a_folder_that_takes_no_file_hinders_nothing(tmp_path: Path) -> None:
     submitted(environment, 7, time.time())
     shown_starts.seen(environment, [row("7", start=time.time())])
     assert shown_starts.comparison(environment, "hole") == ""
+
+
+def test_of_an_array_the_first_task_counts(environment: dict[str, str]) -> None:
+    now = time.time()
+    shown_starts.offer(environment, [(SUBMIT, "hole", now)])
+    submitted(environment, 7, now)
+    waits = row("7_[2-9]", "PENDING")
+    shown_starts.seen(environment, [waits])
+    assert late(environment) is None
+    shown_starts.seen(environment, [waits, row("7_1", start=now + 90), row("7_0", start=now + 60)])
+    assert late(environment) == pytest.approx(60, abs=1)
+
+
+def test_the_first_plan_that_was_told_is_kept(environment: dict[str, str]) -> None:
+    now = time.time()
+    submitted(environment, 7, now)
+    shown_starts.planned(environment, {"7_[0-5]": now + 600, "8": now})
+    shown_starts.planned(environment, {"7_[0-5]": now + 900})
+    shown_starts.seen(environment, [row("7_[0-5]", "PENDING", start=now + 1200, planned="n1")])
+    shown_starts.seen(environment, [row("7_0", start=now + 630)])
+    assert late(environment, "plan") == pytest.approx(30, abs=1)
+    shown_starts.planned(environment, {"7": now + 900})
+    assert late(environment, "plan") == pytest.approx(30, abs=1)

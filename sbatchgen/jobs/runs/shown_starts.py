@@ -5,10 +5,12 @@ A dependency, --begin or a hold keeps a job from being eligible: that wait does 
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeVar
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
@@ -16,6 +18,7 @@ from sbatchgen.jobs.runs.index import BUSY_S, place
 from sbatchgen.jobs.runs.record import Record, as_typed
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
+T = TypeVar("T")
 FILE, MAX_BYTES = "starts.json", 1 << 22
 OFFER_S = 1800.0  # how long what was shown of a command counts for its submission
 KEPT = 200  # submissions, and as many offers
@@ -85,19 +88,20 @@ def submitted(environment: Mapping[str, str], record: Record) -> None:
 
 def seen(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
     """Keep the first plan of jobs that wait, and when jobs started, as squeue or sacct shows them."""
-    by_job = {row.id: row for row in rows}
+    by_job: dict[str, SlurmJob] = {}
+    for row in rows:  # of an array, its first task counts
+        first = by_job.setdefault(str(row.job), row)
+        by_job[str(row.job)] = min(first, row, key=_is_later)
+    _change_each(environment, by_job, _seen)
 
-    def with_them(old: KeptStarts) -> KeptStarts:
-        return replace(
-            old,
-            starts=tuple(
-                _seen(each, by_job[each.job]) if each.job in by_job else each for each in old.starts
-            ),
-        )
 
-    old = _read(environment) if by_job else KeptStarts()
-    if with_them(old) != old:
-        _change(environment, with_them)
+def planned(environment: Mapping[str, str], starts: Mapping[str, float]) -> None:
+    """Keep the plans of jobs that wait, by their ids, as they were shown; of each job the first one."""
+    _change_each(environment, {job.partition("_")[0]: at for job, at in starts.items()}, _with_plan)
+
+
+def _is_later(row: SlurmJob) -> tuple[bool, float]:
+    return row.state.name == "PENDING", row.start.timestamp() if row.start else math.inf
 
 
 def comparison(environment: Mapping[str, str], kind: str) -> str:
@@ -114,15 +118,16 @@ def comparison(environment: Mapping[str, str], kind: str) -> str:
 def _seen(start: KeptStart, row: SlurmJob) -> KeptStart:
     at = row.start.timestamp() if row.start else 0.0
     if row.state.name == "PENDING":
-        is_new = at and row.planned and not any(each.kind == "plan" for each in start.shown)
-        return (
-            replace(start, shown=(*start.shown, ShownStart(kind="plan", start=at, at=time.time())))
-            if is_new
-            else start
-        )
+        return _with_plan(start, at) if at and row.planned else start
     if start.started or not at or row.restarts or not row.node_list:
         return start  # which has not started, or not for the first time
     return replace(start, started=at, eligible=row.eligible.timestamp() if row.eligible else 0.0)
+
+
+def _with_plan(start: KeptStart, at: float) -> KeptStart:
+    if start.started or any(each.kind == "plan" for each in start.shown):
+        return start
+    return replace(start, shown=(*start.shown, ShownStart(kind="plan", start=at, at=time.time())))
 
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:
@@ -141,6 +146,20 @@ def _read(environment: Mapping[str, str]) -> KeptStarts:
         kept: KeptStarts = as_typed(json.loads(files.read_own(_file(environment), MAX_BYTES)), KeptStarts)
         return kept
     return KeptStarts()
+
+
+def _change_each(
+    environment: Mapping[str, str], known: Mapping[str, T], change: Callable[[KeptStart, T], KeptStart]
+) -> None:
+    """Change the submissions of which something is known; write nothing where that changes nothing."""
+
+    def changed(old: KeptStarts) -> KeptStarts:
+        starts = (change(each, known[each.job]) if each.job in known else each for each in old.starts)
+        return replace(old, starts=tuple(starts))
+
+    old = _read(environment) if known else KeptStarts()
+    if changed(old) != old:
+        _change(environment, changed)
 
 
 def _change(environment: Mapping[str, str], change: Callable[[KeptStarts], KeptStarts]) -> None:
