@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
-from sbatchgen.cli.jobs import JobCommand, request_of
+from sbatchgen.cli.jobs import NEEDS, JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, here, put_in_form, redraw, report
 from sbatchgen.jobs.inputs import completion
 
@@ -114,9 +114,7 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
 
 
 @click.command(cls=JobCommand)
-@click.option(
-    "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
-)
+@NEEDS
 @click.option("--fit", is_flag=True, help="Cut a training that resumes into pieces that fit holes.")
 @FORMAT
 @click.pass_obj
@@ -140,6 +138,7 @@ def prospects_of(
     """Return when a job would start, and keep what is shown."""
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
+    from sbatchgen.jobs.slurm.client import wait_for
     from sbatchgen.jobs.starts.moment import read_moment
     from sbatchgen.jobs.starts.prospects import starts
 
@@ -150,6 +149,7 @@ def prospects_of(
         fix = "leave --fit out, or let the job restart: --max-restarts 10"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
     report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
+    wait_for(resolved.profile.answer_within)
     moment = read_moment(os.environ)
     known = {"profile": first.rerun[4]}  # which is noted once
     names = [*resolved.resources.partitions] or [each.name for each in moment.partitions if each.default]
@@ -160,8 +160,9 @@ def prospects_of(
         return request_of(job, args, {**job_options, **known, **options}) if more else first
 
     answer = starts(ask, names, moment, os.environ, _pace(needs, resolved), fit=fit)
-    rows = [(row.argv, row.kind, datetime.fromisoformat(row.start)) for row in answer.rows if row.start]
-    shown_starts.offer(os.environ, [(argv, kind, start.timestamp()) for argv, kind, start in rows])
+    rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
+    shown_starts.offer(os.environ, [(row.argv, row.kind, start) for row, start in rows])
+    shown_starts.planned(os.environ, {row.job: start for row, start in rows if row.job})
     return answer
 
 

@@ -42,6 +42,9 @@ ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files
 ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
 
 
+NEEDS = click.option(
+    "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
+)
 SNAPSHOT = click.option(
     "--snapshot", is_flag=True, help="Run a copy of the files tracked by git, as they are now."
 )

@@ -36,6 +36,7 @@ _SUBMISSION_OPTIONS = (
     "keep_sbatch_env",
     "form",
     "fit",
+    "needs",
 )
 _TYPED = click.core.ParameterSource.COMMANDLINE
 

@@ -14,7 +14,15 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.base.quoting import visible
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, review_of, snapshot_of, submission_of
+from sbatchgen.cli.jobs import (
+    NEEDS,
+    SNAPSHOT,
+    SNAPSHOT_FILE,
+    JobCommand,
+    review_of,
+    snapshot_of,
+    submission_of,
+)
 from sbatchgen.cli.output import (
     BUDGET,
     FORMAT,
@@ -68,6 +76,7 @@ _CHECKS = {
 @REVIEWED
 @FOLLOW
 @click.option("--fit", is_flag=True, help="Submit the first row of `when --fit`.")
+@NEEDS
 @click.option(
     "--after",
     metavar="RUN",
@@ -91,15 +100,22 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     how = {
         name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
     }
-    if given.pop("fit"):
-        given |= _fitting(job, args, given)
+    fit, needs = given.pop("fit"), given.pop("needs")
+    if needs and not fit:
+        raise CommandLineError.of(
+            "--needs is about --fit", at="--needs", fix="add --fit, or leave --needs out"
+        )
+    if fit:
+        given |= _fitting(job, args, given, needs)
     snapshot = snapshot_of(given)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
     submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
-def _fitting(jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:
+def _fitting(
+    jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any], needs: str | None
+) -> dict[str, str]:
     """Return the options of the first row of `when --fit`, and show the row."""
     from sbatchgen.check.lint.source import is_script
     from sbatchgen.cli.gpus import prospects_of
@@ -109,7 +125,7 @@ def _fitting(jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any]
             "--fit is for one job, and no script", fix="name one job, or leave --fit out"
         )
     of_job = {name: value for name, value in given.items() if not name.startswith("snapshot")}
-    rows = [row for row in prospects_of(jobs[0], args, of_job, None, fit=True).rows if row.argv]
+    rows = [row for row in prospects_of(jobs[0], args, of_job, needs, fit=True).rows if row.argv]
     if not rows:
         raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
     note(f"note: {rows[0].kind}: {rows[0].says}")

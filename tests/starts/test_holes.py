@@ -112,7 +112,7 @@ def test_a_reservation_takes_nodes_from_all_but_its_own_jobs() -> None:
     seen = moment(reservations=[replace(maint, start=starts)])
     assert minutes(seen, 3) == 118
     assert "reservation maint begins there" in taken(seen)["n4"].why
-    assert taken(seen, "maint") == {}
+    assert taken(seen, reservation="maint") == {}
     assert minutes(moment(reservations=[replace(maint, start=NOW - timedelta(hours=1))]), 1) is None
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.fixtures import VISIBLE
+from tests.cluster.fixtures import FIRST, LATER, VISIBLE, on_one_release
 from tests.cluster.job import TERMINAL
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY
@@ -292,6 +293,55 @@ def test_pieces_are_of_a_job_that_continues(slurm: Cluster) -> None:
     assert sbatchgen(slurm, "submit", "single", "ddp", *words[-2:], "--fit", "--yes").returncode == 2
 
 
+def test_two_pieces_at_once_share_a_hole_and_delay_nobody(slurm: Cluster) -> None:
+    waits = busy(slurm)
+    before = planned(slurm, waits)
+    words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--profile", "./ours.yaml")
+    more = ("--fit", "--needs", "5h", "--yes")
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(
+            lambda name: sbatchgen(slurm, "submit", *words, "--job-name", name, *more), ("first", "second")
+        )
+    ids = [done.stdout.strip() for done in both]
+    assert all(ids)
+    slurm.until(lambda: any(slurm.job(each)["StartTime"] != "Unknown" for each in ids), "a start in the hole")
+    assert all(slurm.job(each)["TimeMin"] != "N/A" for each in ids)
+    assert planned(slurm, waits) == before
+    alone = sbatchgen(slurm, "submit", *words, "--needs", "5h", "--yes")
+    assert (alone.returncode, "--needs is about --fit" in alone.stderr) == (2, True)
+
+
+def test_pieces_of_a_chain_and_of_tasks_are_as_many_as_the_training_needs(slurm: Cluster) -> None:
+    busy(slurm)
+    words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--fit", "--needs", "2h")
+    for more, option in ((("--chain", "3"), "--chain"), (("--array", "0-1%1"), "--array")):
+        first, *_ = when(slurm, *words, *more)["rows"]
+        value = dict(zip(first["options"][::2], first["options"][1::2], strict=True))[option]
+        assert value == (str(first["starts"]) if option == "--chain" else f"1-{first['starts']}%1")
+        assert "--max-restarts" not in first["options"]
+    done = sbatchgen(slurm, *first["argv"][1:], "--yes")
+    tasks = slurm.jobs(done.stdout.strip())
+    assert tasks[0]["ArrayTaskThrottle"] == "1"
+
+
+def test_a_piece_ends_before_a_maintenance_and_the_rest_begins_after_it(slurm: Cluster) -> None:
+    made = "starttime=now+2hours duration=60 flags=maint,ignore_jobs nodes=ALL users=root".split()
+    slurm.root(["scontrol", "create", "reservation", "reservationname=maint", *made])
+    words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--needs", "3h", "--fit")
+    first, bound = when(slurm, *words)["rows"]
+    assert (first["kind"], first["starts"], bound["kind"]) == ("hole", 2, "bound")
+    start, end = (datetime.fromisoformat(first[name]) for name in ("start", "end"))
+    piece = timedelta(seconds=first["time_s"])
+    again = start + timedelta(hours=3) - (timedelta(hours=3) - piece)  # without the hour in between
+    assert end - again >= timedelta(hours=3) - piece + timedelta(minutes=59)
+    assert first["end"] < bound["end"]
+    record = started(slurm, first)
+    begins = datetime.fromisoformat(record["StartTime"])
+    limit = timedelta(hours=int(record["TimeLimit"][:2]), minutes=int(record["TimeLimit"][3:5]))
+    shown = slurm.run(["scontrol", "-o", "show", "reservation", "maint"]).stdout
+    assert begins + limit <= datetime.fromisoformat(shown.partition("StartTime=")[2].split()[0])
+
+
 BUSY = PROFILE.replace("  cpu:", "  low: {gpus_per_node: 4}\n  high: {gpus_per_node: 4}\n  cpu:")
 
 
@@ -312,6 +362,132 @@ def test_a_partition_that_preempts_others_and_one_that_is_preempted(slurm: Clust
     assert "reempts" in bound["says"]
     assert started(slurm, bound)["NodeList"] == "n[1-4]"
     slurm.until(lambda: slurm.job(runs)["Restarts"] == "1", "the requeue of the job that was preempted")
+
+
+def test_a_bound_that_leaves_out_jobs_of_other_partitions_is_no_start(slurm: Cluster) -> None:
+    slurm.put("ours.yaml", BUSY)
+    waits = busy(slurm)
+    words = ("single", "--time", "2:00:00", "--time-min", "1:00:00", "--partition")
+    first, bound = when(slurm, *words[:3], *words[-1:], "low")["rows"]
+    assert (first["kind"], bound["kind"], bound["start"]) == ("hole", "bound", None)
+    assert (
+        bound["says"]
+        == f"its start is not known: Slurm's answer leaves out that job {waits} is planned there"
+    )
+    assert started(slurm, first)["NodeList"] == "n4"
+    slurm.root(["scancel", "--user", slurm.user, "--name=single"])
+    slurm.until(lambda: "single" not in slurm.run(["squeue", "--format=%j"]).stdout, "the end of single")
+    (higher,) = when(slurm, *words[:3], *words[-1:], "high")["rows"]  # it goes before what waits in gpu
+    assert (higher["kind"], higher["options"]) == ("hole", [])
+    assert started(slurm, higher)["NodeList"] == "n4"
+
+
+def test_what_is_not_looked_at_is_no_hole(slurm: Cluster) -> None:
+    words = ("single", "--time", "0:10:00", "--partition", "gpu")
+    output = when(slurm, *words, "--constraint", "[big*1]")
+    assert not any(row["kind"] == "hole" for row in output["rows"])
+
+
+def test_nodes_of_a_feature(slurm: Cluster) -> None:
+    slurm.root(["scontrol", "update", "nodename=n2", "availablefeatures=big", "activefeatures=big"])
+    words = ("ddp", "--time", "0:10:00", "--partition", "gpu", "--constraint", "big", "--nodes")
+    (hole,) = when(slurm, *words, "1")["rows"]
+    assert started(slurm, hole)["NodeList"] == "n2"
+    two = when(slurm, *words, "2")
+    slurm.root(["scontrol", "update", "nodename=n2", "availablefeatures=", "activefeatures="])
+    assert two["out"]["gpu"].startswith("no node of the partition has all of this at once, or it has fewer")
+
+
+def test_nodes_that_are_off_are_free_and_take_their_time(slurm_root: Path | None) -> None:
+    settings = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTimeout=1\nResumeTimeout=90\nSuspendTime=3600\n"
+    with Cluster(visible=VISIBLE, root=slurm_root, settings=settings) as saving:
+        saving.put("ours.yaml", PROFILE)
+        saving.root(["scontrol", "update", "nodename=n[2-4]", "state=power_down"])
+        shown = ["scontrol", "-o", "show", "node", "n4"]
+        saving.until(lambda: "POWERED_DOWN" in saving.run(shown).stdout, "a node that is off")
+        words = ("ddp", "--time", "0:10:00", "--partition", "gpu", "--nodes")
+        (on,) = when(saving, *words, "1")["rows"]
+        assert "switched on" not in on["says"]
+        assert started(saving, on)["NodeList"] == "n1"
+        saving.root(["scancel", "--user", saving.user])
+        (off,) = when(saving, *words, "2")["rows"]
+        assert "nodes that are off take up to 90 s to be switched on" in off["says"]
+        waits = datetime.fromisoformat(off["start"]) - datetime.now().astimezone()
+        assert timedelta(seconds=30) < waits <= timedelta(seconds=90)
+        done = sbatchgen(saving, *off["argv"][1:], "--yes", "--again")
+        assert saving.wait(done.stdout.strip(), {"CONFIGURING", "RUNNING"})["NodeList"]
+
+
+TYPES = "Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=16000"
+MIXED = f"""\
+NodeName=n[1-3] {TYPES} Gres=gpu:a100:4,shard:64
+NodeName=n4 {TYPES} Gres=gpu:h100:4,shard:64
+PreemptMode=REQUEUE
+{{signal}}
+JobRequeue=0
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-00:00:00 PreemptMode=REQUEUE GraceTime=60
+PartitionName=high Nodes=ALL MaxTime=1-00:00:00 PriorityTier=10 PreemptMode=OFF
+"""
+SIGNAL = {FIRST: "SlurmctldParameters=preempt_send_user_signal", LATER: "PreemptParameters=send_user_signal"}
+MIXED_GRES = """\
+NodeName=n[1-3] Name=gpu Type=a100 File={site}/dev/gpu[0-3]
+NodeName=n4 Name=gpu Type=h100 File={site}/dev/gpu[0-3]
+NodeName={nodes} Name=shard Count=64
+"""
+
+
+def test_types_of_gpus_shards_and_preemption_with_a_grace_time(
+    slurm_root: Path | None, slurm_release: str
+) -> None:
+    settings = MIXED.replace("{signal}", SIGNAL[slurm_release])
+    with Cluster(visible=VISIBLE, root=slurm_root, settings=settings, gres=MIXED_GRES) as mixed:
+        mixed.put("ours.yaml", PROFILE.replace("gpu_type: a100, ", ""))
+        words = ("ddp", "--nodes", "1", "--time", "0:10:00", "--partition", "gpu")
+        (typed,) = when(mixed, *words, "--gpus-per-node", "h100:2")["rows"]
+        says = "partition high may preempt it (REQUEUE): 60 s are left to save, after its signal"
+        assert f"{says}, and Slurm starts it again" in typed["says"]
+        once = when(mixed, *words, "--gpus-per-node", "h100:2", "--resume", "off", "--max-restarts", "0")
+        assert f"{says}, and it ends then" in once["rows"][0]["says"]
+        assert started(mixed, typed)["NodeList"] == "n4"
+        job(mixed, "--nodelist=n4", "--gres=gpu:h100:2", "--time=20")
+        job(mixed, "--nodelist=n4", "--gres=gpu:h100:2", "--time=20")
+        mixed.until(lambda: "alloc" in states(mixed) or "mixed" in states(mixed), "a busy node")
+        out = when(mixed, *words, "--gpus-per-node", "h100:2", "--job-name", "late")["out"]
+        assert "4 nodes: fewer than 2 free GPUs of type h100" in out["gpu"]
+        shards = (
+            "single",
+            "--time",
+            "0:10:00",
+            "--partition",
+            "gpu",
+            "--gres",
+            "shard:8",
+            "--job-name",
+            "part",
+        )
+        (shard,) = when(mixed, *shards)["rows"]
+        assert started(mixed, shard)["NodeList"]
+
+
+@on_one_release
+def test_a_slow_controller_is_asked_once_and_a_dead_one_not_for_ever(slurm: Cluster) -> None:
+    for name in ("squeue", "scontrol"):
+        slurm.put(f"bin/{name}", f'#!/bin/sh\nsleep 12\nexec /usr/bin/{name} "$@"\n', mode=0o755)
+    for name in ("sbatch", "sprio", "sacctmgr"):
+        slurm.put(f"bin/{name}", f"#!/bin/sh\necho {name} >> {slurm.home}/later\nsleep 600\n", mode=0o755)
+    path = {"PATH": f"{slurm.home}/bin:/usr/bin:/bin"}
+    slurm.put("ours.yaml", PROFILE.replace("default_partition", "answer_within: 00:00:50\ndefault_partition"))
+    output = when(
+        slurm, "single", "--time", "1:00:00", "--partition", "gpu", "--begin", "now+1hour", env=path
+    )
+    assert output["rows"] == []
+    assert any("so it was asked for no further bound" in note for note in output["notes"])
+    assert not (slurm.home / "later").exists()
+    slurm.put("ours.yaml", PROFILE.replace("default_partition", "answer_within: 00:00:02\ndefault_partition"))
+    done = sbatchgen(slurm, "when", "single", "--profile", "./ours.yaml", env=path)
+    assert done.returncode == 5
+    assert "Slurm's controller does not answer" in done.stderr
+    assert "did not end within 2 s" in done.stderr
 
 
 def test_partitions_without_a_hole_are_taken_together(slurm: Cluster) -> None:

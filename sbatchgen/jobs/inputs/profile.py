@@ -61,6 +61,9 @@ class Profile(JobSettings, KnownCluster):
     paths: Paths = described("Folders.", make=Paths)
     modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     interactive: Interactive = described("Where `sbatchgen shell` runs.", make=Interactive)
+    answer_within: Duration | None = described(
+        "Longest time that `when` waits for an answer of Slurm. [default: 00:00:30]"
+    )
     template: Text | None = described("Template of the script.")
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
 

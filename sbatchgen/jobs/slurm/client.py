@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 
 from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
@@ -22,6 +23,10 @@ _UNREACHABLE = re.compile(
     r"|Communication connection failure|Zero Bytes were transmitted or received"
     r"|Transport endpoint is not connected"
 )
+
+
+# How long this thread waits for an answer
+_LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
 
 
 class PrivateDataError(SlurmError):
@@ -73,9 +78,19 @@ def of_cluster(cluster: str) -> list[str]:
     return [f"--clusters={cluster}"] if cluster else []
 
 
+def waits_for() -> float:
+    """Return how many seconds this thread waits for an answer."""
+    return _LIMIT.get() or QUERY_TIMEOUT_S
+
+
+def wait_for(limit_s: float | None) -> None:
+    """Let this thread wait so many seconds for an answer, from now on; None for the default."""
+    _LIMIT.set(limit_s)
+
+
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
     """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
-    return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
+    return run(arguments, query_environment(environment), timeout=waits_for())
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

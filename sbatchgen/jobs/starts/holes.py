@@ -21,6 +21,7 @@ class Claim:
 
     at: datetime
     why: str
+    over: datetime | None = None  # when it ends: of a reservation
 
 
 @frozen(kw_only=True)
@@ -31,34 +32,42 @@ class Hole:
     time_s: int  # the longest limit with which a job starts there now
     until: Claim | None  # None if nothing is known to take them
     boot_s: int  # how long it takes to switch on what is off
+    again: datetime | None = None  # before which no other job starts on the nodes with room, if that is known
 
 
-def taken(moment: ClusterMoment, reservation: str = "") -> dict[str, Claim]:
-    """Return when nodes are next taken; a job in a reservation is not kept from the nodes of that."""
+def taken(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> dict[str, Claim]:
+    """Return when nodes are next taken, from a job in a partition of this tier, or in a reservation."""
     first: dict[str, Claim] = {}
-    for at, names, why in _takers(moment, reservation):
+    for claim, names in _claims(moment, tier, reservation):
         for name in names:
-            if name not in first or at < first[name].at:
-                first[name] = Claim(at=at, why=why)
+            if name not in first or claim.at < first[name].at:
+                first[name] = claim
     return first
 
 
-def _takers(moment: ClusterMoment, reservation: str) -> Iterator[tuple[datetime, Iterable[str], str]]:
+def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tuple[Claim, Iterable[str]]]:
     shown: set[str] = set()
+    lower = {each.name for each in moment.partitions if each.tier < tier}  # whose jobs come later
     for each in moment.reservations:
         if each.start and each.name not in reservation.split(","):
-            yield each.start, hosts(each.nodes), f"reservation {each.name} begins there"
+            why = f"reservation {each.name} begins there"
+            over = datetime.fromisoformat(each.end) if each.end else None
+            yield Claim(at=each.start, why=why, over=over), hosts(each.nodes)
     for job in moment.jobs:
+        if job.partitions and lower.issuperset(job.partitions):
+            shown.update(job.planned)
+            continue
         if job.state == "PENDING" and job.start and job.planned:
             shown.update(job.planned)
-            yield job.start, job.planned, f"job {job.id} is planned there"
+            yield Claim(at=job.start, why=f"job {job.id} is planned there"), job.planned
         if job.waits_for_nodes and job.tasks > 1:
             where = [node.name for name in job.partitions for node in moment.of_partition(name)]
             shown.update(where)
-            yield _next_start(moment, job, where), where, f"tasks of array {job.id} may start there"
+            why = f"tasks of array {job.id} may start there"
+            yield Claim(at=_next_start(moment, job, where), why=why), where
     for node in moment.nodes:
         if "PLANNED" in node.flags and node.name not in shown:
-            yield moment.now, (node.name,), "a job is planned there that Slurm does not show"
+            yield Claim(at=moment.now, why="a job is planned there that Slurm does not show"), (node.name,)
 
 
 def _next_start(moment: ClusterMoment, job: QueuedJob, where: Sequence[str]) -> datetime:
@@ -85,4 +94,7 @@ def hole(
     boot = moment.resume_s if off & {*chosen} else 0
     whole = ((until or end).at - moment.now).total_seconds() - moment.delay_s - boot
     time_s = int(whole // 60 * 60)
-    return Hole(nodes=tuple(chosen), time_s=time_s, until=until, boot_s=boot) if time_s >= LEAST_S else None
+    if time_s < LEAST_S:
+        return None
+    again = until.over if until and all(next_taken.get(name) == until for name in free) else None
+    return Hole(nodes=tuple(chosen), time_s=time_s, until=until, boot_s=boot, again=again)

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from time import monotonic
 
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
-from sbatchgen.jobs.slurm.client import answer
+from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, text, time
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
@@ -40,6 +41,7 @@ _GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # What waits for nodes alone; Slurm plans no other job
 _FOR_NODES = ("Priority", "Resources")
+LATE_S = 10.0
 _HIDING = {"jobs", "nodes", "partitions"}
 
 
@@ -80,6 +82,12 @@ class ClusterMoment:
     partitions: Sequence[SlurmPartition]
     reservations: Sequence[SlurmReservation]
     settings: Mapping[str, str]
+    took_s: float = 0.0  # until Slurm had answered
+
+    @property
+    def is_late(self) -> bool:
+        """Whether Slurm took so long to answer that it is asked for nothing more."""
+        return self.took_s > LATE_S
 
     @property
     def hidden(self) -> bool:
@@ -109,7 +117,8 @@ class ClusterMoment:
 
 def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
     """Ask Slurm, also for jobs and reservations if the `queue` matters; raise SlurmError without one."""
-    with ThreadPoolExecutor(5) as pool:
+    began = monotonic()
+    with ThreadPoolExecutor(5, initializer=client.wait_for, initargs=(client.waits_for(),)) as pool:
         settings, known = pool.submit(config, environment), pool.submit(nodes, environment)
         parts = pool.submit(partitions, environment)
         jobs = pool.submit(_jobs, environment) if queue else None
@@ -122,13 +131,18 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
         partitions=parts.result(),
         reservations=(reserved and reserved.result()) or (),
         settings=settings.result(),
+        took_s=monotonic() - began,
     )
 
 
 def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
     between = separator()
     fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
-    return [*_jobs_in(answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment), between)]
+    return [
+        *_jobs_in(
+            client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment), between
+        )
+    ]
 
 
 def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:

@@ -26,6 +26,7 @@ class Prospect:
     options: tuple[str, ...]  # what makes this shape of the job, as words
     argv: tuple[str, ...]  # the command that submits the shape; empty for a job that waits
     says: str  # why, and what is not known
+    job: str = ""  # the id of a job that waits
 
 
 @frozen(kw_only=True)
@@ -38,11 +39,12 @@ class Prospects:
     notes: Sequence[str]
 
 
-def order(row: Prospect) -> tuple[bool, bool, str, float]:
-    """Return what rows are sorted by: those that end the training by their ends, others by their starts."""
+def order(row: Prospect) -> tuple[bool, bool, str, bool, float]:
+    """Return what rows are sorted by: first those that are known to end the training, by their ends."""
     is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s and row.starts == 1)
-    by_end = row.needs_s is not None and not is_piece
-    return not row.start, is_piece, (row.end if by_end else row.start) or "", -row.gpu_hours
+    ends = row.needs_s is not None and not is_piece
+    at = (row.end if ends else row.start) or ""
+    return not row.start, not ends, at, row.kind != "hole", -row.gpu_hours
 
 
 def iso(at: datetime) -> str:

@@ -17,7 +17,7 @@ def plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str
     """Yield Slurm's plan of the user's jobs of this name that wait, and what is ahead of each."""
     waiting = [each for each in moment.jobs if each.state == "PENDING" and each.name == job.options.job_name]
     waiting = [each for each in waiting if each.user == os.getuid()]
-    terms = _terms(moment, environment) if waiting else {}
+    terms = _terms(moment, environment) if waiting and not moment.is_late else {}
     for each in waiting:
         planned = each.start if each.planned else None
         time_s = int((each.end - each.start).total_seconds()) if each.end and each.start else None
@@ -39,6 +39,7 @@ def plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str
             options=(),
             argv=(),
             says=f"{where}{reason}; {ahead(each, moment)}{terms.get(each.id.partition('_')[0], '')}",
+            job=each.id,
         )
 
 
