@@ -388,6 +388,53 @@ def test_what_is_not_looked_at_is_no_hole(slurm: Cluster) -> None:
     assert not any(row["kind"] == "hole" for row in output["rows"])
 
 
+def test_of_each_user_slurm_looks_at_so_many_jobs(slurm_root: Path | None) -> None:
+    settings = "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,bf_max_job_user=1\n"
+    with Cluster(visible=VISIBLE, root=slurm_root, settings=settings) as few:
+        few.put("ours.yaml", PROFILE)
+        words = ("single", "--time", "0:10:00", "--partition", "gpu")
+        assert when(few, *words)["rows"][0]["kind"] == "hole"
+        busy(few)
+        output = when(few, *words)
+        assert [row["kind"] for row in output["rows"]] == ["bound"]
+        said = "your waiting jobs are 1, and Slurm looks at 1 of each user (bf_max_job_user)"
+        assert output["out"] == {"gpu": said}
+        waits = sbatchgen(few, "submit", *words, "--profile", "./ours.yaml", "--yes").stdout.strip()
+        before = rounds(few)
+        few.until(lambda: rounds(few) > before + 2, "three more rounds of backfill")
+        assert few.job(waits)["JobState"] == "PENDING"
+
+
+def rounds(cluster: Cluster) -> int:
+    """How often backfill has looked at the queue."""
+    printed = cluster.root(["sdiag"]).stdout.partition("Backfilling stats")[2]
+    return int(printed.partition("Total cycles:")[2].split()[0])
+
+
+SIX = "".join(f"PartitionName=p{number} Nodes=ALL MaxTime=1-00:00:00\n" for number in range(6))
+
+
+@on_one_release
+def test_at_most_four_bounds_are_asked_for(slurm_root: Path | None) -> None:
+    with Cluster(visible=VISIBLE, root=slurm_root, settings=SIX) as wide:
+        wide.put(
+            "ours.yaml",
+            PROFILE[: PROFILE.index("partitions:")].replace("gpu", "p0")
+            + ("partitions:\n" + "".join(f"  p{number}: {{gpus_per_node: 4}}\n" for number in range(6)))
+            + PROFILE[PROFILE.index("options:") :],
+        )
+        wide.put(
+            "bin/sbatch",
+            f'#!/bin/sh\necho "$1" >> {wide.home}/calls\nexec /usr/bin/sbatch "$@"\n',
+            mode=0o755,
+        )
+        runs = job(wide, "--partition=p0", "--nodes=4", "--exclusive", "--time=10")
+        wide.wait(runs, {"RUNNING"})
+        output = when(wide, "single", "--time", "0:30:00", env={"PATH": f"{wide.home}/bin:/usr/bin:/bin"})
+        assert (wide.home / "calls").read_text().splitlines() == ["--test-only"] * 4
+        assert "Slurm was asked 4 times, so no bound is known for p4, p5" in output["notes"]
+
+
 def test_nodes_of_a_feature(slurm: Cluster) -> None:
     slurm.root(["scontrol", "update", "nodename=n2", "availablefeatures=big", "activefeatures=big"])
     words = ("ddp", "--time", "0:10:00", "--partition", "gpu", "--constraint", "big", "--nodes")

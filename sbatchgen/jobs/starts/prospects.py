@@ -193,21 +193,21 @@ class _Search:
             self._out[shape.partition.name] = held
             return
         next_taken = taken(moment, shape.partition.tier, resources.options.get("reservation", ""))
-        wanted, limit = shape.room.wanted, shape.time_s
-        here = hole(moment, free, next_taken, wanted)
+        here = hole(moment, free, next_taken, shape.room.wanted)
         if here:
             yield self._of_hole(shape, here)
+            if here.time_s >= shape.time_s:
+                return
+            claim = here.until
         else:
-            self._out[shape.partition.name] = _why_none(shape, moment, next_taken)
-        soonest = min(
-            (next_taken[name] for name in free if name in next_taken), key=attrgetter("at"), default=None
-        )
-        claim = here.until if here else soonest if shape.room.starts else None
-        if claim and (not here or here.time_s < limit):
+            claims = [next_taken[name] for name in free if name in next_taken]
+            claim = min(claims, key=attrgetter("at")) if shape.room.starts else None
+            self._out[shape.partition.name] = _why_none(shape, moment, claim)
+        if claim:
             self._taken[shape.partition.name] = claim
-        fewer = wanted // 2
-        if (here and here.time_s >= limit) or "nodelist" in resources or shape.job.programs:
+        if "nodelist" in resources or shape.job.programs:
             return
+        fewer = shape.room.wanted // 2
         while fewer:
             part = hole(moment, free, next_taken, fewer)
             longer = part and (not here or part.time_s > here.time_s)
@@ -273,6 +273,7 @@ class _Search:
     def _bounds(self, shapes: Sequence[_Shape]) -> Iterator[Prospect]:
         """Yield what `sbatch --test-only` says of shapes that fit no hole as they are."""
         took, limit_s = self._moment.took_s, min(LATE_S, waits_for())
+        soon = self._moment.now + timedelta(seconds=self._moment.delay_s)
         for number, shape in enumerate(shapes):
             if took > (SLOW_S if number else LATE_S):
                 self._notes.append(f"Slurm took {took:.1f} s to answer, so it was asked for no further bound")
@@ -291,7 +292,9 @@ class _Search:
                 says = "; ".join(["rough: ignores holes, and counts waiting jobs as whole nodes", *preempts])
                 row = self._row("bound", shape, begin, shape.time_s, says)
                 claim = self._taken.get(row.partition)
-                if claim and begin < claim.at:  # Slurm leaves out jobs that wait in other partitions
+                if claim and begin < max(
+                    claim.at, soon
+                ):  # Slurm leaves out jobs that wait in other partitions
                     says = f"its start is not known: Slurm's answer leaves out that {claim.why}"
                     row = replace(row, start=None, end=None, says=says)
                 yield row
@@ -316,19 +319,25 @@ def _held(shape: _Shape, moment: ClusterMoment) -> str:
     if shape.room.not_seen:
         return f"whether there is room is not known with {', '.join(shape.room.not_seen)}"
     in_order = moment.settings.get("SchedulerType", "sched/backfill") != "sched/backfill"
-    here = (each for each in moment.jobs if each.waits_for_nodes and shape.partition.name in each.partitions)
-    return "jobs wait there, and Slurm starts jobs in order here" if in_order and any(here) else ""
+    waiting = [each for each in moment.jobs if each.waits_for_nodes]
+    if not any(shape.partition.name in each.partitions for each in waiting):
+        return ""
+    if in_order:
+        return "jobs wait there, and Slurm starts jobs in order here"
+    mine, most = sum(each.user == os.getuid() for each in waiting), moment.scheduler("bf_max_job_user", 0)
+    if 0 < most <= mine:
+        return f"your waiting jobs are {mine}, and Slurm looks at {most} of each user (bf_max_job_user)"
+    return ""
 
 
-def _why_none(shape: _Shape, moment: ClusterMoment, next_taken: Mapping[str, Claim]) -> str:
+def _why_none(shape: _Shape, moment: ClusterMoment, claim: Claim | None) -> str:
     """Return why no node of a partition is free for the job, or not for long enough."""
     room = shape.room
-    if not room.starts:
+    if claim is None:
         each = (f"{counted(len(names), 'node')}: {what}" for what, names in room.lacking.items())
         return f"{len(room.nodes)} of {counted(room.wanted, 'node')} with room now ({'; '.join(each)})"
-    soon = min((next_taken[name] for name in room.nodes if name in next_taken), key=attrgetter("at"))
-    when = f"at {clock(soon.at, moment.now)}" if soon.at > moment.now else "already"
-    return f"nodes are free, and {soon.why} {when}"
+    when = f"at {clock(claim.at, moment.now)}" if claim.at > moment.now else "already"
+    return f"nodes are free, and {claim.why} {when}"
 
 
 def _preemption(shape: _Shape, moment: ClusterMoment) -> str:
@@ -372,3 +381,5 @@ def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[
         waiting = [each for each in moment.jobs if each.waits_for_nodes and where & {*each.partitions}]
         if unplanned := sum(not each.planned for each in waiting):
             yield f"{counted(unplanned, 'waiting job')} without a planned start may take a hole first"
+        if waiting and (depth := moment.scheduler("bf_max_job_test", 500)) <= len(waiting):
+            yield f"Slurm looks at {depth} waiting jobs (bf_max_job_test), so yours may wait longer"
