@@ -107,10 +107,11 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
-    from sbatchgen.jobs.render.render import image_is_file
+    from sbatchgen.jobs.runtimes.base import ContainerRuntime
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
-    image, is_file = resolved.software.get("image"), image_is_file(resolved)
+    image = resolved.software.get("image")
+    is_file = isinstance(resolved.runtime, ContainerRuntime) and resolved.runtime.is_file(image or "")
     key, cluster = f"runtimes.{runtime}", f"profile '{resolved.profile.name}'"
     if to is None:
         if image is None or not is_file:

@@ -207,7 +207,9 @@ def test_a_killed_command_gives_the_nodes_back(site: Site, terminals: Terminals)
     job = job_of(terminal)
     typed(terminal, "train sleep", "trained")
     site.cluster.root(["pkill", "--signal", "KILL", "--full", "bin/sbatchgen shell"])
-    site.cluster.root(["pkill", "--signal", "KILL", "--oldest", "srun"])  # its other process then ends the step
+    site.cluster.root(
+        ["pkill", "--signal", "KILL", "--oldest", "srun"]
+    )  # its other process then ends the step
     no_job(site)
     assert site.cluster.job(job)["JobState"] in TERMINAL
 

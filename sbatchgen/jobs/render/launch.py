@@ -1,5 +1,6 @@
 """Resolved job -> the command of the script: job step, container, launcher, trainer and its arguments."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.base import quoting
@@ -90,6 +91,15 @@ def shell_text(lines: Sequence[str]) -> str:
 def kept(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the user's lines of shell with a mark in the empty ones, by which `render.finish` knows them."""
     return tuple(line or KEPT for line in lines)
+
+
+def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the profile's lines of shell.
+
+    Their set -e would end the script before it starts the job again.
+    """
+    sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
+    return (*kept(lines), *(["set +eu +o pipefail # what these lines set"] if sets else []))
 
 
 def files(resolved: ResolvedJob) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from sbatchgen.jobs.render import SECOND_PART, arguments, exports, launch
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.jobs.runtimes.base import ContainerRuntime, absolute, keeps
+from sbatchgen.jobs.runtimes.base import absolute, keeps
 
 FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
 # The title above the command, by launcher; without one, the mode has it.
@@ -293,7 +293,7 @@ def _site(resolved: ResolvedJob) -> dict[str, Any]:
     return {
         "directives": directives if resolved.slurm else [],
         "other_directives": settings.directives if resolved.slurm else (),
-        **{name: _setup(getattr(settings, name)) for name in setups},
+        **{name: launch.setup_lines(getattr(settings, name)) for name in setups},
         "has_setup": any(getattr(settings, name) for name in setups),
         "setup_per_node": launch.node_setup(resolved),
         "module_lines": tuple(_modules(resolved)),
@@ -443,18 +443,3 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
             yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in group)
         else:
             yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
-
-
-def _setup(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the profile's lines of shell.
-
-    Their set -e would end the script before it starts the job again.
-    """
-    sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
-    return (*launch.kept(lines), *(["set +eu +o pipefail # what these lines set"] if sets else []))
-
-
-def image_is_file(resolved: ResolvedJob) -> bool:
-    """Return whether the image is a file, not the address of a registry."""
-    runtime, image = resolved.runtime, resolved.software.get("image") or ""
-    return isinstance(runtime, ContainerRuntime) and runtime.is_file(image)
