@@ -34,6 +34,10 @@ _SUBSTITUTIONS = names("command_substitution process_substitution arithmetic_exp
 EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
 # Nodes whose children are not read.
 _LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS
+# Nodes whose children are read only if one may be an expansion.
+_TEXTS = names("string command_name concatenation heredoc_body")
+_MAY_EXPAND = re.compile(r"[$`<>]")
+_UNREAD = names("string_content heredoc_content heredoc_end file_descriptor")  # named, but not nodes here
 
 
 @dataclass(slots=True, eq=False)
@@ -107,36 +111,41 @@ def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
 
 
 def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk with a cursor)
-    kind_of = _kinds().get
+    kind_of, may_expand = _kinds().get, _MAY_EXPAND.search
     nodes: list[Node] = []
     faults: list[tuple[str, int]] = []
-    parents: list[Node] = []
+    siblings: list[Node] = []
+    around: list[list[Node]] = []
     cursor = tree.walk()
     to_child, to_sibling, to_parent = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
     while True:
         source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at a node
-        start, end, kind = source.start_byte, source.end_byte, kind_of(source.kind_id, "")
+        start, end, kind = source.start_byte, source.end_byte, kind_of(source.kind_id)
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
-            kind = ""
-        elif kind == "ERROR":
-            faults.append(("not understood as bash", start))
-        elif kind in EXPANSIONS:
-            while text[start] in " \t\n\\":  # in a string, the node begins with the blanks before
-                start += 1
-            kind = "" if _is_escaped(text, start) else kind
-        if kind:
-            node = Node(kind, start, end)
-            nodes.append(node)
-            if parents:
-                parents[-1].children.append(node)
-            if kind not in _LEAVES and to_child():
-                parents.append(node)
-                continue
+        elif kind:
+            is_read = True
+            if kind in EXPANSIONS:
+                while text[start] in " \t\n\\":  # in a string, the node begins with the blanks before
+                    start += 1
+                is_read = text[start - 1] != "\\" or not _is_escaped(text, start)
+            elif kind == "ERROR":
+                faults.append(("not understood as bash", start))
+            if is_read:
+                node = Node(kind, start, end)
+                nodes.append(node)
+                siblings.append(node)
+                is_leaf = kind in _LEAVES or (
+                    kind in _TEXTS and not may_expand(text, start, end) and not source.has_error
+                )
+                if not is_leaf and to_child():
+                    around.append(siblings)
+                    siblings = node.children
+                    continue
         while not to_sibling():
             if not to_parent():
                 return Tree(nodes, faults)
-            parents.pop()
+            siblings = around.pop()
 
 
 def _is_escaped(text: str, at: int) -> bool:
@@ -163,7 +172,12 @@ def _kinds() -> dict[int, str]:
     return {0xFFFF: "ERROR"} | {
         number: name
         for number, name in names.items()
-        if name in _TOKENS or (language.node_kind_is_named(number) and language.node_kind_is_visible(number))
+        if name in _TOKENS
+        or (
+            name not in _UNREAD
+            and language.node_kind_is_named(number)
+            and language.node_kind_is_visible(number)
+        )
     }
 
 
@@ -175,21 +189,26 @@ _VALUE = (
     rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
 )
 _SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
-# Assignments without a command: the grammar takes the next line for their command.
+# Assignments without a command, in a text after a line break: the grammar takes the next line for their
+# command. Each alternative begins with a literal, for which the search is fast.
 _ASSIGNMENTS = re.compile(
-    rb"((?:(?<!\\\n)^|[;{(]|\b(?:then|else|do)[ \t])[ \t]*)("
+    rb"((?:\n(?<!\\\n)|;|\{|\(|then(?<=\bthen)[ \t]|else(?<=\belse)[ \t]|do(?<=\bdo)[ \t])[ \t]*)("
     + _SET
     + rb"(?:[ \t]+"
     + _SET
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
-# A line that may hold several assignments; most scripts have none. Directives are comments.
-_SEVERAL = re.compile(rb"""\n(?!#)[^\n='")}]*[='")}].*[ \t]\w+\+?=""")
+# The end of a value, and the start of the next assignment: most texts lack both. Each search begins with
+# few characters, for which the search is fast.
+_SEVERAL = (
+    re.compile(rb"""=[^\s;&|<>()"'`\\=]*[ \t]+[A-Za-z_]\w*\+?="""),
+    re.compile(rb"""["')}][^\s;&|<>()"'`\\}]*[ \t]+[A-Za-z_]\w*\+?="""),
+)
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 # Escaped blanks and backslashes, which the grammar can skip; in $'\\' the grammar takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
-_HEREDOC = re.compile(rb"""(?<!<)<<-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
+_HEREDOC = re.compile(rb"""<<(?<!<<<)-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 
 
 # $(((A)) && command ...): a subshell that tests a sum, not an arithmetic expansion.
@@ -199,7 +218,8 @@ _TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 def _prepared(text: str) -> bytes:
     """Return the text in a form that the grammar reads right, with a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
-    data = _ASSIGNMENTS.sub(_parted, data) if _SEVERAL.search(b"\n" + data) else data
+    if any(shape.search(data) for shape in _SEVERAL):
+        data = _ASSIGNMENTS.sub(_parted, b"\n" + data)[1:]
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _TESTED.sub(rb"$( (\1 )\2", data)
     data = _ended_once(data) if b"<<" in data else data
@@ -213,6 +233,9 @@ def _ended_once(data: bytes) -> bytes:
 
     The grammar would end the here-document at such a line.
     """
+    named, text = {match[1] for match in _HEREDOC.finditer(data)}, data + b"\n"
+    if all(text.count(b"\n" + name) == text.count(b"\n" + name + b"\n") for name in named):
+        return data  # no line begins with a delimiter and goes on
     lines, end = data.split(b"\n"), b""
     ends = {line.lstrip(b"\t") for line in lines}
     for at, line in enumerate(lines):

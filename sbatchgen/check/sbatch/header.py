@@ -17,7 +17,8 @@ from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
-_CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
+# Begins with the literal #, for which the search is fast.
+_CANDIDATE = re.compile(r"#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
@@ -137,10 +138,13 @@ def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
     end = command.start() if command else len(text)
     component, number, comments, at = 0, 1, 0, 0
     for match in _CANDIDATE.finditer(text):
-        line = match[0]
-        number += text.count("\n", at, match.start())
-        comments += text.count("\n#", max(at - 1, 0), match.start())
-        at = match.start()
+        start = text.rfind("\n", at, match.start()) + 1 or at
+        line = text[start : match.end()]
+        if line[: match.start() - start].strip(" \t"):
+            continue  # a comment after a command
+        number += text.count("\n", at, start)
+        comments += text.count("\n#", max(at - 1, 0), start)
+        at = start
         mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
         kind = _MARKS.get(mark)
         if kind in FOREIGN:

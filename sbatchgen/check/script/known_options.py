@@ -1,5 +1,6 @@
 """Options that sbatch itself lacks: options of srun, options of plugins, and old names of options."""
 
+import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
@@ -27,6 +28,18 @@ PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 def known_plugins() -> tuple[Spec, ...]:
     """Return the options of well-known plugins, except pyxis."""
     return plugin_specs(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
+
+
+@cache
+def _known_plugin() -> re.Pattern[str]:
+    return re.compile(f"--(?:{'|'.join(re.escape(spec.name) for spec in known_plugins())})")
+
+
+def known_plugins_in(text: str) -> tuple[Spec, ...]:
+    """Return the options of well-known plugins that a text names; most texts name none."""
+    if not _known_plugin().search(text):
+        return ()
+    return tuple(spec for spec in known_plugins() if f"--{spec.name}" in text)
 
 
 def is_near(name: str, slurm: str) -> bool:

@@ -9,15 +9,21 @@ from sbatchgen.check.sbatch.values import RefusedError, check_value
 
 # A line without a match has no placeholder of a program.
 _MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
-_OPENINGS = ("{{", "{%", "<<<")  # the starts of placeholders in a body
-_BEFORE_NAMES = ("@", "!", "\n.")  # the starts that a capital letter follows
+_MARK_STARTS = re.compile(r"[{<@!%_X$#]")  # after the first character
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
 # of public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
-_BODY_PLACEHOLDER = re.compile(
-    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
-    r"|(?<![\w{])![A-Z]{2,5}_\w+|(?m:^\.[A-Z]{2,5}_\w+=)|<<<[A-Za-z_]\w*>>>"
+# Each in a body begins with a literal, for which the search is fast.
+_OF_BODIES = (
+    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}",
+    r"\{%-?[ \t]*\w[^%\n]*%\}",
+    r"@(?<![\w@]@)[A-Z][A-Z0-9_]+@",
+    r"!(?<![\w{]!)[A-Z]{2,5}_\w+",
+    r"\.(?m:(?<=^\.))[A-Z]{2,5}_\w+=",
+    r"<<<[A-Za-z_]\w*>>>",
 )
+_SEARCHES = [re.compile(shape) for shape in _OF_BODIES]
+_BODY_PLACEHOLDER = re.compile("|".join(_OF_BODIES))
 _DIRECTIVE_PLACEHOLDER = re.compile(
     _BODY_PLACEHOLDER.pattern
     + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
@@ -48,22 +54,18 @@ def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[st
     """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
-    if _may_hold_placeholder(text):
-        numbers |= {text.count("\n", 0, match.start()) + 1 for match in _BODY_PLACEHOLDER.finditer(text)}
+    starts = (match.start() for shape in _SEARCHES for match in shape.finditer(text))
+    numbers |= {text.count("\n", 0, start) + 1 for start in starts}
     for number in sorted(numbers):
         line, wanted = (
             lines[number - 1],
             _DIRECTIVE_PLACEHOLDER if number in directives else _BODY_PLACEHOLDER,
         )
-        if _MARKS.search(line) and "--mail-user" not in line and (match := wanted.search(line)):
+        if not (line.startswith(".") or _MARK_STARTS.search(line, 1)) or not _MARKS.search(line):
+            continue
+        if "--mail-user" not in line and (match := wanted.search(line)):
             matches[number] = match  # an address is for a person to fill in
     return matches
-
-
-def _may_hold_placeholder(text: str) -> bool:
-    """Return whether a text holds the start of a placeholder; most texts hold none."""
-    parts = (part for start in _BEFORE_NAMES for part in text.split(start)[1:])
-    return any(opening in text for opening in _OPENINGS) or any(part[:1].isupper() for part in parts)
 
 
 def for_person(

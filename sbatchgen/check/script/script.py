@@ -17,7 +17,14 @@ from sbatchgen.check.sbatch.option_table import Spec, line_of
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
 from sbatchgen.check.script.job import Job
-from sbatchgen.check.script.known_options import PYXIS, RENAMED, is_near, known_plugins, plugin_specs, table
+from sbatchgen.check.script.known_options import (
+    PYXIS,
+    RENAMED,
+    is_near,
+    known_plugins_in,
+    plugin_specs,
+    table,
+)
 from sbatchgen.check.script.read_request import resources
 from sbatchgen.check.script.resource_request import ResourceRequest
 
@@ -78,8 +85,7 @@ class JobScript(Job):
         """The options of the site's plugins; the options of well-known plugins if the profile has no list."""
         if (named := self.profile.plugin_options) is not None:
             return plugin_specs((*named, *self.known_options))
-        known = (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        return (*known, *plugin_specs(self.known_options))
+        return (*known_plugins_in(self.text), *plugin_specs(self.known_options))
 
     @cached_property
     def directive_lines(self) -> frozenset[int]:
