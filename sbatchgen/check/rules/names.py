@@ -8,7 +8,8 @@ from functools import lru_cache
 from itertools import islice
 
 from sbatchgen.base.errors import nearest
-from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.bash import Body
+from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS
 from sbatchgen.check.executables.word_table import rows
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.launches import Launch, slurm_number
@@ -36,6 +37,10 @@ SCHEDULER_VARIABLES = {name: value for name, (value,) in values_of("others").ite
 CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])
 _CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
 _RANK_VARIABLES = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+# A launcher in a value, not as a part of a path.
+_LAUNCHER = re.compile(
+    rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, (*MODULES, *sorted(LAUNCHERS))))})(?![\w/.-])"
+)
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
@@ -79,7 +84,8 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     used = {use.name for use in body.uses}
     if not _RANK_VARIABLES.isdisjoint(script.assigned):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
-        if not has_python or any(each.launcher for each in script.launches):
+        has_launcher = any(each.launcher for each in script.launches) or _has_launcher_in_value(body)
+        if not has_python or has_launcher:
             used |= _RANK_VARIABLES  # MPI ignores them, launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
@@ -93,6 +99,11 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
             shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
             yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
+
+
+def _has_launcher_in_value(body: Body) -> bool:
+    """Return whether a variable names a launcher, which a task may start: bash -c '$LAUNCHER train.py'."""
+    return any(_LAUNCHER.search(made.word.text) for made in body.sets if made.word)
 
 
 def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
