@@ -235,7 +235,7 @@ def _ended_once(data: bytes) -> bytes:
     """
     named, text = {match[1] for match in _HEREDOC.finditer(data)}, data + b"\n"
     if all(text.count(b"\n" + name) == text.count(b"\n" + name + b"\n") for name in named):
-        return data  # no line begins with a delimiter and goes on
+        return data  # no line begins with a delimiter and continues
     lines, end = data.split(b"\n"), b""
     ends = {line.lstrip(b"\t") for line in lines}
     for at, line in enumerate(lines):

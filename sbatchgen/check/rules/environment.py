@@ -247,13 +247,11 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
-        if options == ["array"]:  # usually on sbatch's command line
-            if not script.body.option_at("nounset", use.line) or _ARRAY_GIVEN.search(script.text):
-                continue
-            what = (
-                f"Slurm sets {use.name} only if --array is given: under set -u the job ends here without it"
-            )
+        ends = script.body.option_at("nounset", use.line)
+        fate = "under set -u the job ends here without it" if ends else "here it is empty"
+        what = f"Slurm sets {use.name} only if --{options[0]} is given: {fate}"
+        if options == ["array"] and (not ends or _ARRAY_GIVEN.search(script.text)):
+            continue  # the option is usually on sbatch's command line
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"

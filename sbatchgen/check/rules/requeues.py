@@ -77,7 +77,9 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
             if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
                 continue
             used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
-            for launch in script.trainings:
+            for launch in script.launches:
+                if not (launch.is_training or (launch.step and not launch.is_helper)):
+                    continue
                 texts = [script.body.text_of(each) for each in launch.program.words[1:]]
                 if launch.command.at > command.at and any(map(used.search, texts)):
                     what = (
