@@ -128,6 +128,14 @@ def test_a_mistake_is_one_error_with_its_fix(command: Command, directive: str) -
     assert "".join(f"{row['rule']}: {row['fix']}" for row in errors) == MISTAKES[directive]
 
 
+@pytest.mark.parametrize(("made", "late"), [("mkdir -p ./logs/", True), ("mkdir -p results", False)])
+def test_a_script_makes_the_folder_of_its_log_too_late(command: Command, made: str, *, late: bool) -> None:
+    put("job.slurm", f"#!/bin/bash\n#SBATCH --time=1 --output=logs/%j.out\n{made}\nsrun hostname\n")
+    (row,) = json.loads(command("lint", "--select", "SB701", "--format", "json", "job.slurm").out)
+    assert ("The mkdir in line 3 comes too late" in row["message"]) == late
+    assert row["fix"].startswith("mkdir -p logs in your shell, before" if late else "mkdir -p logs first")
+
+
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
 def test_a_secret_is_not_shown_again(command: Command, form: str) -> None:
     put("job.slurm", GOOD + "export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 X=$(dirname $0)\n")

@@ -11,6 +11,7 @@ from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.resource_request import UNLIMITED
+from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[Job] = Rules()
 
@@ -88,9 +89,26 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         what += "the job fails without a log"
         rare = _milder_in_script(job) if job.assumed else None  # most sites have a later release
         fix = f"mkdir -p {folder} first, as sbatchgen submit does"
+        if line := _line_of_mkdir(job, folder):
+            what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
+            fix = f"mkdir -p {folder} in your shell, before sbatch"
         if _JOB_PATTERN.search(folder):  # the number of a job is not known before
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(name, what, fix, rare)
+
+
+def _line_of_mkdir(job: Job, folder: str) -> int:
+    """Return the line in which a script makes this folder, or 0."""
+    commands = job.body.commands if isinstance(job, JobScript) else ()
+    plain = os.path.normpath(folder)
+    return next(
+        (
+            command.line
+            for command in commands
+            if command.name == "mkdir" and plain in {os.path.normpath(word) for word in command.arguments}
+        ),
+        0,
+    )
 
 
 _JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")
