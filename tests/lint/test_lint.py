@@ -113,6 +113,7 @@ MISTAKES = {
     "-n 2 ; tasks": "SB107: remove it, or put a # before it",
     "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
     "--workdir /scratch": "SB113: write --chdir",
+    "--gres:gpu:1": "SB113: write --gres=gpu:1",
     "--c 1": "SB113: write the full name of the option",
     "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
     "--image docker:me/torch": "",  # shifter's

@@ -112,7 +112,10 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
             what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
-            fix = did_you_mean(name, table(script.slurm, script.plugins))
+            known = table(script.slurm, script.plugins)
+            fix = did_you_mean(name, known)
+            if (parts := re.fullmatch(r"--([\w-]+):(.+)", stop.word.text)) and parts[1] in known:
+                fix = f"write --{parts[1]}={parts[2]}"
             fix = f"write --{RENAMED[name]}" if name in RENAMED else fix
             yield Hit(at, what, fix if len(fix) < 100 else "remove it")
 
