@@ -17,8 +17,8 @@ from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
-# Begins with the literal #, for which the search is fast.
-_CANDIDATE = re.compile(r"#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
+# Begins with the literal #, for which the search is fast; bounded, as each # of a long line may begin one.
+_CANDIDATE = re.compile(r"#(?<!##)[ \t#]{0,99}(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
