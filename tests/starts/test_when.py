@@ -120,7 +120,7 @@ def test_a_limit_beyond_the_hole_is_no_hole_and_waits(slurm: Cluster) -> None:
     number = int(done.stdout.strip())
     planned(slurm, number)
     assert slurm.job(number)["JobState"] == "PENDING"
-    shown = sbatchgen(slurm, "status", "single").stdout
+    shown = sbatchgen(slurm, "status", str(number)).stdout
     assert f"Slurm plans its start on {slurm.job(number)['SchedNodeList']} " in shown
     output = when(slurm, "single", "--time", "1:00:00", "--partition", "gpu")
     (plan,) = (row for row in output["rows"] if row["kind"] == "plan")
