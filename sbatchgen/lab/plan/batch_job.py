@@ -14,37 +14,37 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts, node_list
 
 JOB_ID = 1000001
-STARTED = 1_700_000_000  # SLURM_JOB_START_TIME, which later releases set
-_MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # the GPUs of a node
-_FIRST = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_LATER = "23.02"
-_SPREADING = "24.05"  # from here on SLURM_TASKS_PER_NODE is of the tasks that a job has
+STARTED = 1_700_000_000  # the value of SLURM_JOB_START_TIME, which later releases set
+_MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # nodes; tasks; GPUs of a node
+_ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
+_LATER_RELEASE = "23.02"
+_SPREADING_RELEASE = "24.05"  # from this release on SLURM_TASKS_PER_NODE counts the tasks that a job has
 
 
 @frozen(kw_only=True)
 class Grant:
-    """What a job holds."""
+    """The resources that Slurm gives a job."""
 
-    nodes: tuple[str, ...]  # their names
-    tasks: tuple[int, ...]  # how many tasks each may run
-    cpus: tuple[int, ...]  # CPUs of each
-    gpus: tuple[int, ...]  # GPUs of each
-    # Those that the job asks for: a step sees no other, also where a whole node has more.
+    nodes: tuple[str, ...]  # the names of the nodes
+    tasks: tuple[int, ...]  # the number of tasks that each node may run
+    cpus: tuple[int, ...]  # the CPUs of each node
+    gpus: tuple[int, ...]  # the GPUs of each node
+    # The GPUs that the job asks for. A step sees no other GPUs, even if its whole node has more.
     asked_gpus: tuple[int, ...]
-    environment: dict[str, str]  # what Slurm sets in the batch script, on the first node
+    environment: dict[str, str]  # the variables of the batch script, on the first node
 
 
 def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
-    """Return what a script asks for, on nodes that do not exist; `nodes` is in place of its own --nodes.
+    """Return the resources that a script asks for, on nodes that do not exist; `nodes` replaces --nodes.
 
     Raises:
-        DocumentError: It asks for more than a plan can show.
+        DocumentError: The script asks for more than a plan can show.
     """
     asked = script.resources
     wanted = nodes or asked.nodes
     is_scaled = bool(nodes and asked.ntasks_per_node)
-    count = max(wanted if is_scaled else min(wanted, asked.ntasks or wanted), 1)  # no node without a task
-    _hold("nodes", count, _MOST_NODES)
+    count = max(wanted if is_scaled else min(wanted, asked.ntasks or wanted), 1)  # each node has a task
+    _refuse_above("nodes", count, _MOST_NODES)
     width = len(str(count))
     names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
     per_task = asked.cpus_per_task or 1
@@ -53,41 +53,42 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     if total:
         tasks = _tasks_of_nodes(script, total, count)
     few = _gpus_of_nodes(script, count, tasks)
-    whole = max(_whole(script, "gpus_per_node"))
+    whole = max(_node_counts(script, "gpus_per_node"))
     gpus = tuple(max(number, whole) for number in few) if script.has_nodes_alone else few
-    _hold("GPUs on a node", max(gpus), _MOST_GPUS)
+    _refuse_above("GPUs on a node", max(gpus), _MOST_GPUS)
     if (per_gpu := asked.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
         total = sum(tasks)
     room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
-    if asked.cpus_per_gpu and script.release >= _LATER:
-        room = (max(room),) * count  # seen on 26.05: each node has the CPUs of the one with most GPUs
+    if asked.cpus_per_gpu and script.release >= _LATER_RELEASE:
+        room = (max(room),) * count  # on 26.05 all nodes get the CPUs of the node with the most GPUs
     if tasks is None:
         cpus = tuple(max(number, per_task) for number in room)
         tasks = tuple(number // per_task for number in cpus)
     else:
-        # A node has CPUs for these, if it runs fewer.
+        # Slurm gives each node the CPUs for this number of tasks, even if the node runs fewer tasks.
         least = (asked.ntasks_per_node or 1) if count > 1 else 1
         cpus = tuple(max(has, max(number, least) * per_task) for has, number in zip(room, tasks, strict=True))
-    _hold("tasks", sum(tasks), _MOST_TASKS)
+    _refuse_above("tasks", sum(tasks), _MOST_TASKS)
     held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
-    variables = _of_job(script, held, user, uid, gid) | _of_tasks(asked, total or sum(tasks), script.release)
-    return replace(held, environment=variables | _of_gpus(asked, gpus[0]) | _of_array(script))
+    variables = _job_variables(script, held, user, uid, gid)
+    variables |= _task_variables(asked, total or sum(tasks), script.release)
+    return replace(held, environment=variables | _gpu_variables(asked, gpus[0]) | _array_variables(script))
 
 
 def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
-    """Return the tasks of each node of a job with so many: on idle nodes, as other jobs are not known."""
+    """Return the number of tasks on each node of a job with `total` tasks, as if all nodes were idle."""
     asked = script.resources
     if asked.ntasks_per_node or script.has_nodes_alone:
         each, more = divmod(total, nodes)
         return tuple(each + (number < more) for number in range(nodes))
-    room = min(filter(None, _whole(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
+    room = min(filter(None, _node_counts(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
     return split(total, nodes, room or None)
 
 
 def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the GPUs that a job asks for on each of its nodes; on idle nodes where Slurm splits a total."""
-    asked, whole = script.resources, max(_whole(script, "gpus_per_node"))
+    """Return the GPUs that a job asks for on each node. Slurm may split a total, here on idle nodes."""
+    asked, whole = script.resources, max(_node_counts(script, "gpus_per_node"))
     total, each = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
     if asked.gpu_option == "gpus-per-task" and each and tasks:
         return tuple(each * number for number in tasks)
@@ -98,28 +99,28 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
     return (max(total // nodes, 1),) * nodes
 
 
-def _hold(what: str, number: int, limit: int) -> None:
+def _refuse_above(what: str, number: int, limit: int) -> None:
     if number > limit:
         raise DocumentError.of(f"plan shows at most {limit} {what}", fix="plan the job with fewer")
 
 
-def _whole(script: JobScript, what: str) -> list[int]:
+def _node_counts(script: JobScript, what: str) -> list[int]:
     return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
 
 
 def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
     if script.has_nodes_alone:
-        return max(1, *_whole(script, "cpus_per_node"))
+        return max(1, *_node_counts(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
 
 
-def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
+def _job_variables(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
     asked = script.resources
-    per_node = asked.ntasks_per_node if script.release < _SPREADING else None
+    per_node = asked.ntasks_per_node if script.release < _SPREADING_RELEASE else None
     variables = {
         "ENVIRONMENT": "BATCH",
         **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), held.nodes[0]),
-        **dict.fromkeys(_FIRST, "0"),
+        **dict.fromkeys(_ZERO_VARIABLES, "0"),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(JOB_ID)),
         **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(held.nodes))),
         **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*held.nodes], [*held.nodes])),
@@ -138,8 +139,8 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
-    variables |= _of_options(script)
-    if script.release < _LATER:
+    variables |= _option_variables(script)
+    if script.release < _LATER_RELEASE:
         return variables | {"SLURM_NODE_ALIASES": "(null)"}
     seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
     later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
@@ -147,8 +148,8 @@ def _of_job(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> di
     return variables | later
 
 
-def _of_options(script: JobScript) -> dict[str, str]:
-    """Return the variables of options that a job may leave out."""
+def _option_variables(script: JobScript) -> dict[str, str]:
+    """Return the variables that follow from options which a job may lack."""
     asked, variables = script.resources, dict[str, str]()
     if script.option("export").upper() == "NONE":
         variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
@@ -161,12 +162,12 @@ def _of_options(script: JobScript) -> dict[str, str]:
             name = "CONSTRAINTS" if option == "constraint" else option.upper()
             variables[f"SLURM_JOB_{name}"] = value
     for part, amount in (("NODE", asked.mem), ("CPU", asked.mem_per_cpu), ("GPU", asked.mem_per_gpu)):
-        if amount:  # 0 is all of it
+        if amount:  # 0 stands for all memory of a node
             variables[f"SLURM_MEM_PER_{part}"] = str(amount)
     return variables
 
 
-def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
+def _task_variables(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     if per_gpu := asked.ntasks_per_gpu:
         variables["SLURM_NTASKS_PER_GPU"] = str(per_gpu)
@@ -179,25 +180,25 @@ def _of_tasks(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str
         if release >= "24.11":
             variables["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
     if release < "23.11" and asked.gpus_per_task:
-        variables["SLURM_GPUS_PER_TASK"] = _typed(asked.gpus_per_task)
+        variables["SLURM_GPUS_PER_TASK"] = _amounts_text(asked.gpus_per_task)
     if asked.cpus_per_gpu:
         variables["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
     return variables
 
 
-def _of_gpus(asked: ResourceRequest, gpus: int) -> dict[str, str]:
+def _gpu_variables(asked: ResourceRequest, gpus: int) -> dict[str, str]:
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))
     variables = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
     if asked.gpus_per_node:
-        variables["SLURM_GPUS_PER_NODE"] = _typed(asked.gpus_per_node)
+        variables["SLURM_GPUS_PER_NODE"] = _amounts_text(asked.gpus_per_node)
     if asked.gpus:
-        variables["SLURM_GPUS"] = _typed(asked.gpus)
+        variables["SLURM_GPUS"] = _amounts_text(asked.gpus)
     return variables
 
 
-def _of_array(script: JobScript) -> dict[str, str]:
+def _array_variables(script: JobScript) -> dict[str, str]:
     if not script.array:
         return {}
     numbers = [number for run in script.array for number in (run[0], run[-1])]
@@ -212,5 +213,5 @@ def _of_array(script: JobScript) -> dict[str, str]:
     return {f"SLURM_ARRAY_{name}": str(value) for name, value in values.items()}
 
 
-def _typed(amounts: Amounts) -> str:
+def _amounts_text(amounts: Amounts) -> str:
     return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)

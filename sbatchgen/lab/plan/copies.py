@@ -22,7 +22,7 @@ _MAX_FILES = 500_000  # files of a folder that is shown without a layer
 
 
 def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
-    """Return how much of a folder needs a copy, because the user can change it but a layer can't."""
+    """Return how much of a folder needs a copy, as the user can change the files and a layer can't."""
     about = os.stat(number)
     if not chosen and about.st_uid != os.getuid():
         return "none"
@@ -74,9 +74,8 @@ def _make_folders(root: str, path: str, to: str, known: set[str]) -> None:
         os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
 
 
-Files = dict[
-    str, tuple[bytes, int] | str | None
-]  # by path: text and mode of a file; the target of a link; None for a folder
+# By path: the text and the mode of a file; the target of a link; None for a folder.
+Files = dict[str, tuple[bytes, int] | str | None]
 
 
 class CopiedPart(NamedTuple):

@@ -1,4 +1,4 @@
-"""The dry run of a script: again and again, with what it lacked, until it has started its programs."""
+"""The dry run of a script: it runs again, with the things that it lacked, until it starts its programs."""
 
 from __future__ import annotations
 
@@ -52,31 +52,30 @@ from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 
 ROUNDS = 12
-MANY = 30  # steps of a script that does not loop; of one that reached its limit, no more are shown
-# How far the runs of a script come is counted in processes and commands, and not in time: a slow machine says
-# the same, later.
-PROCESSES = 1000  # that all runs together may start
-EACH = 400  # that a run may start, so that another one can follow
-COMMANDS = 20_000  # of bash, one after the other
+MANY = 30  # steps that a plan shows of a script that reached its limit; few scripts without a loop have more
+# The limits of a run count processes and commands, not seconds. So a slow machine gives the same plan, but
+# needs more time.
+PROCESSES = 1000  # processes that all runs together may start
+EACH = 400  # processes that a run may start, so that another run can follow
+COMMANDS = 20_000  # commands of bash that a run follows
 WAITING = 300.0  # seconds that all runs may take
-_STILL = 2.5  # seconds of processors in which nothing new starts, after which a run is ended
-_IDLE = 1.5  # seconds in which nothing computes, after which a run is ended
+_STILL_CPU_S = 2.5  # seconds of CPU time without a new program, after which a run is ended
+_IDLE_S = 1.5  # seconds without any computing, after which a run is ended
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FEW_LEFT = 50  # processes, with which no run comes far
-_OF_MACHINE = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
-_OF_SOFTWARE = re.compile(
-    r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)"
-)  # modules set them
-_WAITS = "\nrun_programs() {\n"  # of templates/programs.sh.j2: in a plan all are ready at once
-_OURS = ": readonly function"  # of prelude.sh, which the script can't replace
+_FEW_LEFT = 50  # processes that are too few for another run
+_MACHINE_VARIABLES = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
+# Variables that modules set.
+_SOFTWARE_VARIABLE = re.compile(r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)")
+_PROGRAMS_FUNCTION = "\nrun_programs() {\n"  # of programs.sh.j2; a plan has all programs ready at once
+_PRELUDE_MESSAGE = ": readonly function"  # bash's message if a script replaces a function of prelude.sh
 _NO_PATHS = ("arguments", "variable")
 _POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
 
 
 class Left(NamedTuple):
-    """What is left for the runs of a script."""
+    """The processes and seconds that are left for the runs of a script."""
 
-    processes: int = PROCESSES  # to be started
+    processes: int = PROCESSES  # processes that the runs may start
     seconds: float = WAITING
 
     @property
@@ -87,7 +86,8 @@ class Left(NamedTuple):
     def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
         most = min(self.processes, EACH)
-        return BoxLimits(cpu=_STILL, left=self.seconds, seconds=self.seconds, idle=_IDLE, started=most)
+        seconds = self.seconds
+        return BoxLimits(cpu=_STILL_CPU_S, left=seconds, seconds=seconds, idle=_IDLE_S, started=most)
 
     def after(self, ended: Ended) -> Left:
         """Return what is left after a run."""
@@ -95,34 +95,34 @@ class Left(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a user gives a dry run."""
+    """The inputs of a dry run that a user gives."""
 
-    arguments: tuple[str, ...] = ()  # of the script
+    arguments: tuple[str, ...] = ()  # the arguments of the script
     variables: Mapping[str, str] = {}  # variables of the shell that submits
-    # files and folders (which end in /) that count as there, and their texts; * is for any name
+    # extra files: path -> content; a folder ends in /, and * stands for any name
     files: Mapping[str, bytes] = {}
     status: int = 0  # the exit status of each program that the script starts
 
 
 @frozen()
 class DryRun:
-    """What a script would start."""
+    """The steps that a script would start, and the events in the sandbox."""
 
     script: JobScript
-    grant: Grant  # what the job holds
-    steps: tuple[Step, ...]  # what it starts, in order
-    needed: tuple[Need, ...]  # what it needs from outside and is not here
+    grant: Grant  # the resources of the job
+    steps: tuple[Step, ...]  # the steps that the script starts, in order
+    needed: tuple[Need, ...]  # things that the script needs and that are not here
     ended: Ended
-    starts: tuple[StartRecord, ...] = ()  # what the stand-ins recorded
+    starts: tuple[StartRecord, ...] = ()  # the starts that the stand-ins recorded
     # the environment in which the batch script started
     batch: Mapping[str, str] = field(default_factory=dict)
-    given: Given = field(default_factory=Given)  # what it was given, and what it needed
-    # folders of this machine that the script could not see as a whole, and why
+    given: Given = field(default_factory=Given)  # the inputs, with stand-ins for needed things
+    # folders of this machine that the script could not see as a whole, with the reasons
     not_shown: Mapping[str, str] = field(default_factory=dict)
-    steps_not_shown: int = 0  # how many steps there are at least beside `steps`, if it reached its limit
-    runs: int = 1  # how often the script ran until it had what it needs
-    left: Left = field(default_factory=Left)  # for other runs
-    failing: DryRun | None = None  # its run where every program fails, if the job may end with 0 then
+    steps_not_shown: int = 0  # the least number of further steps, if the script reached its limit
+    runs: int = 1  # the number of runs until the script had the things that it needs
+    left: Left = field(default_factory=Left)  # processes and seconds for other runs
+    failing: DryRun | None = None  # a run in which every program fails, if the job may still end with 0
 
     @property
     def profile(self) -> KnownCluster:
@@ -130,12 +130,12 @@ class DryRun:
         return self.script.profile
 
     def at(self, line: int) -> Place:
-        """Return a line of the script; 0 if it is not known."""
+        """Return the place of a line of the script; 0 stands for an unknown line."""
         file = self.script.file
         return Place(f"{file}:{line}", line, 1) if line else Place(file)
 
     def at_option(self, option: str) -> Place:
-        """Return where the script has an option."""
+        """Return the place of an option in the script."""
         return self.script.at_option(option)
 
     @cached_property
@@ -145,10 +145,10 @@ class DryRun:
 
     @property
     def said(self) -> str:
-        """The last line that the script printed to stderr; to stdout, if that has none."""
+        """The last line that the script printed to stderr, or to stdout if stderr is empty."""
         texts = (self.ended.files.get(name, "").replace(f"{SCRIPT}: ", "").strip() for name in ("err", "out"))
-        lines = [line for text in texts for line in reversed(text.splitlines()) if not line.endswith(_OURS)]
-        return next((line[:300] for line in lines), "")
+        lines = [line for text in texts for line in reversed(text.splitlines())]
+        return next((line[:300] for line in lines if not line.endswith(_PRELUDE_MESSAGE)), "")
 
 
 def dry_run(
@@ -163,9 +163,9 @@ def dry_run(
     rounds: int = ROUNDS,
     left: Left | None = None,
 ) -> DryRun:
-    """Run a script on nodes that do not exist, as if submitted in `folder`: at most `rounds` times.
+    """Run a script at most `rounds` times on nodes that do not exist, as if submitted in `folder`.
 
-    The folder `home` is empty in the sandbox; the script sees its own folder, and those in `see` too.
+    The folder `home` is empty in the sandbox. The script sees its own folder and the folders in `see`.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -176,25 +176,26 @@ def dry_run(
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = box_of(script, grant, home=home, workdir=workdir)
-    given = _with(given, _log_folders(script, workdir))
+    given = _with_stand_ins(given, _log_folders(script, workdir))
     with ExitStack() as copies:
         box = box._replace(laid=laid_over(box.over, copies))
         given_folders = (sys.base_prefix, *see)  # this Python starts the program
         sight = sight_of(script.text, workdir, [folder], copies, home=home, user=user, given=given_folders)
-        return _again(script, grant, given, base | grant.environment, box, sight, rounds, left or Left())
+        batch = base | grant.environment
+        return _run_until_complete(script, grant, given, batch, box, sight, rounds, left or Left())
 
 
 class _Round(NamedTuple):
-    """What a run of a script has."""
+    """The sandbox and the inputs of a run of a script."""
 
     box: Box
     sight: Sight
     given: Given
-    needed: Mapping[tuple[str, str], Need]  # what it was given as it lacked that before
+    needed: Mapping[tuple[str, str], Need]  # needs for which the run has stand-ins
     left: Left
 
 
-def _again(  # noqa: PLR0917 - of one caller
+def _run_until_complete(  # noqa: PLR0917 - of one caller
     script: JobScript,
     grant: Grant,
     given: Given,
@@ -204,22 +205,22 @@ def _again(  # noqa: PLR0917 - of one caller
     rounds: int,
     left: Left,
 ) -> DryRun:
-    """Run a script until it lacks nothing that it can be given; then with its steps where Slurm puts them."""
+    """Run a script until it lacks nothing; then run it with its steps on the nodes that Slurm chooses."""
     places = [place for folder in sight.chosen for place in installed.below(folder)]
     at_first = _expected(script, given, box.folder) if rounds > 1 else {}
-    box, given = covering(box, sight, sight.text, places), _with(given, at_first.values())
+    box, given = covering(box, sight, sight.text, places), _with_stand_ins(given, at_first.values())
     has = _Round(box, sight, given, at_first, left)
     for number in range(1, rounds + 1):
         has = has._replace(box=has.box._replace(limits=has.left.limits()))
-        done = _once(script, grant, has.given, batch, has.box, has.sight)
+        done = _run_once(script, grant, has.given, batch, has.box, has.sight)
         wider = covering(has.box, has.sight, done.ended.files.get("trace", ""))
         if wider != has.box and number < rounds:
-            has = has._replace(box=wider)  # what ran was a program of an environment, and not its stand-in
+            has = has._replace(box=wider)  # a program of an environment ran in place of its stand-in
             continue
         has = has._replace(left=has.left.after(done.ended))
         if done.ended.limit not in ("", "time") or number == rounds or has.left.is_used_up:
             break
-        if (more := _with_lacked(has, done)) is None:
+        if (more := _next_round(has, done)) is None:
             break
         has = more
     placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
@@ -227,7 +228,7 @@ def _again(  # noqa: PLR0917 - of one caller
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
         files = {**has.box.files, f"{PLACE}/job": (job, 0o644)}
         has = has._replace(box=has.box._replace(files=files, limits=has.left.limits()))
-        done = _once(script, grant, has.given, batch, has.box, has.sight)
+        done = _run_once(script, grant, has.given, batch, has.box, has.sight)
         has = has._replace(left=has.left.after(done.ended))
         number += 1
     needs = tuple(sorted(_needs(has, done, at_first), key=lambda need: need.line))
@@ -235,7 +236,7 @@ def _again(  # noqa: PLR0917 - of one caller
 
 
 def _expected(script: JobScript, given: Given, folder: str) -> dict[tuple[str, str], Need]:
-    """Return what the text of a script says that it needs, and that neither a user nor this machine has."""
+    """Return the needs in the text of a script that neither the user nor this machine meets."""
     return {
         need[:2]: need
         for need in expected(script.body, script.text, folder)
@@ -243,24 +244,24 @@ def _expected(script: JobScript, given: Given, folder: str) -> dict[tuple[str, s
     }
 
 
-def _with_lacked(has: _Round, done: DryRun) -> _Round | None:
-    """Return what the next run has, with what the last one lacked; None if that was nothing."""
+def _next_round(has: _Round, done: DryRun) -> _Round | None:
+    """Return the next round, with the things that the last run lacked; None if the run lacked nothing."""
     lacked = {key: need for key, need in by_line(_lacking(done, has.given)).items() if key not in has.needed}
     if not lacked:
         return None
     wider = has.sight.wider(
         [_absolute(name, has.box.folder) for kind, name in lacked if kind not in _NO_PATHS]
     )
-    if wider != has.sight:  # this machine has some of it
+    if wider != has.sight:  # this machine has some of these paths
         lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
-    given = _with(has.given, lacked.values())
+    given = _with_stand_ins(has.given, lacked.values())
     return has._replace(sight=wider, needed={**has.needed, **lacked}, given=given)
 
 
 def _needs(has: _Round, done: DryRun, at_first: Iterable[tuple[str, str]]) -> Iterable[Need]:
-    """Return what a script needs: not what its text says of it and no command used, nor what is there."""
+    """Return the needs of a script, without files that are here and without needs that no command used."""
     needed = {
-        key: need  # but for what is hidden in the sandbox alone
+        key: need  # without paths that only the sandbox hides
         for key, need in has.needed.items()
         if key[0] in _NO_PATHS or not path_of(_absolute(key[1], has.box.folder))
     }
@@ -277,20 +278,20 @@ def _needs(has: _Round, done: DryRun, at_first: Iterable[tuple[str, str]]) -> It
 
 
 def _log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
-    """Yield the folders of --output and --error: without them Slurm makes them, or does not start the job."""
+    """Yield the missing folders of --output and --error. Slurm makes them, or does not start the job."""
     for option in ("output", "error"):
         folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
         if folder and not set("%$\\") & set(folder) and not path_of(path := _absolute(folder, workdir)):
             yield Need("folder", os.path.normpath(path), 0)
 
 
-def _once(  # noqa: PLR0917 - of one caller
+def _run_once(  # noqa: PLR0917 - of one caller
     script: JobScript, grant: Grant, given: Given, batch: Mapping[str, str], box: Box, sight: Sight
 ) -> DryRun:
     batch = {**batch, **given.variables}
     if given.status:
         batch["__plan_status"] = str(given.status)
-    if _WAITS in script.text:
+    if _PROGRAMS_FUNCTION in script.text:
         batch["__plan_ready"] = "1"
     elif ")T" in script.text:
         batch["__plan_tells_time"] = "1"
@@ -319,7 +320,7 @@ def flags_of(script: JobScript) -> list[str]:
 
 
 def _absolute(name: str, folder: str) -> str:
-    return os.path.join(folder, name)  # noqa: PTH118 - an absolute one wins
+    return os.path.join(folder, name)  # noqa: PTH118 - an absolute name wins
 
 
 def _lacking(done: DryRun, given: Given) -> list[Need]:
@@ -327,7 +328,7 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     processes = [(each, step.line) for step in done.steps for each in step.processes if not each.container]
     programs = [(process.argv[0], process.cwd, line) for process, line in processes]
     lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *absent(programs)]
-    if _WAITS in done.script.text:
+    if _PROGRAMS_FUNCTION in done.script.text:
         lacked += false_tests(done.trace, functions_of(done.script.body))
     lacked = [need for need in lacked if need.name not in given.files]
     if done.steps and done.ended.status == 0:
@@ -335,11 +336,11 @@ def _lacking(done: DryRun, given: Given) -> list[Need]:
     functions = functions_of(done.script.body)
     if not done.ended.limit and (need := false_test(done.trace, functions)):
         lacked.append(need)
-    return lacked or [*unset(done, given)] or [*_tested(done, given)]
+    return lacked or [*unset(done, given)] or [*_empty_variables(done, given)]
 
 
 def unset(done: DryRun, given: Given) -> Iterator[Need]:
-    """Yield the arguments and variables that a script uses and that are not given."""
+    """Yield the arguments and variables that a script uses and that no user gave."""
     body, err = done.script.body, done.ended.files.get("err", "")
     parts = [(part.context.function, part.at, part.end) for part in body.commands]
     parts += [(part.context.function, part.at, part.end) for part in body.sets]
@@ -362,16 +363,16 @@ def unset(done: DryRun, given: Given) -> Iterator[Need]:
         yield Need("arguments", "1", options[0].line)
     optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
     text = done.script.text
-    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _OF_MACHINE | optional
+    known = EnvName.BASH | done.batch.keys() | given.variables.keys() | _MACHINE_VARIABLES | optional
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
-        if "!" not in use.operator and not _OF_SOFTWARE.fullmatch(use.name) and text[use.at] == "$":
+        if "!" not in use.operator and not _SOFTWARE_VARIABLE.fullmatch(use.name) and text[use.at] == "$":
             yield Need("variable", use.name, use.line)
-    for match in re.finditer(r": line (\d+): (\w+): ", err):  # ${NAME:?message}, and with nounset
+    for match in re.finditer(r": line (\d+): (\w+): ", err):  # messages of ${NAME:?message} and of nounset
         if match[2].isidentifier() and match[2] not in known and re.search(rf"\$\{{?{match[2]}", text):
             yield Need("variable", match[2], number_of(match[1]))
 
 
-def _tested(done: DryRun, given: Given) -> Iterator[Need]:
+def _empty_variables(done: DryRun, given: Given) -> Iterator[Need]:
     """Yield the variables that the last test of the script found empty, and that only a user can set."""
     body = done.script.body
     functions = functions_of(body)
@@ -386,11 +387,11 @@ def _tested(done: DryRun, given: Given) -> Iterator[Need]:
             yield Need("variable", name, line)
 
 
-def _with(given: Given, needed: Iterable[Need]) -> Given:
-    """Give a run what the last one lacked: empty files, and names in place of values."""
+def _with_stand_ins(given: Given, needed: Iterable[Need]) -> Given:
+    """Return the inputs with stand-ins for needs: empty files, and names in place of values."""
     arguments, variables, files = given.arguments, dict(given.variables), dict(given.files)
     for need in needed:
-        if need.name.startswith(SPOOL):  # where Slurm's copy of the script is alone
+        if need.name.startswith(SPOOL):  # a folder with only Slurm's copy of the script
             continue
         if need.kind == "arguments":
             arguments = tuple(f"ARG{number}" for number in range(1, int(need.name) + 1))

@@ -22,7 +22,7 @@ def folders_of(text: str, folder: str) -> Iterator[str]:
             path = match[0]
             if below and "/" not in path and not path.endswith("env"):
                 continue  # a path of an environment has a slash or ends in "env"
-            place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute one wins
+            place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute path wins
             if place not in seen and len(seen) < _MAX_FOLDERS:
                 seen.add(place)
                 yield place

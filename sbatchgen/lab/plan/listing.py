@@ -14,16 +14,14 @@ from sbatchgen.lab.plan.started import StartedProcess, Step
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES
 
 _WIDTH = 110
-_MIN_ALIKE, _MAX_DIFFERING = (
-    3,
-    4,
-)  # similar steps of a line share a text from this number on, with at most so many differing words
+# The number of similar steps that share a text, and the number of words in which the steps may differ.
+_MIN_ALIKE, _MAX_DIFFERING = 3, 4
 _LISTED_NODES = 6  # nodes whose GPUs are listed, if the numbers differ
 _MIN_REPEATED = 5  # words about variables that the step above has too
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")  # marks of a value that follows from the rank
 _ANY_MARK = "{...}"  # the mark of a value that differs otherwise
-_HIDDEN = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
+_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
@@ -36,17 +34,17 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
         first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
         lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
     above: list[str] = []
-    for paragraphs in _repeated([(step, [*_step_paragraphs(step, process)]) for step in done.steps]):
+    for paragraphs in _merged_texts([(step, [*_step_paragraphs(step, process)]) for step in done.steps]):
         for indent, words in paragraphs:
             is_env = words[0] == "env:" and process is None
-            lines += _wrapped(indent, _without(above, words) if is_env else words)
+            lines += _wrapped(indent, _new_variables(above, words) if is_env else words)
             above = words if is_env else above
         lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")
         for need in done.needed:
             line = f" (line {need.line})" if need.line else ""
-            lines.append(f"  {_needed(done, need.kind, need.name)}{line}")
+            lines.append(f"  {_need_text(done, need.kind, need.name)}{line}")
         lines.append("")
     lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(done.not_shown.items())]
     lines += [""] * bool(done.not_shown)
@@ -56,7 +54,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
 def headline(done: DryRun) -> str:
     """Return the first line of a plan."""
     grant = done.grant
-    processes = sum(map(_processes, done.steps))
+    processes = sum(map(_process_count, done.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
     if len({*grant.gpus}) > 1:
         gpus = f", with {first_names([*map(str, grant.gpus)], _LISTED_NODES)} GPUs on idle nodes"
@@ -68,12 +66,12 @@ def headline(done: DryRun) -> str:
     return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 
-def _processes(step: Step) -> int:
+def _process_count(step: Step) -> int:
     """Return how many processes a step starts, by srun or by its launcher of MPI."""
     return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
-def _needed(done: DryRun, kind: str, name: str) -> str:
+def _need_text(done: DryRun, kind: str, name: str) -> str:
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
@@ -85,7 +83,7 @@ def _needed(done: DryRun, kind: str, name: str) -> str:
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
-def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
     """Return the variables of a process without the variables above, if the process has all of these."""
     new = [each for each in words if each not in above]
     if not len(words) - len(new) == len(above) >= _MIN_REPEATED:
@@ -93,7 +91,7 @@ def _without(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
 
-def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
+def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
     """Yield the text of each step; similar steps of a line share a text with all values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
         texts = [text for _, text in group]
@@ -104,14 +102,14 @@ def _repeated(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
             yield from texts
             continue
         (indent, head), *paragraphs = texts[0]
-        merged = [[*map(_values, row)] for row in columns]
+        merged = [[*map(_values_text, row)] for row in columns]
         yield [
             (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
             *zip((at for at, _ in paragraphs), merged, strict=True),
         ]
 
 
-def _values(column: Sequence[str]) -> str:
+def _values_text(column: Sequence[str]) -> str:
     values = [*dict.fromkeys(column)]
     if len(values) == 1:
         return values[0]
@@ -123,12 +121,12 @@ def _values(column: Sequence[str]) -> str:
 
 def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
     what = "srun," if step.is_srun else "in the batch script,"
-    count = counted(_processes(step), "process")
+    count = counted(_process_count(step), "process")
     yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
     if step.refusal:
         yield "  ", ["refused by Slurm:", one_line(step.refusal)]
     if not step.processes:
-        yield "  ", [*map(_shown, step.command)]
+        yield "  ", [*map(_shown_word, step.command)]
     if step.by_mpi:
         yield "  ", [f"{one_line(step.command[0])} starts {_counts_on_nodes(step.by_mpi)}"]
     for group in _groups(step.processes):
@@ -161,16 +159,16 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         if counts != [1]:
             has = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
     yield "  ", [f"{name} on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
-    yield "    ", [*map(_shown, _folded([process.argv for process in group], group))]
+    yield "    ", [*map(_shown_word, _folded_row([process.argv for process in group], group))]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
         yield "    ", ["container:", one_line(first.container)]
-    names = [name for name in first.env if full or not name.startswith(_HIDDEN)]
+    names = [name for name in first.env if full or not name.startswith(_HIDDEN_PREFIXES)]
     values = [
         tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
     ]
     if names:
-        yield "    ", ["env:", *map(_shown, _folded(values, group))]
+        yield "    ", ["env:", *map(_shown_word, _folded_row(values, group))]
 
 
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
@@ -185,7 +183,7 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
         alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
     groups: dict[Any, list[StartedProcess]] = {}
     for members in alike.values():
-        marked = _folded([process.argv for process in members], members)
+        marked = _folded_row([process.argv for process in members], members)
         differing = [at for at, text in enumerate(marked) if text.endswith(_ANY_MARK)]
         for process in members:
             key = (id(members), *(process.argv[at] for at in differing))
@@ -193,8 +191,8 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     return [*groups.values()]
 
 
-def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
-    """Return the words of all rows as one row; a word that differs has the mark of its cause."""
+def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
+    """Return the words of all rows as a single row; a word that differs gets the mark of its cause."""
     folded = []
     for column in zip(*rows, strict=True):
         text = column[0]
@@ -215,7 +213,7 @@ def _folded(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> l
     return folded
 
 
-def _shown(text: str) -> str:
+def _shown_word(text: str) -> str:
     shown = one_line(text if text.startswith("{") or "={" in text else word(text))
     return shown if len(shown) < 400 else f"{shown[:400]}..."
 

@@ -1,6 +1,6 @@
-"""The needs of a script: files, programs and variables that it looked for and did not find.
+"""The needs of a script: files, programs and variables that the script looked for and did not find.
 
-They show in messages of bash and of programs, and in tests that were false.
+Messages of bash and of programs name the needs, and false tests show them.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ _PROGRAM_MESSAGE = re.compile(
     f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
-_STARTERS = {"srun", "exec", "time"}  # programs whose program has to exist
-_FOLDERS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
+_STARTERS = {"srun", "exec", "time"}  # commands that need the program which they start
+_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
-_LOOKS = re.compile(
-    r"(?:ls|stat|head|tail|wc|realpath|readlink) "
-)  # commands whose status tells whether a file exists
-_EXIT = re.compile(r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! ")
+# Commands whose status tells whether a file exists.
+_LOOKING_COMMAND = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")
+_EXIT_COMMAND = re.compile(
+    r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! "
+)
 
 
 class Need(NamedTuple):
     """A thing that a script needs and that is not here."""
 
     kind: str  # "file", "folder", "program", "output", "variable" or "arguments"
-    name: str  # its name or path; for arguments, their number
-    line: int  # the first line of the script that needs it; 0 if the line is not known
+    name: str  # the name or path of the thing; for arguments, their number
+    line: int  # the first line of the script that needs the thing; 0 for an unknown line
 
 
 class Traced(NamedTuple):
@@ -84,16 +85,15 @@ def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
     """Yield the files, folders and programs that a script did not find.
 
     `err` is the stderr of the script, with "script" for its path. Processes in the background print in any
-    order, so the order of messages decides nothing.
+    order, so the result does not depend on the order of messages.
     """
     left = min(
         (number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")),
         default=0,
     )
     for path, need in _missing(err, trace):
-        if (
-            path.startswith("/") or not left or need.line <= left
-        ):  # else the script was in another folder than it wanted
+        # After a cd that failed, the script is in a wrong folder.
+        if path.startswith("/") or not left or need.line <= left:
             yield need
 
 
@@ -124,11 +124,11 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
         if program != "script" and is_path(path):
             path_entries = sorted(entry for entry in trace if path in entry.command)  # the trace has no order
             kind = "output" if program in ("tee", "touch") else "file"
-            kind = "folder" if program in _FOLDERS and "*" not in path else kind
+            kind = "folder" if program in _FOLDER_PROGRAMS and "*" not in path else kind
             lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
             yield path, _need(kind, lacked, path_entries[0].line if path_entries else 0, path_entries)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
-    for need in absent(programs):  # their messages may have gone into a file
+    for need in absent(programs):  # a file may hold the messages about them
         yield need.name, need
 
 
@@ -183,7 +183,7 @@ def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
             return "program"
         if words and words[0] in ("source", ".") and path in entry.command:
             return "file"
-    return "output"  # a redirection: the file is read, or its folder is missing
+    return "output"  # a redirection, which reads the file or lacks its folder
 
 
 def option_of(variable: str) -> str:
@@ -197,7 +197,7 @@ def option_of(variable: str) -> str:
 def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
     """Return the file or folder of the last test before the script gave up; None without such a test."""
     for entry in _last_tests(trace, functions):
-        words = entry.command.split()[1:] if _LOOKS.match(entry.command) else ()
+        words = entry.command.split()[1:] if _LOOKING_COMMAND.match(entry.command) else ()
         looked = [("f", word) for word in words if word[0] != "-"]
         for letter, quoted in reversed(_TEST.findall(entry.command) or looked):
             try:
@@ -217,7 +217,7 @@ def false_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Need]
 
 
 def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last test before the script gave up, if it tests an empty value; else 0."""
+    """Return the line of the last test before the script gave up; 0 if the tested value is not empty."""
     tests = [*_last_tests(trace, functions)]
     line = tests[0].line if tests else 0
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
@@ -251,7 +251,7 @@ def functions_of(body: Body) -> Functions:
 def last_line(trace: Sequence[Traced], functions: Functions) -> int:
     """Return the line of the last command; for a function that ends the script, the line of its call."""
     for entry in reversed(trace):
-        if entry.line not in functions.lines or _is_test(entry) or not _EXIT.match(entry.command):
+        if entry.line not in functions.lines or _is_test(entry) or not _EXIT_COMMAND.match(entry.command):
             return entry.line
     return trace[-1].line if trace else 0
 
@@ -270,8 +270,8 @@ def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Trace
     reason = False  # whether a command was seen that may have failed
     for entry in reversed(trace[-_MAX_NEEDS:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
-        is_test = bool(_is_test(entry) or _LOOKS.match(entry.command))
-        gives_up = bool(_EXIT.match(entry.command))
+        is_test = bool(_is_test(entry) or _LOOKING_COMMAND.match(entry.command))
+        gives_up = bool(_EXIT_COMMAND.match(entry.command))
         known = function in ending or called in ending
         if not known and (reason or (function and not (is_test or gives_up))):
             return

@@ -15,7 +15,7 @@ _LAUNCHERS = programs("mpi") | {"ibrun"}
 
 
 def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]:
-    """Return how many processes a command of MPI starts on each node; {} if the command does not say it."""
+    """Return how many processes a command of MPI starts on each node; {} if the options hide the number."""
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
         return {}
@@ -30,7 +30,7 @@ def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]
     slots = (number_of(each[0]),) * len(held.nodes) if each else held.tasks
     left = number_of(asked[0]) if asked else sum(slots)
     if left > sum(slots):
-        return {}  # Open MPI refuses, Hydra begins again at the first node
+        return {}  # Open MPI refuses the number; Hydra starts again at the first node
     counts = {}
     for node, slot in zip(held.nodes, slots, strict=True):
         if count := min(slot, left):

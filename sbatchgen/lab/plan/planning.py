@@ -1,4 +1,4 @@
-"""`sbatchgen plan`: from a script to what it would start."""
+"""The work of `sbatchgen plan`: from a script to the steps and programs that the script would start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sbatchgen.lab.plan.rounds import least_steps
 from sbatchgen.lab.plan.started import StartedProcess, Step
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
-MOST_BYTES = 8 << 20  # of a file that is given
+MOST_BYTES = 8 << 20  # bytes of a file that a user gives
 
 
 def plan_of(
@@ -35,21 +35,21 @@ def plan_of(
     nodes: int | None = None,
     see: Sequence[str] = (),
 ) -> DryRun:
-    """Return what a script would start, submitted in `folder` by the user of an environment.
+    """Return the dry run of a script that a user submits in `folder`.
 
-    The script sees nothing of that environment but HOME and USER. `nodes` is in place of its own --nodes;
-    `see` has folders that it may see beside its own.
+    The script sees only HOME and USER of the environment. `nodes` replaces the script's own --nodes. The
+    script may also see the folders in `see`.
 
     Raises:
-        DocumentError: It is not a script of a shell.
+        DocumentError: The script is not a shell script.
         NoSandboxError: This machine allows no sandbox.
     """
     _refuse_other(script)
-    if "\r\n" in script.text:  # which sbatch refuses
+    if "\r\n" in script.text:  # sbatch refuses these line ends
         script = replace(script, text=script.text.replace("\r\n", "\n"))
     try:
         user = user_name(os.getuid())
-    except ModuleNotFoundError:  # of a machine without users, as the page in a browser
+    except ModuleNotFoundError:  # a machine without users, such as the page in a browser
         raise NoSandboxError.of("it is not Linux") from None
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
@@ -64,7 +64,7 @@ def plan_of(
 
 
 def _refuse_other(script: JobScript) -> None:
-    """Raise DocumentError for a script that is not of a shell."""
+    """Raise DocumentError for a script that is not a shell script."""
     if not is_planned(script):
         language = script.body.language or "no shell"
         what = f"{script.file} is a script of {language}: plan reads bash scripts only"
@@ -72,7 +72,7 @@ def _refuse_other(script: JobScript) -> None:
 
 
 def _with_first_steps(done: DryRun) -> DryRun:
-    """Return a run that a limit has ended with its first steps, and how many others there are at least."""
+    """Return a run that reached a limit, with its first steps and the least number of further steps."""
     script, shown = done.script, tuple(map(_without_rounds, done.steps[:MANY]))
     last = shown[-1].line if shown else 0
     later = (each.command.line for each in script.launches if each.command.context.top)
@@ -82,17 +82,17 @@ def _with_first_steps(done: DryRun) -> DryRun:
 
 
 def _without_rounds(step: Step) -> Step:
-    """Return a step with each program of its tasks once: an endless task starts them by chance."""
+    """Return a step with each program of its tasks once, as chance decides how often a loop starts it."""
     once: dict[object, StartedProcess] = {}
-    for process in step.processes:  # in the order of their first starts: which one is the last is chance
+    for process in step.processes:  # in the order of their first starts, as the last start is chance
         once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
     return replace(step, processes=tuple(once.values()))
 
 
 def may_be_lost(done: DryRun) -> bool:
-    """Return whether a job that ends with 0 may do so although its programs fail.
+    """Return whether a job that ends with 0 may end with 0 although its programs fail.
 
-    Not if one of them comes last.
+    If a program is the last command of the script, its status is the status of the job.
     """
     if not done.steps or done.ended.status or done.ended.limit:
         return False
@@ -104,7 +104,7 @@ def may_be_lost(done: DryRun) -> bool:
 
 
 def is_planned(script: JobScript) -> bool:
-    """Return whether a script is for a shell that a dry run can stand for."""
+    """Return whether a dry run can follow a script in this language."""
     return script.body.language in programs("posix")
 
 
@@ -116,7 +116,7 @@ def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str 
 
 
 def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
-    """Return what flags give a script; raises CommandLineError for a nameless value or an unreadable file."""
+    """Return the inputs from flags; raise CommandLineError for a nameless value or an unreadable file."""
     given: dict[str, str] = {}
     for text in variables:
         name, equals, value = text.partition("=")

@@ -1,6 +1,6 @@
 """The least number of steps that a script starts, by the loops in its text.
 
-A plan that reaches its limit shows only the first steps, and says how many follow at least.
+A plan that reaches its limit shows only the first steps, and the least number of further steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[\w./:,=@%+\s-]*")
 
 
 def most_rounds(text: str) -> int:
-    """Return how often a loop runs, by the first line of its text; 1 if the line does not say it."""
+    """Return how often a loop runs, by the first line of its text; 1 if the line hides the number."""
     if match := _COUNTED.match(text):
         return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
     match = _FOR.match(text)

@@ -61,7 +61,7 @@ class Shown(NamedTuple):
 
 @frozen()
 class Sight:
-    """The folders that a script sees, and the rules that decide on them. Each gets a layer in memory."""
+    """The folders that a script sees, and the rules that decide on them. Each folder gets a layer."""
 
     homes: dict[str, int | None]  # descriptors of the user's home folders, which are never shown as a whole
     chosen: tuple[str, ...]  # folders that the user chose, such as the folder of submission
@@ -145,9 +145,8 @@ class Sight:
     def allows(self, number: int, *, chosen: bool) -> bool:  # noqa: PLR0911 - a rule each
         """Return whether an open folder may be shown; `chosen`: the user chose it, not the script."""
         path, about = _real(number), os.fstat(number)
-        if any(
-            _is_in(place, path) for place in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)
-        ):  # the folder holds a hidden folder
+        # A folder that holds a hidden folder stays hidden.
+        if any(_is_in(place, path) for place in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)):
             return False
         homes = [home for home in self.homes.values() if home is not None]
         if any(within(number, home, self.mounts) is not None for home in homes):
@@ -161,9 +160,8 @@ class Sight:
             return is_mine or not is_shared
         if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
-        if (
-            os.getuid() == 0
-        ):  # root has no capabilities in the sandbox, so it must be able to enter each folder above
+        # Root has no capabilities in the sandbox, so root needs the right to enter each folder above.
+        if os.getuid() == 0:
             parts = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
             if not all(part.st_uid == 0 or part.st_mode & 0o1 for part in parts):
                 return False
@@ -172,7 +170,7 @@ class Sight:
     def _is_hidden_at_home(self, number: int, homes: Sequence[int]) -> bool:
         """Return whether an open folder is in a folder .NAME of a home folder.
 
-        The home folder is known by its device and inode, in case it or the folder is mounted a second time.
+        The home folder is known by its device and inode, in case a folder is mounted a second time.
         """
         path = _real(number)
         if any(path.startswith(f"{home}/.") for home in self.homes):
@@ -352,14 +350,13 @@ def sight_of(
     for name, value in (("HOME", home), ("USER", user)):
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
-    named = dict.fromkeys(
-        match[0] for match in _PATH.finditer(text)
-    )  # a path ends at the first other variable
+    # A path ends at the first other variable.
+    named = dict.fromkeys(match[0] for match in _PATH.finditer(text))
     return replace(sight.wider([workdir, *links, *named]), text=text)
 
 
 def path_of(path: str) -> str:
-    """Return a path without links; "" if it does not exist. The file is not opened for reading."""
+    """Return a path without links; "" for a missing path. The file is not opened for reading."""
     try:
         number = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):

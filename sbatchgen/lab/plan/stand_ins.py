@@ -1,4 +1,4 @@
-"""The sandbox of a dry run: its files, its stand-ins, and what these know of the job."""
+"""The sandbox of a dry run: its files, its stand-ins, and the facts of the job that stand-ins read."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "cont
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{BIN}/{name}": f"{PLACE}/stand_in.sh" for name in STAND_INS}
-_CALLED = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # by their stand-ins
-_COVERED = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
-_COVERED_ALL = ("/usr", "/bin", "/nix", "/gnu")  # which the sandbox shows
+_STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # programs that stand-ins call
+_COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows
 _RANDOM_BYTES = 1 << 16
-_FEW = 3  # files over those of a folder that are mounted one by one
-# What step.py loads of this package; the reader of host lists with `units` only where it needs that.
-_OF_PACKAGE = (
+_FEW_FILES = 3  # covered files of a folder, up to which each file has a mount of its own
+# The modules of this package that step.py loads. It loads the last two only to read lists of hosts.
+_STEP_MODULES = (
     "sbatchgen/check/executables/command_options",
     "sbatchgen/lab/plan/step_tasks",
     "sbatchgen/check/sbatch/hostlist",
     "sbatchgen/base/units",
 )
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
-_OFF = re.compile(rb"\bset \+x\b")
+_TRACE_OFF = re.compile(rb"\bset \+x\b")
 
 
 def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
     """Return the sandbox in which a script starts, with a stand-in for each program that starts others."""
-    text = _OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
+    text = _TRACE_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
-    covers = {os.path.realpath(path) for path in _covered()}
+    covers = {os.path.realpath(path) for path in _covered_programs()}
     return Box(
         home=home,
         hostname=grant.nodes[0],
         folder=workdir,
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _of_chance(),
+        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _random_files(),
     )
 
 
-def _of_chance() -> dict[str, tuple[bytes, int]]:
-    """Return files in place of those that give random bytes: they are the same in each plan."""
+def _random_files() -> dict[str, tuple[bytes, int]]:
+    """Return files that replace the sources of random bytes, so that each plan reads the same bytes."""
     some = random.Random(1)  # noqa: S311 - no secret
     return {
         "/dev/urandom": (some.randbytes(_RANDOM_BYTES), 0o444),
@@ -76,7 +76,7 @@ def _of_chance() -> dict[str, tuple[bytes, int]]:
 
 def covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
     """Return a box with stand-ins over the programs of environments that a text names, and of `places`."""
-    visible = [*sight.chosen, *sight.named, *sight.given, *_COVERED_ALL, sys.base_prefix]
+    visible = [*sight.chosen, *sight.named, *sight.given, *_SYSTEM_FOLDERS, sys.base_prefix]
     folders = [*places, *installed.folders_of(text, box.folder)]
     seen = [
         folder
@@ -85,13 +85,13 @@ def covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> B
     ]
     stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
     over, files = dict(box.over), dict(box.files)
-    for path in installed.programs_of(seen, STAND_INS - _CALLED):
+    for path in installed.programs_of(seen, STAND_INS - _STAND_IN_TOOLS):
         real = os.path.realpath(path)
         if real in over or path.startswith(f"{PLACE}/"):
             continue
         if Path(real).is_file() and _is_below(real, visible):
             over[real] = stand_in
-        else:  # its interpreter is hidden, as in the home folder
+        else:  # the sandbox hides its file, for example in the home folder
             files.setdefault(real, stand_in)
     return box._replace(over=over, files=files)
 
@@ -101,10 +101,10 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack) -> Mapping[str, str]:
-    """Return the layers of a box, and more for files in folders of the system, which are read-only."""
+    """Return the layers of a box, with further layers for files in read-only folders of the system."""
     added = dict(laid)
     for path, data in files.items():
-        if not _is_below(path, _COVERED_ALL):
+        if not _is_below(path, _SYSTEM_FOLDERS):
             continue
         folder = next(str(each) for each in Path(path.rstrip("/")).parents if each.is_dir())
         if folder not in added:
@@ -120,10 +120,10 @@ def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: Exi
 
 
 def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
-    """Write the files for folders that get many, laid over these at once: a mount each takes 0.2 ms."""
+    """Write the files of folders with many covered files into layers, as a mount of a file takes 0.2 ms."""
     laid: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
-        if count > _FEW:
+        if count > _FEW_FILES:
             laid[folder] = _new_layer(copies)
     for path, (data, mode) in over.items():
         folder, _, name = path.rpartition("/")
@@ -134,27 +134,27 @@ def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[
 
 
 def _new_layer(layers: ExitStack) -> str:
-    """Make an empty folder that can lie over another one; TMPDIR may take no layer."""
+    """Make an empty folder that can be a layer over a folder, which a folder in TMPDIR may not."""
     made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
     made.mkdir()
     return str(made)
 
 
-def _covered() -> Iterator[str]:
-    """Yield the programs of the system that have a stand-in, also where a script sets PATH."""
-    for folder in filter(os.path.isdir, _COVERED):
-        for name in (STAND_INS - _CALLED).intersection(os.listdir(folder)):  # noqa: PTH208 - names
+def _covered_programs() -> Iterator[str]:
+    """Yield the programs of the system that stand-ins cover, in case a script sets PATH."""
+    for folder in filter(os.path.isdir, _COVERED_FOLDERS):
+        for name in (STAND_INS - _STAND_IN_TOOLS).intersection(os.listdir(folder)):  # noqa: PTH208 - names
             if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - many; no link to nothing
                 yield path
 
 
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
-    """Return the programs that run in the sandbox; modules also compiled, as step.py starts often."""
+    """Return the files that run in the sandbox. Modules are also compiled, as step.py starts often."""
     files = {name: ((HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
     files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
     files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)
-    for module in ("step", *_OF_PACKAGE):
+    for module in ("step", *_STEP_MODULES):
         path = HERE / "step.py" if module == "step" else HERE.parents[2] / f"{module}.py"
         folder, _, name = f"/{module}".rpartition("/")
         code = SourceFileLoader(name, str(path)).get_code(name)
@@ -166,7 +166,7 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
 
 
 def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
-    """Return what step.py knows of a job, in types that marshal takes."""
+    """Return the facts of a job that step.py reads, in types that marshal takes."""
     asked = script.resources
     return {
         "nodes": list(grant.nodes),

@@ -89,7 +89,7 @@ class StartedProcess:
     rank: int  # its rank in the step
     argv: tuple[str, ...]  # the words of its command
     cwd: str  # its working folder
-    # the variables that differ from those of the batch script; null for a variable that the process lacks
+    # the variables that differ from the batch script's variables; null for a variable that is missing
     env: Mapping[str, str | None]
     gpus: tuple[int, ...]  # the numbers of its GPUs on the node
     cpus: int  # the number of its CPUs
@@ -104,7 +104,7 @@ class Step:
     command: tuple[str, ...]  # the words of the command, expanded
     background: bool  # whether the script continues while the step runs
     tasks: int  # the number of its tasks
-    refusal: str  # why Slurm refuses the step; "" if it does not
+    refusal: str  # why Slurm refuses the step; "" for a step that starts
     waits: int  # how many times the script called wait before
     processes: tuple[StartedProcess, ...] = field(default=())  # the processes that it starts
     sharing: str = ""  # how the step shares its nodes: "overlap", "exact" or "whole"

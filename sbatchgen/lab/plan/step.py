@@ -1,6 +1,6 @@
-"""The stand-in for what starts other programs: srun, and the commands of containers. It runs in the sandbox.
+"""The stand-in for srun and for the commands of containers, in the sandbox of a dry run.
 
-It loads little of this package and of Python: it starts once for each step.
+Each step starts this program, so it loads little of this package and little of Python.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-_HERE, PLACE = os.path.dirname(__file__), "/run/plan"
+PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
-MOST_TASKS = 64  # that are started; those of larger steps are like these
-MOST_RECORDS = 512  # if their start is only recorded
-# What runs in the sandbox as it is, by name; of other programs only the start is recorded.
+MOST_TASKS = 64  # tasks of a step that run; the other tasks of a larger step are like these tasks
+MOST_RECORDS = 512  # tasks of a step, if a task only records the start of its program
+# Folders whose programs run in the sandbox. Programs elsewhere only run if they are scripts.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
-_OF_GPUS = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # which a step without GPUs lacks
-_WITH_COMMAS = ("apptainer", "singularity")
+_STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # a step without GPUs lacks them
+_COMMA_RUNTIMES = ("apptainer", "singularity")  # their --env takes NAME=VALUE,NAME=VALUE
 _MARKS = iter(range(1 << 30))
 SimpleNamespace = type(sys.implementation)  # loading types takes longer
 
 
 def main() -> int:
-    """Record the start of a command, then start what it starts."""
+    """Record the start of a command, and start the programs that the command starts."""
     name, *words = sys.argv[1:]
     with open(f"{PLACE}/job", "rb") as stream:
         job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
@@ -46,7 +46,10 @@ def main() -> int:
 
 
 def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
-    """Return the options of a command from a word on, by the row of its program, and the words after them."""
+    """Return the options of a command from the word `at` on, and the words after the options.
+
+    `row` is the program's row in programs.txt.
+    """
     given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
     return {name: value for name, value, *_ in given}, words[end:]
 
@@ -54,7 +57,7 @@ def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, lis
 def srun(
     words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
 ) -> int:
-    """Start the programs of srun; a colon is before another program, which has options of its own."""
+    """Start the programs of an srun. After a colon, srun takes another program with its own options."""
     if ":" not in command:
         return step(words, options, command, job, environment)
     at = command.index(":")
@@ -67,16 +70,16 @@ def srun(
 def step(
     words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
 ) -> int:
-    """Start the tasks of a step on the nodes that it gets."""
-    if _printed(options, job):
+    """Start the tasks of a step on the nodes that the step gets; return the worst exit status."""
+    if _print_information(options, job):
         return 0
     exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    # The same in each run of the script.
+    # The name of the step, which is the same in each run of the script.
     place = " ".join([environment.get("__plan_count", "0"), line, *words])
     placed = job.get("placed", {}).get(place, {})
     tasks, refusal = spread(options, job, environment, list(placed))
-    kind = "refused." if refusal else ""  # which has no number
+    kind = "refused." if refusal else ""  # a refused step takes no number of the other steps
     if command and "/" not in command[0] and "PATH" not in exports:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(kind)
@@ -90,21 +93,21 @@ def step(
     if options.get("chdir"):
         os.chdir(options["chdir"])
     commands = []
-    program = _found(command[0], exports) if command else None
+    program = _file_to_run(command[0], exports) if command else None
     limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
     shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
-    without_gpus = {key: value for key, value in exports.items() if key not in _OF_GPUS}
+    without_gpus = {key: value for key, value in exports.items() if key not in _STEP_GPU_VARIABLES}
     for task in shown:
-        of_task = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, exports)
-        around = exports if "CUDA_VISIBLE_DEVICES" in of_task else without_gpus
+        own = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, exports)
+        inherited = exports if "CUDA_VISIBLE_DEVICES" in own else without_gpus
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
-        commands.append((command, around | of_task | marks))
+        commands.append((command, inherited | own | marks))
     return start(commands, job) if command else 0
 
 
-def _printed(options: Options, job: dict[str, Any]) -> bool:
-    """Print the help or the version, where srun does no more; return whether that is so."""
+def _print_information(options: Options, job: dict[str, Any]) -> bool:
+    """Print the help or the version if an option asks for the text; return whether an option does."""
     if "help" in options or "usage" in options:
         sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
     elif "version" in options:
@@ -115,7 +118,7 @@ def _printed(options: Options, job: dict[str, Any]) -> bool:
 
 
 def _next_number(kind: str) -> int:
-    """Return the first number that no other step of this kind has taken; another may start right now."""
+    """Take the first free number for a kind of step. A file takes the number, as steps may start at once."""
     number = 0
     while True:
         try:
@@ -127,7 +130,7 @@ def _next_number(kind: str) -> int:
 
 
 def exported(export: str, environment: Options) -> Options:
-    """Return the environment that --export leaves."""
+    """Return the variables that --export passes to a step."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
     passed = {
@@ -139,7 +142,7 @@ def exported(export: str, environment: Options) -> Options:
 
 
 def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
-    """Start each command in its environment, all at once; return the worst status."""
+    """Start all commands at once, each in its environment; return the worst exit status."""
     children = []
     inputs = []
     first, *others = commands[0][0] if len(commands) > 1 else [""]
@@ -152,14 +155,14 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
         words, inner = unwrapped(command, environment, job)
         if not words:
             continue
-        program = _found(words[0], inner)
+        program = _file_to_run(words[0], inner)
         if program is None or (program.startswith(BIN) and words[0].rpartition("/")[2] not in job["answers"]):
             record(words[0], words[1:], inner)
             continue
         try:
-            of_step = {"__plan_starter": str(os.getpid())}  # by which stand_in.sh knows its tasks
-            children.append(os.posix_spawn(program, words, inner | of_step, file_actions=inputs))
-        except OSError:  # a script of an interpreter that is not here
+            starter = {"__plan_starter": str(os.getpid())}  # stand_in.sh knows its tasks by the number
+            children.append(os.posix_spawn(program, words, inner | starter, file_actions=inputs))
+        except OSError:  # a script whose interpreter is missing
             record(words[0], words[1:], inner)
     worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script
     for child in children:
@@ -168,7 +171,7 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
 
 
 def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
-    """Return what containers and wrappers start, and its environment; containers are recorded."""
+    """Return the command inside containers and wrappers, and its environment; record the containers."""
     while words:
         known, at = program_name(words, job["programs"])
         row = job["programs"].get(known)
@@ -181,7 +184,7 @@ def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tu
             mark = f"{os.getpid()}.{next(_MARKS)}"
             record(words[0], words[1:], environment | {"__plan_holds": mark})
             image_name = options.get("image") or " ".join(image) or known.partition(" ")[0]
-            sets = dict(_set_inside([value for name, value, *_ in given if name == "env"], known))
+            sets = dict(_container_variables([value for name, value, *_ in given if name == "env"], known))
             environment = environment | sets | {"__plan_container": image_name, "__plan_within": mark}
         elif not rest:
             record(words[0], words[1:], environment)
@@ -189,17 +192,17 @@ def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tu
     return words, environment
 
 
-def _set_inside(values: list[str], command: str) -> Iterable[tuple[str, str]]:
-    """Yield the variables that --env of a container sets: NAME=VALUE, of Apptainer several with commas."""
+def _container_variables(values: list[str], command: str) -> Iterable[tuple[str, str]]:
+    """Yield the variables that a container's --env sets; with Apptainer, commas divide the variables."""
     for value in values:
-        parts = value.split(",") if command.startswith(_WITH_COMMAS) else [value]
+        parts = value.split(",") if command.startswith(_COMMA_RUNTIMES) else [value]
         for name, equals, text in (part.partition("=") for part in parts):
-            if equals and name not in ("PATH", "BASH_ENV"):  # by which the stand-ins are found
+            if equals and name not in ("PATH", "BASH_ENV"):  # the sandbox finds stand-ins by these
                 yield name, text
 
 
-def _found(name: str, environment: Options) -> str | None:
-    """Return the file of a program that runs in the sandbox; None for one of which the start is recorded."""
+def _file_to_run(name: str, environment: Options) -> str | None:
+    """Return the file of a program that runs in the sandbox; None if only its start is recorded."""
     paths = environment.get("PATH", "").split(":")
     for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
@@ -211,7 +214,7 @@ def _found(name: str, environment: Options) -> str | None:
 
 
 def record(name: str, words: list[str], environment: Options) -> None:
-    """Record a start, as stand_in.sh does."""
+    """Record the start of a program, as stand_in.sh does."""
     with open("/proc/self/status", encoding="ascii") as stream:
         ignored = next((line.split()[1] for line in stream if line.startswith("SigIgn:")), "0")
     head = (

@@ -35,7 +35,7 @@ def placements(
 
 @frozen()
 class _Placed:
-    """A step on its nodes: the CPUs and GPUs that it takes of each node, and the numbers of these GPUs."""
+    """A step on its nodes: the CPUs and GPUs that the step takes of each node, and the GPUs' numbers."""
 
     start: StartRecord
     takes: Mapping[str, Taken]
@@ -45,7 +45,7 @@ class _Placed:
 def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
     running: list[_Placed] = []
     starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
-    following = 0  # later releases look first at the nodes after those of the last step
+    following = 0  # later releases look first at the nodes after the last step's nodes
     for start in starts[:_MAX_STEPS]:
         parts = [*start.takes.values()]
         beside = [step for step in running if step.start.waits == start.waits]

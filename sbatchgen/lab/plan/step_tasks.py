@@ -1,6 +1,6 @@
-"""The tasks of a step: on which nodes they are, what Slurm sets in each, or why it refuses the step.
+"""The tasks of a step: their nodes, the variables that Slurm sets in each task, and the refusals of srun.
 
-It runs in the sandbox, and loads nothing of this package but the reader of host lists.
+The sandbox loads this module for each step, so it only imports the reader of host lists.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
-LATER = "24.05"  # the first release that is taken to be like 26.05; the others are like 22.05
-MOST_OF_STEP = 1 << 17  # no job has more
+LATER = "24.05"  # from this release on, steps are like steps of 26.05; before, like steps of 22.05
+MOST_OF_STEP = 1 << 17  # tasks; no job has more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# Options by which a step takes a part of its nodes, shares all with others, and names its nodes.
+# Options with which a step takes a part of its nodes; shares all CPUs with other steps; names its nodes.
 EXACT = frozenset(("exact", "exclusive"))
 OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
 NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
-# Options that a task sees; 1 for those without a value.
-_SEEN = ("overcommit", "threads-per-core", "job-name", "network")
-_OF_OPTIONS = {"label": "SLURM_LABELIO"} | {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _SEEN}
+# Options that a task sees as variables; 1 stands for an option without a value.
+_VARIABLE_OPTIONS = ("overcommit", "threads-per-core", "job-name", "network")
+_OPTION_VARIABLES = {"label": "SLURM_LABELIO"}
+_OPTION_VARIABLES |= {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _VARIABLE_OPTIONS}
 Options = dict[str, str]
 
 
 def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return how a step shares its nodes, the nodes that it excludes, and its CPUs, memory and GPUs."""
+    """Return how a step shares its nodes, the nodes that it excludes, and its CPUs and GPUs on each node."""
     on, names = tasks[0]["on"], tasks[0]["names"]
     each = max(_cpus_per_task(options, job, environment), 1)
     takes = (
@@ -40,22 +41,22 @@ def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], en
 
 
 def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return how other steps may run on the nodes of a step: on all CPUs, on those that are left, on none."""
+    """Return the CPUs for other steps: "overlap" for all, "exact" for the other CPUs, "whole" for no CPUs."""
     if OVERLAPPING.intersection(options):
         return "overlap"
-    by_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
-    return "exact" if by_cpus or EXACT.intersection(options) else "whole"
+    takes_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
+    return "exact" if takes_cpus or EXACT.intersection(options) else "whole"
 
 
 def spread(
     options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the tasks of a step: rank, node, place on the node; or why Slurm refuses it.
+    """Return the tasks of a step, each with its rank and its node; or the reason why Slurm refuses the step.
 
-    `options` and `environment` are those of srun; `placed` has the nodes, if other steps decide them.
+    `options` and `environment` belong to srun. `placed` has the nodes of the step, if other steps decide.
     """
-    refusal = _wrong_number(options, job, environment) or _wrong_gpus(options, job, environment)
-    refusal = refusal or _wrong_memory(options, environment)
+    refusal = _number_refusal(options, job, environment) or _gpu_refusal(options, job, environment)
+    refusal = refusal or _memory_refusal(options, environment)
     if refusal:
         return [], refusal
     names = placed or _nodes(options, job)
@@ -67,7 +68,7 @@ def spread(
     if wanted > MOST_OF_STEP:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
-    on, refusal = _on_nodes(names, wanted, options, job, environment, is_given=bool(given))
+    on, refusal = _tasks_on_nodes(names, wanted, options, job, environment, is_given=bool(given))
     if refusal:
         return [], refusal
     places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
@@ -84,7 +85,7 @@ def spread(
 def _node_count(
     names: list[str], options: Options, job: dict[str, Any], environment: Options
 ) -> tuple[int, str]:
-    """Return how many of these nodes a step gets; or why Slurm refuses it."""
+    """Return how many of the nodes `names` a step gets; or the reason why Slurm refuses the step."""
     low, most = _node_range(options.get("nodes", ""))
     asked = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
     least = min(low, asked or low)  # srun takes no more nodes than tasks
@@ -95,7 +96,7 @@ def _node_count(
     return count, ""
 
 
-def _on_nodes(
+def _tasks_on_nodes(
     names: list[str],
     wanted: int,
     options: Options,
@@ -104,7 +105,7 @@ def _on_nodes(
     *,
     is_given: bool,
 ) -> tuple[list[int], str]:
-    """Return how many of the wanted tasks each node runs; or why Slurm refuses the step."""
+    """Return the number of tasks on each node; or the reason why Slurm refuses the step."""
     each, more = divmod(wanted, len(names))
     on = [each + (node < more) for node in range(len(names))]
     if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not is_given:
@@ -112,7 +113,7 @@ def _on_nodes(
     if job["exact"] and "overcommit" not in options:
         per_task = max(_cpus_per_task(options, job, environment), 1)
         cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
-        on = _fitting(on, [cpus[name] // per_task for name in names])
+        on = _fitted_tasks(on, [cpus[name] // per_task for name in names])
         if sum(on) < wanted:
             return [], "Unable to create step for job: More processors requested than permitted"
     each = int(job["gpus_per_task"])
@@ -122,10 +123,10 @@ def _on_nodes(
     return on, ""
 
 
-def _fitting(on: list[int], rooms: list[int]) -> list[int]:
-    """Return the tasks of nodes that have room for so many.
+def _fitted_tasks(on: list[int], rooms: list[int]) -> list[int]:
+    """Return the number of tasks on each node, at most the node's number in `rooms`.
 
-    What one node lacks room for, the next nodes take.
+    The next nodes take the tasks for which a node has no room.
     """
     fitting = [min(tasks, room) for tasks, room in zip(on, rooms, strict=True)]
     rest = sum(on) - sum(fitting)
@@ -137,7 +138,7 @@ def _fitting(on: list[int], rooms: list[int]) -> list[int]:
 
 
 def _node_range(text: str) -> tuple[int, int]:
-    """Return the least and the most nodes that srun is asked for; 0 for none."""
+    """Return the least and the largest number of nodes in the value of --nodes; 0 for no number."""
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
@@ -146,57 +147,57 @@ def _node_range(text: str) -> tuple[int, int]:
 
 
 def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """Return the tasks that the options of a step say; 0 if those of the job count."""
+    """Return the number of tasks that a step asks for; 0 if the job's number counts."""
     given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
-    if per_gpu := _per_gpu(options, environment):  # before all other numbers
+    if per_gpu := _tasks_per_gpu(options, environment):  # --ntasks-per-gpu comes before all other numbers
         known = given or number_of(environment.get("SLURM_NTASKS"))
         return max(known, per_gpu * _gpus_in_all(options, job, environment, nodes))
-    per_node = number_of(_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
-    # The tasks of a node come before those of the job.
+    per_node = number_of(_tasks_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
+    # The number of tasks per node comes before the job's number of tasks.
     obeys = "nodes" in options and per_node and job["release"] >= LATER
     if given or (environment.get("SLURM_NTASKS") and not obeys):
         return given
     return nodes * (per_node or 1)
 
 
-def _per_node(options: Options) -> str | None:
+def _tasks_per_node(options: Options) -> str | None:
     return options.get("ntasks-per-node", options.get("tasks-per-node"))
 
 
 def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """Return the GPUs for which --ntasks-per-gpu starts tasks.
+    """Return the number of GPUs for which --ntasks-per-gpu starts tasks.
 
-    Slurm 22.05 takes those of a node before --gpus.
+    In Slurm 22.05, a number of GPUs per node comes before --gpus.
     """
     total = number_of(options.get("gpus", "").rpartition(":")[2])
-    of_node = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
+    node_gpus = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
     if job["release"] < LATER:
-        of_node = of_node or number_of(environment.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2])
+        node_gpus = node_gpus or number_of(environment.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2])
     resource, _, number = options.get("gres", "").rpartition(":")
     if resource.startswith("gpu"):
-        of_node = of_node or number_of(number)
-    if total and (job["release"] >= LATER or not of_node):
+        node_gpus = node_gpus or number_of(number)
+    if total and (job["release"] >= LATER or not node_gpus):
         return total
-    return of_node * nodes or sum(map(int, job["asked_gpus"]))
+    return node_gpus * nodes or sum(map(int, job["asked_gpus"]))
 
 
-def _wrong_gpus(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun does not give a step the GPUs that it asks for; "" if it does."""
+def _gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Return why srun refuses the GPUs that a step asks for; "" if srun gives the GPUs."""
     is_gres = options.get("gres", "").startswith("gpu")
-    of_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
-    if is_gres and of_node and job["release"] >= "26.05":
+    is_per_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
+    if is_gres and is_per_node and job["release"] >= "26.05":
         return "--gpus-per-node and --gres=gpu are mutually exclusive."
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
     asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
-    is_without = not (any(job["gpus"]) or job["alone"])  # a node alone may have some
-    differs = is_gres and _per_gpu(options, environment) and "SLURM_GPUS" in environment
+    is_without = not (any(job["gpus"]) or job["alone"])  # the job's own nodes may have GPUs
+    differs = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
     if differs or (is_without and asks):
         return "Unable to create step for job: Invalid generic resource (gres) specification"
     return ""
 
 
-def _wrong_memory(options: Options, environment: Options) -> str:
-    """Return why srun does not take the memory that its environment asks for; "" if it does."""
+def _memory_refusal(options: Options, environment: Options) -> str:
+    """Return why srun refuses the memory in its environment; "" if srun takes the memory."""
     kinds = ("CPU", "GPU", "NODE")
     given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
     if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
@@ -204,29 +205,29 @@ def _wrong_memory(options: Options, environment: Options) -> str:
     return "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive."
 
 
-def _wrong_number(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun does not take the numbers of its options; "" if it does."""
+def _number_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Return why srun refuses the numbers in its options; "" if srun takes the numbers."""
     for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
-        if not (number_of(value.strip().removeprefix("+")) or _is_made_up(value, environment)):
+        if not (number_of(value.strip().removeprefix("+")) or _is_placeholder(value, environment)):
             return f'Invalid numeric value "{value}" for --{name}.'
     nodes = options.get("nodes", "1")
-    least, dash, most = ("1" if _is_made_up(nodes, environment) else nodes).partition("-")
+    least, dash, most = ("1" if _is_placeholder(nodes, environment) else nodes).partition("-")
     is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"
     is_large = least[:-1].isdecimal() and least[-1] in "kKmM"
     if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or is_large)):
         return f'"{options["nodes"]}" is not a valid node count'
     if number_of(most) and number_of(most) < number_of(least):
         return f"Maximum node count {most} is less than minimum node count {least}"
-    return _beside_per_gpu(options, job, environment)
+    return _per_gpu_refusal(options, job, environment)
 
 
-def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun does not take --ntasks-per-gpu beside its other options; "" if it does."""
-    if not _per_gpu(options, environment):
+def _per_gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+    """Return why srun refuses --ntasks-per-gpu with its other options; "" if srun takes the options."""
+    if not _tasks_per_gpu(options, environment):
         return ""
     words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-    if _per_node(options) or number_of(environment.get("SLURM_NTASKS_PER_NODE")):
+    if _tasks_per_node(options) or number_of(environment.get("SLURM_NTASKS_PER_NODE")):
         return f"--ntasks-per-node {words}"
     if "gpus-per-task" in options:
         return f"--gpus-per-task {words}"
@@ -236,21 +237,21 @@ def _beside_per_gpu(options: Options, job: dict[str, Any], environment: Options)
     return ""
 
 
-def _is_made_up(value: str, environment: Options) -> bool:
-    """Return whether a value stands for one that a user knows.
+def _is_placeholder(value: str, environment: Options) -> bool:
+    """Return whether a value stands for a value that only the user knows.
 
-    An argument, a variable, what a program prints.
+    For example, ARG1 stands for an argument, and NAME for the value of the variable NAME.
     """
     return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
 
 
-def _per_gpu(options: Options, environment: Options) -> int:
-    """Return the tasks that a step starts for each GPU of the job; 0 if nothing says it."""
+def _tasks_per_gpu(options: Options, environment: Options) -> int:
+    """Return the number of tasks for each GPU of the job; 0 if neither an option nor a variable has it."""
     return number_of(options.get("ntasks-per-gpu") or environment.get("SLURM_NTASKS_PER_GPU"))
 
 
 def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
-    """Return the CPUs that a step gives each task; 0 if nothing says it."""
+    """Return the number of CPUs for each task of a step; 0 if neither an option nor a variable has it."""
     asked = number_of(options.get("cpus-per-task"))
     if asked or "22.05" <= job["release"] < "23.11":
         return asked
@@ -274,7 +275,7 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
 
 def _hosts(text: str) -> list[str]:
     """Return the names in a list such as node[1-2,4],other."""
-    from sbatchgen.check.sbatch.hostlist import hosts  # which most steps need not load
+    from sbatchgen.check.sbatch.hostlist import hosts  # most steps need no reader
 
     return hosts(text)
 
@@ -286,7 +287,7 @@ def variables(
     job: dict[str, Any],
     environment: Options,
 ) -> Options:
-    """Return what Slurm sets in a task beside what the batch script has."""
+    """Return the variables that Slurm sets in a task, apart from the variables of the batch script."""
     on, names = task["on"], task["names"]
     mask = os.umask(0)
     os.umask(mask)
@@ -304,15 +305,15 @@ def variables(
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{mask:04o}",
     }
-    if not task["local"]:  # the first task of a node has it also if --export leaves it out
+    if not task["local"]:  # the first task of a node has TMPDIR even if --export drops it
         values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
-    values |= _of_options(len(tasks), len(names), options, job, environment)
-    values |= _of_numbers(len(mine), options, job, environment)
-    return values | _of_gpus(task, len(mine), options, job, environment)
+    values |= _option_variables(len(tasks), len(names), options, job, environment)
+    values |= _number_variables(len(mine), options, job, environment)
+    return values | _gpu_variables(task, len(mine), options, job, environment)
 
 
-def _of_numbers(on_node: int, options: Options, job: dict[str, Any], environment: Options) -> Options:
-    """Return what Slurm sets by the numbers of CPUs, GPUs and tasks that a step asks for."""
+def _number_variables(on_node: int, options: Options, job: dict[str, Any], environment: Options) -> Options:
+    """Return the variables that follow from a step's numbers of CPUs, GPUs and tasks."""
     values, later = {}, job["release"] >= LATER
     for name in ("gpus", "gpus-per-node"):
         if later and options.get(name):
@@ -329,27 +330,29 @@ def _of_numbers(on_node: int, options: Options, job: dict[str, Any], environment
     return values
 
 
-def _of_gpus(
+def _gpu_variables(
     task: dict[str, Any], on_node: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
-    """Return what Slurm sets by the GPUs that a task sees; nothing without any on its node."""
+    """Return the variables about the GPUs that a task sees; {} if its step has no GPUs on the node."""
     held = _gpus_of_step(options, job, task["host"], len(task["names"]), on_node)
     if not held:
         return {}
     places = _seen_gpus(task["local"], held, on_node, options, job)
-    if (per_gpu := _per_gpu(options, environment)) and "gpu-bind" not in options:
+    if (per_gpu := _tasks_per_gpu(options, environment)) and "gpu-bind" not in options:
         places = [task["local"] // per_gpu % held]
-    gpus = dict(enumerate(task.get("gpus") or ()))  # those of the step, by their numbers on the node
+    gpus = dict(enumerate(task.get("gpus") or ()))  # the GPUs of the step: place -> number on the node
     seen = ",".join(str(gpus.get(place, place)) for place in places)
     values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
     return values | {"SLURM_GPUS_ON_NODE": str(held)}
 
 
-def _of_options(
+def _option_variables(
     tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
     values = {
-        variable: options[option] or "1" for option, variable in _OF_OPTIONS.items() if option in options
+        variable: options[option] or "1"
+        for option, variable in _OPTION_VARIABLES.items()
+        if option in options
     }
     if options.get("hint") == "nomultithread":
         values["SLURM_THREADS_PER_CORE"] = "1"
@@ -380,7 +383,7 @@ def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, 
 
 
 def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
-    """Return the numbers of the GPUs that a task sees, of those that its step holds on its node."""
+    """Return the places of the GPUs that a task sees, among the GPUs that its step holds on the node."""
     later = job["release"] >= LATER
     each = _gpus_per_task(options, job) if later or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
@@ -407,23 +410,23 @@ def _mask(text: str) -> int:
 
 
 def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
-    """Return the GPUs that each task gets of its own; 0 if all see those of the node."""
+    """Return the number of GPUs that each task has for itself; 0 if all tasks see all GPUs of the node."""
     return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def number_of(text: str | None) -> int:
-    """Return the number that a text is; 0 for another text, and for one of more digits than a job needs."""
+    """Return a text as a number; 0 for any other text, and for more digits than a job needs."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
 def counts(numbers: Iterable[int]) -> str:
-    """Return numbers as Slurm writes them: 4(x2),3."""
+    """Return numbers in Slurm's short form, such as 4(x2),3."""
     runs = [(number, len([*run])) for number, run in groupby(numbers)]
     return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
 
 
 def node_list(names: list[str], nodes: list[str]) -> str:
-    """Return names of some of a job's nodes as Slurm writes them: node[1-4]."""
+    """Return the nodes `names` of a job in Slurm's short form, such as node[1-4]."""
     if len(names) == 1:
         return names[0]
     first = nodes.index(names[0])
