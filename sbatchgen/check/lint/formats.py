@@ -56,14 +56,14 @@ def _quote(line: str, column: int, end: int, number: int) -> str:
     """Return the line, or a part of a long line, with a mark below. A tab takes one column."""
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
     last = min(end - 1 if end else len(line), first + _WIDTH)
-    shown = _flat(line[first : first + _WIDTH]).rstrip()
-    before = len(_flat(line[first : max(first, column - 1)]))
-    width = max(1, len(_flat(line[column - 1 : last]).rstrip()))
+    shown = _visible(line[first : first + _WIDTH]).rstrip()
+    before = len(_visible(line[first : max(first, column - 1)]))
+    width = max(1, len(_visible(line[column - 1 : last]).rstrip()))
     gutter = " " * len(str(number))
     return f"    {number} | {shown}\n    {gutter} | {' ' * before}{'^' * width}\n"
 
 
-def _flat(text: str) -> str:
+def _visible(text: str) -> str:
     return visible(text.replace("\t", " "))
 
 
@@ -93,28 +93,28 @@ class FindingOutput(TypedDict):
 
 def as_json(located: Iterable[Located]) -> str:
     """Return findings as JSON: a list of FindingOutput."""
-    return json.dumps([_object(each.file, each.finding) for each in located], indent=2) + "\n"
+    return json.dumps([_finding_output(each.file, each.finding) for each in located], indent=2) + "\n"
 
 
-def _object(file: str, finding: Finding) -> FindingOutput:
+def _finding_output(file: str, finding: Finding) -> FindingOutput:
     return {
-        "file": _sound(file),
+        "file": _utf8(file),
         "line": finding.place.line,
         "column": finding.place.column,
         "end_column": finding.place.end,
         "rule": finding.rule,
         "severity": finding.severity,
-        "message": _sound(finding.problem.what),
-        "fix": _sound(finding.problem.fix),
+        "message": _utf8(finding.problem.what),
+        "fix": _utf8(finding.problem.fix),
         "edits": [
-            {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _sound(edit.text)}
+            {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _utf8(edit.text)}
             for edit in finding.edits
         ],
         "argv": ["sbatchgen", "lint", "--fix", file] if finding.edits else [],
     }
 
 
-def _sound(text: str) -> str:
+def _utf8(text: str) -> str:
     r"""Return the text with escapes such as \xff for bytes outside UTF-8, which JSON can't hold."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
@@ -151,7 +151,7 @@ def as_sarif(
     for rule in rules:
         known = {key: about[rule["id"]] for key, about in texts.items() if rule["id"] in about}
         rule.update((key, {"text": text, "markdown": text}) for key, text in known.items())
-    notifications = [{"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems]
+    notifications = [{"level": "error", "message": {"text": _utf8(problem.what)}} for problem in problems]
     run = {
         "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
@@ -168,10 +168,10 @@ def _result(each: Located, index: int) -> dict[str, Any]:
     region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
     if place.end > place.column:
         region["endColumn"] = place.end
-    message = ". Fix: ".join(_sound(part) for part in (finding.problem.what, finding.problem.fix) if part)
+    message = ". Fix: ".join(_utf8(part) for part in (finding.problem.what, finding.problem.fix) if part)
     artifact = {"uri": quote(each.file.encode("utf-8", "surrogateescape"))}
     change = {"artifactLocation": artifact, "replacements": [*map(_replacement, finding.edits)]}
-    mending = {"description": {"text": _sound(finding.problem.fix)}, "artifactChanges": [change]}
+    mending = {"description": {"text": _utf8(finding.problem.fix)}, "artifactChanges": [change]}
     return {
         "ruleId": finding.rule,
         "ruleIndex": index,
@@ -185,4 +185,4 @@ def _replacement(edit: Edit) -> dict[str, Any]:
     """Return an edit as SARIF; a region without an end column goes to the end of the line."""
     region = {"startLine": edit.line, "startColumn": edit.column}
     region |= {"endColumn": edit.end} if edit.end else {}
-    return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}
+    return {"deletedRegion": region, "insertedContent": {"text": _utf8(edit.text)}}

@@ -26,7 +26,7 @@ class Settings:
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
     assumed: bool = False  # whether the release is a guess
     selected: tuple[str, ...] = ()  # the starts of ids of the selected rules; empty for all rules
-    pedantic: bool = False  # whether all pedantic rules are selected; else only those named by a whole id
+    pedantic: bool = False  # whether all pedantic rules are selected; else only rules with a whole id
     disabled: tuple[str, ...] = ()  # the starts of ids of the rules that are turned off
     severity: Mapping[str, Severity] = field(default_factory=dict)  # other severities, by the starts of ids
     environment: Mapping[str, str] = field(default_factory=dict)  # the environment of the submission

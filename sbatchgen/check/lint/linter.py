@@ -1,4 +1,4 @@
-"""All rules over one script."""
+"""The linter of a script: the findings of all rules, without the findings that comments turn off."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.wrapped_job import wrapped_jobs
 
-LONG = 1 << 17  # characters of a script that is not read for other releases as well
+LONG = 1 << 17  # characters of a script, up to which the script is also read for older releases
 _LONGEST = 200  # characters of an exception's message
 _ABOUT_OPTIONS = ("directives", "directive_options", "misread_values", *judge.JOBS)
 _ABOUT_LAUNCHES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
-_Failures = dict[str, list[str]]  # ids of rules that raised, by the cause: one mistake in a reader ends many
+_Failures = dict[str, list[str]]  # cause -> ids of the rules that raised; a bug in a reader ends many rules
 
 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
     modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
-    every = (*comments.RULES, *judge.rules(modules))  # the text's rule is the last of its id
+    every = (*comments.RULES, *judge.rules(modules))  # of rules with one id, the text's rule is the last
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 
 @cache
-def _of_scripts() -> dict[str, Rule[Any]]:
+def _script_rules() -> dict[str, Rule[Any]]:
     return {rule.id: rule for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))}
 
 
 def applies(rule_id: str, where: Applies) -> bool:
-    """Return whether a rule is true of such scripts or lines.
+    """Return whether a rule applies to a kind of scripts or lines.
 
-    Rules of other tools and of comments always are.
+    Rules of other tools and rules about comments apply to all kinds.
     """
-    rule = _of_scripts().get(rule_id)
+    rule = _script_rules().get(rule_id)
     return rule is None or where in rule.applies
 
 
 def marks_secret(rule_id: str) -> bool:
-    """Return whether the findings of a rule mark what no report may show again."""
-    rule = _of_scripts().get(rule_id)
+    """Return whether the findings of a rule mark a secret, which no report may show again."""
+    rule = _script_rules().get(rule_id)
     return rule is not None and rule.marks_secret
 
 
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
-    """Return the findings of a script that no comment in it turns off, in the order of its lines.
+    """Return the findings of a script that no comment turns off, in the order of its lines.
 
-    So are findings of other tools. A plan finds the same mistake as the text does: it is reported once.
+    `others` are findings of other tools and of a dry run. Repeated findings are left out.
     """
     failures: _Failures = {}
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     findings = _findings(script, judge.that_may_find(every, script), failures)
-    findings += _of_wrapped(script, failures)
-    findings = _dated(script, _applying(script, findings))
-    findings += _new(script, others, findings)
+    findings += _wrapped_findings(script, failures)
+    findings = _downgraded(script, _applicable(script, findings))
+    findings += _added_findings(script, others, findings)
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
             findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
@@ -69,8 +69,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     return in_order([*findings, *_failure_findings(script, failures)])
 
 
-def _of_wrapped(script: JobScript, failures: _Failures) -> Iterator[Finding]:
-    """Yield what rules of launches warn of in the jobs that the script submits with sbatch --wrap."""
+def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
+    """Yield the warnings and errors about launches in the jobs that the script submits with sbatch --wrap."""
     for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
         place = script.at_word(word)
         for finding in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
@@ -79,8 +79,10 @@ def _of_wrapped(script: JobScript, failures: _Failures) -> Iterator[Finding]:
                 yield finding._replace(place=place, problem=problem, edits=())
 
 
-def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return those of other findings that the text does not show: of another rule, or of another launch."""
+def _added_findings(
+    script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]
+) -> list[Finding]:
+    """Return the `others` whose rule has no finding about the same launch, line or job in `findings`."""
     lines: dict[str, set[int]] = {}
     for finding in findings:
         lines.setdefault(finding.rule, set()).add(finding.place.line)
@@ -91,28 +93,28 @@ def _new(script: JobScript, others: Sequence[Finding], findings: Sequence[Findin
     for finding in others:
         line, seen = finding.place.line, lines.get(finding.rule, set())
         own = next((span for span in spans if line in span), range(line, line + 1))
-        of_all = any(not any(other in span for span in spans) for other in seen)  # as of a directive
-        if not of_all and seen.isdisjoint(own):
+        is_general = any(not any(other in span for span in spans) for other in seen)  # such as in a directive
+        if not is_general and seen.isdisjoint(own):
             new.append(finding)
     return new
 
 
 def _certain_ids(script: JobScript) -> list[str]:
-    """Return the ids of rules that have no more to say of a script: none where the cluster is not known.
+    """Return the ids of rules whose silence is certain; no ids if the cluster is not known.
 
-    A rule that compares with the cluster is silent then, and one about started programs without a dry run.
+    Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
     """
     started = {rule.id for rule in judge.rules(judge.STARTED)}
     return [rule for rule in rules() if rule not in started] if script.known else []
 
 
 def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
-    """Return what rules find. One that raises, as none should, ends neither the others nor the call."""
+    """Return the findings of rules. A rule that raises is noted in `failures`, and the other rules run."""
     findings: list[Finding] = []
     for rule in wanted:
         try:
             findings.extend(judge.findings(rule, script))
-        except Exception as error:  # noqa: BLE001 - any of them is a bug of ours
+        except Exception as error:  # noqa: BLE001 - each is a bug of sbatchgen
             import traceback
 
             last = traceback.extract_tb(error.__traceback__)[-1]
@@ -123,7 +125,7 @@ def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failure
 
 
 def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
-    """Yield a finding for each cause, of the first rule that it ended."""
+    """Yield a finding for each cause, with the id of the first rule that raised."""
     place = script.at(1)
     for cause, ids in failures.items():
         who = f"rule {ids[0]}" if len(ids) == 1 else f"rule {ids[0]} and {len(ids) - 1} more"
@@ -131,8 +133,8 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
         yield Finding("warning", Problem(what, place.text), rule=ids[0], place=place)
 
 
-def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Downgrade errors that only newer releases raise, when no release is given."""
+def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Downgrade errors that only newer releases raise, if no release is given."""
     about = judge.rules(_ABOUT_OPTIONS)
     ids = {rule.id for rule in about}
     lines = _error_lines(finding for finding in findings if finding.rule in ids)
@@ -142,34 +144,34 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
         return findings
     refusing = {finding.rule for finding in findings if finding.severity == "error"}
     wanted = sorted(about, key=lambda rule: rule.id not in refusing)
-    newest: dict[int, str] = {}  # the release up to which a line is taken
+    newest: dict[int, str] = {}  # line -> the newest release that takes the line
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
         older = script.read_by(release)
         for rule in wanted:
             lines -= _error_lines(_findings(older, [rule], {}))
-            if not lines:  # mostly by the rules that refuse them now
+            if not lines:  # the rules that raise errors now come first
                 break
         newest |= dict.fromkeys(lines, release)
         if not lines:
             break
-        wanted = [rule for rule in about if rule.id in refusing]  # which came between the two releases
-    dated = []
+        wanted = [rule for rule in about if rule.id in refusing]  # only these rules became stricter
+    downgraded = []
     for finding in findings:
         release = newest.get(finding.place.line, "")
         if release and finding.severity == "error":
             what = f"{finding.problem.what} (Slurm {release} and older take it)"
             problem = finding.problem._replace(what=what)
             finding = finding._replace(severity="warning", problem=problem)  # noqa: PLW2901
-        dated.append(finding)
-    return dated
+        downgraded.append(finding)
+    return downgraded
 
 
 def _error_lines(findings: Iterable[Finding]) -> set[int]:
     return {finding.place.line for finding in findings if finding.severity == "error"}
 
 
-def _applying(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out findings of rules that are not true of this script, or of a line to be filled in."""
+def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Leave out findings of rules that do not apply to this script, or to a line that a person fills in."""
     if not findings:
         return []
     if script.written_directives:

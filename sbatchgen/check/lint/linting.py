@@ -83,7 +83,7 @@ class RulesOutput(TypedDict):
 def explanation(names: Sequence[str]) -> str:
     """Return the pages of rules, in Markdown; raise CommandLineError for an unknown rule."""
     known = pages()
-    return "\n".join(known[rule].short(_source(rule)) for rule in _named(names))
+    return "\n".join(known[rule].short(_source(rule)) for rule in _named_rules(names))
 
 
 def _source(rule: str) -> str:
@@ -92,7 +92,7 @@ def _source(rule: str) -> str:
     return "" if source.startswith("docs/") else source
 
 
-def _named(names: Sequence[str]) -> list[str]:
+def _named_rules(names: Sequence[str]) -> list[str]:
     """Return the ids of rules that --explain names; raise CommandLineError for an unknown rule."""
     known = pages()
     wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
@@ -109,7 +109,7 @@ def _named(names: Sequence[str]) -> list[str]:
 
 def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return the rules that --explain names, or all rules, with their pages."""
-    wanted, texts = [rules()[name] for name in _named(names) or rules()], pages()
+    wanted, texts = [rules()[name] for name in _named_rules(names) or rules()], pages()
     return [
         RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].short(_source(each.id)))
         for each in wanted
@@ -152,7 +152,7 @@ def run(
     failing = any(RANK[each.finding.severity] >= least for each in located)
     notes = [*map(removal, settings.removed)]
     if form == "text":
-        notes += [*_pages(checked), _summary(located, checked)]
+        notes += [*_documents_table(checked), _summary(located, checked)]
     return Outcome(
         report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
@@ -256,13 +256,13 @@ def _report(
     return formats.as_text(located, style)
 
 
-def _pages(checked: Sequence[Checked]) -> list[str]:
+def _documents_table(checked: Sequence[Checked]) -> list[str]:
     """Return a table of the documents with the most findings, if several documents have findings."""
     pages = [file for file in checked if file.is_document and file.located]
     if len(pages) < 2:
         return []
-    worst = sorted(pages, key=lambda file: [-count for count in _numbers(file.located)])[:PAGES_MAX]
-    rows = [(one_line(file.located[0].file), _counts(file.located)) for file in pages if file in worst]
+    worst = sorted(pages, key=lambda file: [-count for count in _severity_counts(file.located)])[:PAGES_MAX]
+    rows = [(one_line(file.located[0].file), _counts_text(file.located)) for file in pages if file in worst]
     left = len(pages) - len(rows)
     others = f"and {counted(left, 'page')} with fewer" if left else ""
     return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), others]
@@ -277,16 +277,16 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> 
     verb = "submits" if submitters == 1 else "submit"
     where = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
     where += f", in {counted(pages, 'page')}" if pages > 1 else ""
-    return f"{counted(scripts, 'script')}{where}: {_counts(located) or 'nothing found'}"
+    return f"{counted(scripts, 'script')}{where}: {_counts_text(located) or 'nothing found'}"
 
 
-def _numbers(located: Sequence[formats.Located]) -> tuple[int, int, int]:
+def _severity_counts(located: Sequence[formats.Located]) -> tuple[int, int, int]:
     """Return the numbers of errors, warnings and infos."""
     severities = [each.finding.severity for each in located]
     return severities.count("error"), severities.count("warning"), severities.count("info")
 
 
-def _counts(located: Sequence[formats.Located]) -> str:
-    errors, warnings, infos = _numbers(located)
+def _counts_text(located: Sequence[formats.Located]) -> str:
+    errors, warnings, infos = _severity_counts(located)
     counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)
     return ", ".join(counts + [f"{infos} info"] * bool(infos))

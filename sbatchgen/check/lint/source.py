@@ -29,7 +29,7 @@ RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _MARK = b"#SBATCH"
 # A call of sbatch in a shell script: alone, after another command, or in id=$(sbatch ...).
-_SUBMITS = re.compile(
+_SBATCH_CALL = re.compile(
     rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
     rb"sbatch[ \t]+[^\s)]"
 )
@@ -37,7 +37,7 @@ _SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # the start of a whole script, also misspelt
 _INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
-_LINES = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
+_LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 
 @frozen(kw_only=True)
@@ -72,7 +72,7 @@ class Source:
         at = self.indent(old.line - 1)
         line, column = old.line + self.line - 1, old.column + at
         place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
-        what, fix = (_LINES.sub(self._moved_lines, text) for text in finding.problem[::2])
+        what, fix = (_LINE_NUMBERS.sub(self._moved_lines, text) for text in finding.problem[::2])
         return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
 
     def _moved_lines(self, match: re.Match[str]) -> str:
@@ -117,7 +117,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
 def _is_submitter(data: bytes) -> bool:
     is_shell = _SHELL.match(data) and b"sbatch" in data and not _DIRECTIVE.search(data)
-    return bool(is_shell and _SUBMITS.search(data))
+    return bool(is_shell and _SBATCH_CALL.search(data))
 
 
 def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001

@@ -17,20 +17,20 @@ _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
 )
 _NAME = re.compile(r"\w+")
-_OTHERS = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
-_FILE = (0, 0)  # the lines of a comment for the whole script
+_LINTER_COMMENT = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
+_WHOLE_SCRIPT = (0, 0)  # the lines of a comment for the whole script
 
 
 def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
     """Yield the suppressions in a script's lines."""
-    following = _FILE
+    following = _WHOLE_SCRIPT
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
         if not match:
             continue
         covered = (number, number)
         if match["kind"] == "disable-file":
-            covered = _FILE
+            covered = _WHOLE_SCRIPT
         elif not line[: match.start()].strip():
             if following[0] <= number:  # else several comments are before the same line
                 following = _next_command(lines, number)
@@ -44,10 +44,10 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
 def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
     """Return the first and the last line of the next command, past the comments of linters."""
     first = number + 1
-    while first <= len(lines) and _OTHERS.match(lines[first - 1]):
+    while first <= len(lines) and _LINTER_COMMENT.match(lines[first - 1]):
         first += 1
     last = first
-    while last < len(lines) and lines[last - 1].endswith("\\") and not _OTHERS.match(lines[last]):
+    while last < len(lines) and lines[last - 1].endswith("\\") and not _LINTER_COMMENT.match(lines[last]):
         last += 1
     return first, last
 
@@ -67,7 +67,7 @@ def not_suppressed(
     for finding in findings:
         line, rule = finding.place.line, finding.rule
         matching = {rule[:end] for end in range(1, len(rule) + 1)}
-        places = {_FILE, (line, line), around.get(line, _FILE)}
+        places = {_WHOLE_SCRIPT, (line, line), around.get(line, _WHOLE_SCRIPT)}
         covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
         used |= covering
         left += [finding] * (not covering)
