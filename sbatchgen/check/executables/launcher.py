@@ -27,7 +27,7 @@ _DEFAULT_PORT = "29500"  # the port of torchrun and deepspeed
 class LauncherCall:
     """A call of a launcher, in a script or as a process."""
 
-    name: str  # the launcher
+    name: str  # the name of the launcher
     # The options by their long names; None for a value that the script does not show.
     options: Mapping[str, str | None]
     job_nodes: int | None = 1  # the nodes of the job; None if they are not known
@@ -35,7 +35,10 @@ class LauncherCall:
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
-        """Return the call that starts a process, also `python -m MODULE`; None for other programs."""
+        """Return the launcher's call in the words of a process; None for other programs.
+
+        `python -m MODULE` may also start a launcher. `more` are further attributes.
+        """
         words = list(argv)
         name, at = program_name(words, PROGRAMS)
         if name == "python":
@@ -74,7 +77,7 @@ class LauncherCall:
 
     @property
     def knows_others(self) -> bool:
-        """Whether the launcher may know the other nodes: false for a deepspeed without a list of hosts."""
+        """Whether the launcher may know the other nodes; deepspeed needs a list of hosts."""
         return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
 
     @property
@@ -98,7 +101,7 @@ class LauncherCall:
         return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
 
     def of_role(self, role: str) -> tuple[str, str]:
-        """Return the name and the value of the first option with a role; two "" without such an option."""
+        """Return the name and the value of the first option with a role; ("", "") without such an option."""
         names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
         return next(((name, self.options[name] or "") for name in names), ("", ""))
 

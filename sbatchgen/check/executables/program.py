@@ -17,8 +17,8 @@ _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 class Program:
     """A program that starts others."""
 
-    name: str  # its name, with the verb after it: "nice", "uv run"
-    kinds: frozenset[str]  # its kinds, as in the table
+    name: str  # the name, with the verb of a subcommand: "nice", "uv run"
+    kinds: frozenset[str]  # the kinds of the program, as in the table
     operands: int = 0  # the number of words between the options and the command, such as an image
     modules: tuple[str, ...] = ()  # the modules by which Python starts the program
     values: set[str] = field(default_factory=set)  # the long names of options with a value

@@ -67,8 +67,8 @@ def _idle(applied: Applied) -> Iterator[Hit]:
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
     """Return whether an id of these rules, of the removed rules or of shellcheck begins with `start`."""
-    of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
-    return of_shellcheck or starts_id(start, (*rules, *RETIRED))
+    is_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
+    return is_shellcheck or starts_id(start, (*rules, *RETIRED))
 
 
 def starts_id(start: str, rules: Iterable[str]) -> bool:

@@ -26,7 +26,7 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
 _DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
-# A driver that the script mounts itself, and a flag in a variable.
+# A driver that the script mounts itself, or a GPU flag in a variable.
 _MANUAL_SETUP = re.compile(
     r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
     re.IGNORECASE,
@@ -55,7 +55,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if _DRIVER.search(script.text):  # the script mounts the driver itself
         return
     for container in containers:
-        if container.trains and not container.image.startswith("instance:"):  # instances have own flags
+        if container.trains and not container.image.startswith("instance:"):  # an instance has its own flags
             what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
             yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
 
@@ -70,7 +70,7 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
             continue
         if not script.makes_log_folders or not image.startswith("/") or "$" in image:
-            continue  # the path is only known on the host of the submission
+            continue  # only the host of the submission may have the path
         missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
         if missing and not _MAKES_IMAGE.search(script.text):
             what = f"image '{image}' does not exist here"
@@ -118,7 +118,7 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/skypilot-org/skypilot/pull/9181",
 )
 def _meets_at_home(script: JobScript) -> Iterator[Hit]:
-    """Find a file below ~ that one node writes and others wait for, if each node has its own home."""
+    """Find a file in ~ that a node writes and other nodes wait for, if each node has its own home."""
     for launch in script.steps:
         step = launch.step
         if step is None or (launch.nodes or 0) < 2 or "container-image" not in step.options:
@@ -228,12 +228,12 @@ def _home(script: JobScript) -> Iterator[Hit]:
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
     held = [each for each in script.launches if each.container or _has_image(each)]
-    for launch in () if held and _HAS_SLURM.search(script.text) else held:
+    for launch in () if held and _SLURM_SIGNS.search(script.text) else held:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None
             string = option.value_word if option else None
             if not string or tool.body.source.fixed or string.source is not script.body.source:
-                continue  # the value of a variable: its $( ) ran in the script
+                continue  # the value of a variable, whose $( ) ran in the script
             traps = [each for _, trap in tool.body.traps for each in trap.commands]
             is_later = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *traps):
@@ -256,7 +256,7 @@ def _has_image(launch: Launch) -> bool:
 
 _SUBMITS = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
 _SLURM_PROGRAMS = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
-_HAS_SLURM = re.compile(
+_SLURM_SIGNS = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
 )
 
@@ -270,21 +270,21 @@ _HAS_SLURM = re.compile(
     report="https://github.com/NVIDIA/pyxis/issues/157",
 )
 def _outside(script: JobScript) -> Iterator[Hit]:
-    """Find a command after a semicolon, such as B in srun --container-image=X A; B."""
+    """Find a command after ; or &&, such as B in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
     inside = {id(container.command) for container in script.containers}
     for first, second in pairwise(commands):
         if id(first) not in inside or first.line != second.line or first.source is not script.body.source:
             continue
         between = text[first.end : second.at]
-        if between.strip() in (";", "&&") and second.name in _WORKS:
+        if between.strip() in (";", "&&") and second.name in _PROGRAMS:
             what = f"bash ends the step at {between.strip()}: {second.name} runs outside of the container"
             fix = f"srun --container-image=IMAGE bash -c '... {between.strip()} {second.name} ...'"
             yield Hit(script.at_command(second), what, fix)
             return
 
 
-_WORKS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
+_PROGRAMS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))

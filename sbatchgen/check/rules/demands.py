@@ -1,7 +1,7 @@
 """Rules that compare a job's tasks, CPUs, memory and local disk with its nodes.
 
-No rule judges a fact that the profile lacks. Limits that hold on all clusters are those of Slurm: sbatch(1),
-slurm.conf(5), gres.html.
+No rule judges a fact that the profile lacks. Sources of limits on all clusters: sbatch(1), slurm.conf(5),
+gres.html.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
         nothing = name == "mem-per-gpu" and resources.mem_per_gpu == 0
         if name in resources and not nothing and not resources.gpu_option and job.slurm >= since:
             what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
-            of_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
-            yield Hit(name, what, f"remove --{name}", "warning" if of_caller else None)
+            is_callers = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
+            yield Hit(name, what, f"remove --{name}", "warning" if is_callers else None)
     if not (job.is_script or pairs):  # SB135 reports scripts
         yield from _refused_counts(resources.options, job.slurm)
 

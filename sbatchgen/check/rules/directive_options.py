@@ -24,7 +24,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+_BLANK_OPTIONS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
 _SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
 COMPLAINTS_MAX = 100  # complaints about a script, as each is compared with all options
 CLUSTER_NAMES = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
@@ -43,7 +43,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
             fix = f"write the value of {before.word.text} on its line"
         elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             fix = f"write --{before.spec.name}={word}"  # an optional value needs =
-        elif before and before.value and before.spec.name in _WITH_BLANKS:
+        elif before and before.value and before.spec.name in _BLANK_OPTIONS:
             value = " ".join((before.value, *(stray.word.text for stray in strays)))
             fix = f'quote the value: --{before.spec.name}="{value}"'
         yield Hit(script.at_use(strays[0]), what, fix)
@@ -106,7 +106,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
             option = stop.word.text.partition("=")[0]
-            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins have no letters
+            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins use no letters
                 what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, sbatch "
                 what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
@@ -212,9 +212,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
     if "used without either" in reply.text:
         # The text may show a call of sbatch with the missing option.
-        of_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
-        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * of_caller}"
-        yield Hit(at, what, fix, "warning" if of_caller else None)
+        is_callers = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
+        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * is_callers}"
+        yield Hit(at, what, fix, "warning" if is_callers else None)
     else:
         yield Hit(at, what, "change the options that it names")
 

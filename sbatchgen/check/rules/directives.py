@@ -87,8 +87,8 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
     comments = [*_header(script)]
     header = {number for number, _ in comments}
     for line in script.sbatch.directives:
-        is_one = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
-        if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
+        alike = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
+        if alike and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"
             is_meant = not has_directives or _is_slip(script, line)

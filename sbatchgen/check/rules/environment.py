@@ -22,15 +22,15 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_ROCM = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
-_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
-_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
-_GLOO = "https://docs.pytorch.org/docs/stable/distributed.html"
+_ROCM_PAGE = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
+_CUDA_PAGE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
+_LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_GLOO_PAGE = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # seconds of a job from which on people wait for a program's output
-_PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
-_NEEDED = values_of("needed")
-_OLD = {old: new for old, (new,) in values_of("old").items()}
-_SLOW = values_of("slow")
+_PATH_PROGRAMS = frozenset(("dirname", "realpath", "readlink", "cd"))
+_NEEDED_VALUES = values_of("needed")
+_NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}
+_SLOW_VALUES = values_of("slow")
 _BASH_BUILTINS = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
 _BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # a misspelt bash in a folder of the system
@@ -38,11 +38,11 @@ _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
 # Options that may give a task more CPUs than --cpus-per-task.
-_LOOSE = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
-_IS_A_JOB = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
-_KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
-_LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
-_COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
+_CPU_OPTIONS = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
+_JOB_TEST = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
+_SAVE_OPTION = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
+_LOCAL_PATH = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
+_COPY_PROGRAMS = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 
 
 @RULES.add(
@@ -57,7 +57,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
     seen = set()
     if script.submits:
         return
-    if any("SUBMIT_DIR" in test.text or _IS_A_JOB.search(test.text) for test in script.body.tests):
+    if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
         return  # the script also knows the other folder, or runs without Slurm
     for use in script.body.uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
@@ -67,7 +67,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
         before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
         if command and re.search(r"\$\{\w+:?-[^}]*$", before):
             continue  # the default in ${NAME:-...}
-        by_command = command and command.name in _PATHS and not command.context.branch
+        by_command = command and command.name in _PATH_PROGRAMS and not command.context.branch
         if by_command or use.operator in ("%", "%%"):
             seen.add(use.line)
             what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
@@ -99,7 +99,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
 
 
 def _without_path(script: JobScript) -> Iterator[Hit]:
-    """Find steps whose own --export leaves no PATH, and that start a program by its name alone.
+    """Find steps whose own --export leaves no PATH, and that start a program by its name without a path.
 
     Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
     """
@@ -118,7 +118,7 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
     "SB427",
     "warning",
     "two masks of GPUs",
-    source=_ROCM,
+    source=_ROCM_PAGE,
     words=("HIP_VISIBLE_DEVICES",),
     report="https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13",
 )
@@ -142,12 +142,12 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     "SB432",
     "warning",
     "two choices of a GPU for each task",
-    source=_CUDA,
+    source=_CUDA_PAGE,
     words=("LOCAL_RANK",),
     report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
 )
 def _chosen_twice(script: JobScript) -> Iterator[Hit]:
-    """Find tasks with one visible GPU by CUDA_VISIBLE_DEVICES, and a LOCAL_RANK above 0."""
+    """Find tasks that see a single GPU by CUDA_VISIBLE_DEVICES, and have a LOCAL_RANK above 0."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
         if not launch.is_native or tasks < 2:
@@ -222,7 +222,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
     """Find workers in a job with GPUs and without a number of CPUs, which may be 1."""
     asked = script.resources
-    is_plain = not asked.shards and not _LOOSE & asked.options.keys() and asked.tasks_per_node == 1
+    is_plain = not asked.shards and not _CPU_OPTIONS & asked.options.keys() and asked.tasks_per_node == 1
     whole = any(partition.exclusive for partition in script.partitions.values())
     for word, workers in _loading(launch) if is_plain and asked.gpu_count and not whole else ():
         if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
@@ -238,11 +238,11 @@ def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
             yield word, _small(value)
 
 
-@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED,))
+@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED_VALUES,))
 def _variables_set(script: JobScript) -> Iterator[Hit]:
     shows = script.named("echo", "printf")
-    for use in script.first_uses(_NEEDED.get):
-        options = _NEEDED[use.name]
+    for use in script.first_uses(_NEEDED_VALUES.get):
+        options = _NEEDED_VALUES[use.name]
         if script.sbatch.has_foreign or use.name in script.tested:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
@@ -258,20 +258,20 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         uses = [each.at for each in script.body.uses if each.name == use.name]
         only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
         is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
-        often = "info" if only_shown or is_open else None
-        yield Hit(script.at_start(use), what, fix, often)  # type: ignore[arg-type]
+        severity = "info" if only_shown or is_open else None
+        yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
 
-@RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW,))
+@RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW_VALUES,))
 def _debugging(script: JobScript) -> Iterator[Hit]:
-    of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
-    for setting, value in _settings(script, _SLOW):
-        if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
+    is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
+    for setting, value in _settings(script, _SLOW_VALUES):
+        if not (setting.exported or setting.prefix) or (is_aws and setting.name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW[setting.name] and (setting.name, value) not in script.site_env:
+        if value.upper() in _SLOW_VALUES[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
-            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need this
-            yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
+            severity = "info" if setting.name.endswith("_DISABLE") else None  # some machines need this
+            yield Hit(script.at_start(setting), what, "remove it when you have found the error", severity)  # type: ignore[arg-type]
 
 
 @RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
@@ -306,14 +306,14 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     "SB412",
     "warning",
     "results on a node's local disk",
-    source=_LOCAL_DISK,
+    source=_LOCAL_DISK_PAGE,
     words=("tmp", "/shm", "TMPDIR"),
 )
 def _results_kept(script: JobScript) -> Iterator[Hit]:
-    copies = script.named(*_COPIES)
+    copies = script.named(*_COPY_PROGRAMS)
     for launch in script.trainings:
         for name, word, value in arguments(launch):
-            if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
+            if not _SAVE_OPTION.fullmatch(name) or not _LOCAL_PATH.match(value):
                 continue
             if script.body.traps or any(command.at > launch.command.at for command in copies):
                 return
@@ -321,10 +321,10 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
 
 
-@RULES.add("SB414", "info", "the old name of a variable", words=(*_OLD,))
+@RULES.add("SB414", "info", "the old name of a variable", words=(*_NEW_NAMES,))
 def _old_names(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
-        new = _OLD.get(use.name)
+        new = _NEW_NAMES.get(use.name)
         if new is None or use.name in script.assigned:
             continue
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
@@ -339,7 +339,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
     "SB417",
     "warning",
     "a GLOO_SOCKET_IFNAME that gloo can't use",
-    source=_GLOO,
+    source=_GLOO_PAGE,
     words=("GLOO_SOCKET_IFNAME",),
 )
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
@@ -399,7 +399,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    unknown = _LOOSE & resources.options.keys() or resources.gpu_count or resources.shards
+    unknown = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
     whole = any(partition.exclusive for partition in script.partitions.values())
     return None if unknown or whole or launch.step is None or not script.is_sized else 1
 

@@ -20,7 +20,7 @@ RULES: Rules[JobScript] = Rules()
 # The letters of options with and without a value. -d of PBS came after 22.05.
 VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
 FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
-_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
+_SCHEDULER_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
 # The resources of a list (-l) that sbatch drops, with Slurm's option for each.
 _DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
 DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
@@ -31,7 +31,7 @@ _RESOURCE = re.compile(
     re.IGNORECASE,
 )
 _OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes walltime=time"
-_AS_OPTION = dict(pair.split("=") for pair in _OPTIONS.split())
+_OPTION_NAMES = dict(pair.split("=") for pair in _OPTIONS.split())
 _HOURS = re.compile(r"(\d{1,3}):(\d\d)")
 
 
@@ -58,7 +58,7 @@ def _submit_there(other: OtherScheduler) -> str:
 @RULES.add("SB148", "warning", "directives of a scheduler that sbatch does not know", source="sbatch(1)")
 def _skipped(script: JobScript) -> Iterator[Hit]:
     other = script.other_scheduler
-    if other and other.name not in _NAMES.values():
+    if other and other.name not in _SCHEDULER_NAMES.values():
         what = f"{_called(other)}: sbatch takes its {other.mark} lines for comments"
         yield Hit(script.at(other.lines[0]), what, _submit_there(other))
 
@@ -90,7 +90,7 @@ def _not_known(script: JobScript) -> Iterator[Hit]:
 def _lost(script: JobScript) -> Iterator[Hit]:
     for line in _lines(script):
         given = list(_given(line))
-        of_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
+        has_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
         for letter, value, word in given:
             hours = _HOURS.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
             if hours:
@@ -99,7 +99,7 @@ def _lost(script: JobScript) -> Iterator[Hit]:
             for asked in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
                 name, _, amount = asked.partition("=")
                 option = DROPPED.get(name)
-                if option and not (of_nodes and name == "gpus"):
+                if option and not (has_nodes and name == "gpus"):
                     what = f"sbatch drops {asked} of the #PBS line: the job does not get it"
                     yield Hit(_at(script, word), what, f"#SBATCH {option}={amount or 'N'}")
 
@@ -107,8 +107,8 @@ def _lost(script: JobScript) -> Iterator[Hit]:
 def _lines(script: JobScript) -> list[Directive]:
     """Return the lines that sbatch translates: the lines of LSF, or else the lines of PBS."""
     lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
-    of_lsf = [line for line in lines if line.kind is Kind.BSUB]
-    return [] if "ignore-pbs" in script.options else of_lsf or lines
+    lsf_lines = [line for line in lines if line.kind is Kind.BSUB]
+    return [] if "ignore-pbs" in script.options else lsf_lines or lines
 
 
 def _refused(line: Directive) -> tuple[Token, str] | None:
@@ -122,7 +122,7 @@ def _refused(line: Directive) -> tuple[Token, str] | None:
         if not letter:
             return word, f"'{value}' is not an option"
         if letter not in VALUES[line.kind] + FLAGS[line.kind]:
-            return word, f"it does not know the option -{letter} of {_NAMES[line.kind]}"
+            return word, f"it does not know the option -{letter} of {_SCHEDULER_NAMES[line.kind]}"
         if (line.kind, letter) == (Kind.PBS, "l") and (why := _refused_resources(value)):
             return word, why
     last = line.words[-1] if line.words else None
@@ -136,9 +136,9 @@ def _refused_resources(text: str) -> str:
     for match in _RESOURCE.finditer(text):
         name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
         try:
-            if name in _AS_OPTION:
+            if name in _OPTION_NAMES:
                 size = re.sub("[bB]$", "", value) if name == "mem" else value
-                check_value(_AS_OPTION[name], size, slurm=OLD_SLURM)
+                check_value(_OPTION_NAMES[name], size, slurm=OLD_SLURM)
         except RefusedError as error:
             return f'of {name}={value} it says "{error}"'
     return ""

@@ -20,13 +20,13 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 # Options that end only some of the processes with a matching name.
-_CHOOSES = re.compile(
+_CHOICE_OPTION = re.compile(
     r"-[a-z]*[PgGstFnoOUxAr]|-0$"
     r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
     r"|uid|runstates)\b"
 )
 _SIGNAL = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")
-_TAKES_VALUE = ("-u", "--signal", "--euid", "--user")
+_VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")
 
 
 @RULES.add(
@@ -47,8 +47,8 @@ def _ends_more(script: JobScript) -> Iterator[Hit]:
         if pattern and command.source is script.body.source:
             what = f"{command.name} also ends {visible(pattern)[:40]} of your other jobs on the node"
             fix = f"kill $! of what the script starts, or pkill -P $$ {pattern}"
-            often: Severity | None = "info" if script.resources.gpu_count > 1 else None
-            yield Hit(script.at_command(command), what, fix, often)
+            severity: Severity | None = "info" if script.resources.gpu_count > 1 else None
+            yield Hit(script.at_command(command), what, fix, severity)
 
 
 def _ends_itself(script: JobScript) -> Iterator[Hit]:
@@ -78,9 +78,9 @@ def _pattern(command: Command) -> str:
     words = [word.value for word in command.words[1:]]
     name = ""
     for before, word in zip(("", *words), words, strict=False):
-        if word is None or (_CHOOSES.match(word) and not (_SIGNAL.fullmatch(word) and word != "-0")):
+        if word is None or (_CHOICE_OPTION.match(word) and not (_SIGNAL.fullmatch(word) and word != "-0")):
             return ""
-        if before not in _TAKES_VALUE and not word.startswith("-"):
+        if before not in _VALUE_OPTIONS and not word.startswith("-"):
             name = word
     return name
 
@@ -133,10 +133,18 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
     names = {command.name for command in _trap_commands(script)}
-    if signal is None or "kill" not in names or names & _STAYS or len(waits) != 1 or "kill -0" in script.text:
+    if (
+        signal is None
+        or "kill" not in names
+        or names & _BLOCKING_PROGRAMS
+        or len(waits) != 1
+        or "kill -0" in script.text
+    ):
         return  # the commands of the trap may wait themselves
     wait, background = waits[0], [each for each in script.launches if each.command.background]
-    goes_on = any(each.at > wait.at and each.name in _STAYS - {"exit"} for each in script.body.commands)
+    goes_on = any(
+        each.at > wait.at and each.name in _BLOCKING_PROGRAMS - {"exit"} for each in script.body.commands
+    )
     if background and wait.context.top and not wait.context.loop and not goes_on:
         what = (
             f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and Slurm "
@@ -146,7 +154,9 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(wait), what, again)
 
 
-_STAYS = frozenset(("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until"))
+_BLOCKING_PROGRAMS = frozenset(
+    ("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until")
+)
 
 
 def _trap_commands(script: JobScript) -> Iterator[Command]:
@@ -168,7 +178,7 @@ def _is_term(command: Command) -> bool:
 
 
 def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """Return the training's step in the background whose process id, $!, a variable holds."""
+    """Return the training's background step, if a variable holds the process id of the step."""
     for name in names:
         sets = [made for made in script.body.sets if made.name == name and made.word]
         if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):

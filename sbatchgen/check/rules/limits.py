@@ -73,25 +73,25 @@ def _partition_given(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB204", "error", "the time limit is longer than the partition's")
 def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
-    fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
+    fates = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "time_max")
-        for option, asked, then in (
-            ("time", job.resources.time, fate.get(job.profile.limits.enforce_part_limits, _REFUSED)),
+        for option, asked, fate in (
+            ("time", job.resources.time, fates.get(job.profile.limits.enforce_part_limits, _REFUSED)),
             ("time-min", job.resources.time_min, _REFUSED),
         ):
             if asked is not None and limit and asked > limit:
                 what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
                 why_not = f"time limit {limit} is less than {time_limit(asked)}"
-                fix = f"set --{option} {limit} or less{_lifting(job, asked)}"
-                yield Hit(option, f"{what}: {then}{doubt}", fix, _if_doubtful(doubt), why_not=why_not)
+                fix = f"set --{option} {limit} or less{_qos_fix(job, asked)}"
+                yield Hit(option, f"{what}: {fate}{doubt}", fix, _doubt_severity(doubt), why_not=why_not)
 
 
 _REFUSED = "Slurm refuses the job"
 
 
 def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
-    """Return a limit of the partition, None if the QOS lifts the limit, and a doubt as the end of a sentence.
+    """Return a limit of the partition, or None if a QOS lifts the limit; and a doubt, to end a sentence.
 
     A job without --qos has the default QOS of its user, which the profile does not know.
     """
@@ -101,21 +101,21 @@ def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, s
     return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
 
 
-def _lifting(job: Job, asked: int) -> str:
+def _qos_fix(job: Job, asked: int) -> str:
     """Return the end of a fix: a QOS with which a job may run for `asked` seconds; "" without such a QOS."""
     names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
     fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
 
 
-def _if_doubtful(doubt: str) -> Severity | None:
+def _doubt_severity(doubt: str) -> Severity | None:
     return "warning" if doubt else None
 
 
 def _asked_qos(job: Job) -> list[str]:
     """Return the QOS that the job names, in lower case.
 
-    Slurm ignores the case of their names (assoc_mgr_fill_in_qos in assoc_mgr.c).
+    Slurm ignores the case of a QOS's name (assoc_mgr_fill_in_qos in assoc_mgr.c).
     """
     return [name for name in job.option("qos").lower().split(",") if name]
 
@@ -137,8 +137,8 @@ def _time_given(job: Job) -> Iterator[Hit]:
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f", {limits[0]}," if limits and limits[0] else ""
     what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
-    often = "info" if job.is_brief or job.is_wrapped else None
-    yield Hit("time", what, "add --time=HH:MM:SS", often)  # type: ignore[arg-type]
+    severity = "info" if job.is_brief or job.is_wrapped else None
+    yield Hit("time", what, "add --time=HH:MM:SS", severity)  # type: ignore[arg-type]
 
 
 @RULES.add_fit("SB206", "error", "too many or too few nodes for the partition")
@@ -157,14 +157,15 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
                 what += ": Slurm refuses it, or leaves it pending for ever (PartitionNodeLimit)"
             what += doubt
             why_not = f"{counted(limit, 'node')} at most"
-            yield Hit("nodes", what, f"ask for at most {limit} nodes", _if_doubtful(doubt), why_not=why_not)
+            fix = f"ask for at most {limit} nodes"
+            yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=why_not)
         nodes_max = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and nodes_max < least:
             what = f"partition '{name}' is for jobs of {least} nodes or more, "
             what += f"but {nodes_max} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
-            yield Hit("nodes", what, fix, _if_doubtful(doubt), why_not=f"{least} nodes at least")
+            yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=f"{least} nodes at least")
 
 
 @RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
@@ -185,7 +186,7 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         ways = [f"--time {limit} or less"] if limit else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
         why_not = f"{limit} at most for {asked}"
-        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _if_doubtful(doubt), why_not=why_not)
+        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _doubt_severity(doubt), why_not=why_not)
 
 
 @RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
@@ -233,11 +234,11 @@ def _not_allowed(
 ) -> Iterator[Hit]:
     """Find a partition that a job may not use with its account or QOS.
 
-    With a database, Slurm compares both, whatever it enforces. Without a database, Slurm knows no accounts
-    and compares nothing else: if AllowAccounts names accounts, 22.05 starts no job, and 26.05 each job.
+    With a database, Slurm compares the account and the QOS, even if it enforces no associations. Without a
+    database, Slurm knows no accounts: if AllowAccounts names some, 22.05 starts no job, and 26.05 each job.
     """
     limits = job.profile.limits
-    no_database = limits.enforce_accounts is False and not limits.enforce_qos  # as known
+    no_database = limits.enforce_accounts is False and not limits.enforce_qos
     asked = job.option(option) or str(getattr(job.user, option, None) or "")
     if option == "account" and allowed and no_database and (not asked or asked in allowed):
         pends = limits.enforce_part_limits not in ("any", "all")
@@ -302,14 +303,14 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
     reported: set[str] = set()
     for partition in job.partitions.values() or [NO_PARTITION]:
-        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
-        for name, hit in _beyond_qos(job, partition):
+        partition_names = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
+        for name, hit in _qos_hits(job, partition):
             if hit.what not in reported:
                 reported.add(hit.what)
-                yield hit if name in of_partition else hit._replace(why_not="")
+                yield hit if name in partition_names else hit._replace(why_not="")
 
 
-def _beyond_qos(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
+def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
     """Find the limits of QOS that the job breaks; the partition's QOS wins over the job's QOS."""
     known, first = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
@@ -319,14 +320,15 @@ def _beyond_qos(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]
     denies = any(known[name].deny_on_limit for name in in_force)
     seen: set[str] = set()
     for name in in_force:
-        yield from ((name, hit) for key, hit in _beyond(job, name, known[name], denies) if key not in seen)
-        seen |= {key for key in _LIMITS if getattr(known[name], key) is not None}
+        hits = _broken_limits(job, name, known[name], denies)
+        yield from ((name, hit) for key, hit in hits if key not in seen)
+        seen |= {key for key in _QOS_KEYS if getattr(known[name], key) is not None}
 
 
-_LIMITS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
+_QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 
 
-def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
+def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
     """Yield the name of each limit of a QOS that the job breaks, with a hit."""
     resources = job.resources
     fate = "Slurm refuses the job" if denies else "the job would pend for ever"

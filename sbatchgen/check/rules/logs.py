@@ -15,7 +15,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[Job] = Rules()
 
-_LOCAL_DISK = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # seconds before the time limit in a --signal without @
 MAX_LEAD_S = 65535
@@ -24,14 +24,14 @@ account chdir comment container-image container-mounts container-workdir error i
 partition qos
 """
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
-_SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
+_SHELL_EXPANSION = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
     """Find a dollar or ~ that Slurm does not expand; in a resolved job, a path may hold some variables."""
-    literal = _SHELL if job.is_script else VARIABLE
+    literal = _SHELL_EXPANSION if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
         if literal.search(value) is None:
@@ -82,7 +82,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
         if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
             continue
-        if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
+        if job.is_script and (folder.startswith("/") or _SHELL_EXPANSION.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
         reported.add(folder)
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
@@ -92,7 +92,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
             fix = f"mkdir -p {folder} in your shell, before sbatch"
-        if _JOB_PATTERN.search(folder):  # the number of a job is not known before
+        if _JOB_PATTERN.search(folder):  # the job id is not known before the submission
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(name, what, fix, rare)
 
@@ -122,11 +122,11 @@ def _log_varies(job: Job) -> Iterator[Hit]:
         does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
         if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
             continue
-        what, of_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
+        what, has_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
         if job.array_tasks > 1 and not re.search(r"%\d*a", path):
             what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
-            fix = "add %a to it, as in %A_%a" if of_array else fix
-        elif of_array:
+            fix = "add %a to it, as in %A_%a" if has_array else fix
+        elif has_array:
             continue
         if not (reported and job.is_script):
             yield Hit(name, what, fix, severity)
@@ -151,7 +151,7 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK)
+@RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK_PAGE)
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash import Body, Command
     from sbatchgen.check.bash.grammar import Node
 
-_SMALL = programs("last")
-# Commands and words of authors who want the script to continue after a failure.
-_MEANT = frozenset(("true", ":"))
-_WARNS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
+_SMALL_PROGRAMS = programs("last")
+# Commands and words of an author who wants the script to continue after a failure.
+_IGNORING_WORDS = frozenset(("true", ":"))
+_WARNING_WORDS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
 
 
 def only_printed(script: JobScript) -> Iterator[Hit]:
-    """Find a failure of a script's last program that the script only prints before it ends with 0."""
+    """Find a script that ends with 0 after its last program fails, because it only prints the failure."""
     body = script.body
     work = _last_work(script)
     if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
@@ -31,11 +31,13 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
     later = [each for each in body.commands if each.at > work.at and each not in stages]
     later = [each for each in later if not (each.context.function or each.context.substitution)]
     is_kept = work.context.condition or not body.option_at("errexit", work.line)
-    is_over = all(each.test or not each.name or each.name in _SMALL for each in later)  # no work follows
+    # Whether no work follows.
+    is_over = all(each.test or not each.name or each.name in _SMALL_PROGRAMS for each in later)
     if not later or not is_kept or not is_over:
         return
     asks = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
-    is_meant = any(each.name in _MEANT or _WARNS.search(each.text) for each in later if each.context.branch)
+    branches = [each for each in later if each.context.branch]
+    is_meant = any(each.name in _IGNORING_WORDS or _WARNING_WORDS.search(each.text) for each in branches)
     if is_meant or not (work.context.condition or asks):
         return
     statements = [node for node in body.source.nodes[0].children if node.start < body.end]

@@ -12,7 +12,7 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 
 REFUSED = "sbatch refuses this script: "
-_SAID = re.compile(
+_REFUSAL_MESSAGE = re.compile(
     r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
 )
 _FILE_RULES = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
@@ -39,7 +39,7 @@ def refusal(script: JobScript) -> Finding | None:
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
     fallback = Finding("error", problem, rule=unknown, place=at)
     first = min(telling, key=lambda finding: finding.rule, default=fallback)
-    what = REFUSED + _SAID.sub("", first.problem.what)
+    what = REFUSED + _REFUSAL_MESSAGE.sub("", first.problem.what)
     return first._replace(severity="error", problem=first.problem._replace(what=what))
 
 

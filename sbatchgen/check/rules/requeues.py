@@ -1,4 +1,4 @@
-"""Rules about a job that requeues itself, and what it does to its results."""
+"""Rules about a job that requeues itself, and about results that its next run loses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES: Rules[JobScript] = Rules()
 
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _bounded(script: JobScript) -> Iterator[Hit]:
-    """Find a requeue after each failure: a job that fails at its start does so for ever."""
+    """Find a requeue after each failure, as a job that fails at its start is then requeued for ever."""
     if (
         "requeue" not in script.text
         or "RESTART" in script.text
@@ -92,7 +92,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
 
 
 def _deletes_input(script: JobScript) -> Iterator[Hit]:
-    """Find a file that the script copies or unpacks at first and removes later: a second run finds none."""
+    """Find a file that the script copies or unpacks and later removes, so that a second run lacks it."""
     read = {
         word.text: command
         for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", ".")
@@ -112,7 +112,7 @@ def _deletes_input(script: JobScript) -> Iterator[Hit]:
 
 
 def _made_here(word: Word, first: Command, script: JobScript) -> bool:
-    """Return whether the script itself makes a file before it reads it: also after a requeue."""
+    """Return whether the script itself makes a file before its first use, so that a second run has it too."""
     earlier = script.body.source.text[: first.at]
     name = re.escape(word.text.strip('"'))
     return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(

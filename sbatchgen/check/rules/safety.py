@@ -1,4 +1,4 @@
-"""Rules about lines that do harm, or not what they seem to do.
+"""Rules about lines that do harm, or that do something other than they seem to do.
 
 Source: bash(1).
 """
@@ -23,16 +23,16 @@ RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISNAMED = re.compile(r"([\w.-]+)\+?=")
-# NAME =VALUE, also after assignments. The text alone is searched, as most commands have no such word.
-_SPACED = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
-_EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
-_LOADED = {
+# NAME =VALUE, also after assignments. The search reads only the text, as most commands lack such a word.
+_SPACED_ASSIGNMENT = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
+_EXPANDED_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
+_LOADED_VARIABLES = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
     "LD_AUDIT": "every program from here on loads it, srun and the shell too",
     "BASH_ENV": "every bash that the job starts runs that file first",
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
-_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
+_WATCHED_PREFIXES = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
 SITE_VARIABLES = frozenset(VARIABLES["of-sites"])
 ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
@@ -67,11 +67,11 @@ def _named(script: JobScript) -> Iterator[Hit]:
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
                 yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
-        elif (match := _EXPANDED.match(text, command.at)) and match.end() <= command.end:
+        elif (match := _EXPANDED_NAME.match(text, command.at)) and match.end() <= command.end:
             what = f"bash expands ${match[1]} before it looks for an assignment, runs what is left as a "
             what += "command, and sets nothing"
             yield Hit(script.at_word(command), what, f"{match[1]}=..., without $ and spaces")
-        elif _SPACED.match(text, command.at) and _is_assignment(script, command):
+        elif _SPACED_ASSIGNMENT.match(text, command.at) and _is_assignment(script, command):
             what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
@@ -129,19 +129,23 @@ _FILE_PROGRAMS = programs("files")
 
 
 @RULES.add(
-    "SB803", "warning", "a variable that changes the shell or the loader", pedantic=True, words=_WATCHED
+    "SB803",
+    "warning",
+    "a variable that changes the shell or the loader",
+    pedantic=True,
+    words=_WATCHED_PREFIXES,
 )
 def _loader_variables(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
-        if not made.name.startswith(_WATCHED):
+        if not made.name.startswith(_WATCHED_PREFIXES):
             continue
         if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
             continue
         at = script.at_start(made)
-        if made.name in _LOADED:
+        if made.name in _LOADED_VARIABLES:
             severity = "info" if made.name.startswith("LD_") else None
             fix = f"set it for one command alone: {made.name}=... python train.py"
-            yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
+            yield Hit(at, f"{made.name}: {_LOADED_VARIABLES[made.name]}", fix, severity)  # type: ignore[arg-type]
         elif made.name == "PATH" and made.value and not made.append and made.context.top:
             if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
                 what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
@@ -247,13 +251,13 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
 )
 def _unfilled(script: JobScript) -> Iterator[Hit]:
     """Find placeholders; a placeholder that sbatch or bash refuses is an error."""
-    of_bash = {} if script.refused_unfilled else unfilled_commands(script)
-    lines = dict(_placeholders(script)) | of_bash
+    refused = {} if script.refused_unfilled else unfilled_commands(script)
+    lines = dict(_placeholders(script)) | refused
     if not lines:
         return
-    first = next(iter(script.unfilled if script.refused_unfilled else of_bash or lines))
+    first = next(iter(script.unfilled if script.refused_unfilled else refused or lines))
     match, others = lines[first], [str(number) for number in lines if number != first]
-    fate = ": bash can't parse the line" if of_bash else ""
+    fate = ": bash can't parse the line" if refused else ""
     fate = ": sbatch refuses the script" if script.refused_unfilled else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
@@ -284,13 +288,15 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
         is_mail = number == mail and not script.refused_unfilled
         before = line[: match.start()] if match else ""
-        is_shown = "echo" in before or _MESSAGE.search(before) or (script.submits and number not in read)
+        is_shown = (
+            "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in read)
+        )
         if match and not is_mail and not is_shown:
             yield number, match
 
 
 # The start of ${NAME:?message}: a placeholder in the message tells users what to give.
-_MESSAGE = re.compile(r"\$\{\w+:?\?[^}]*$")
+_MESSAGE_START = re.compile(r"\$\{\w+:?\?[^}]*$")
 
 
 @RULES.add(
@@ -354,7 +360,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}
             if not _starts_command(script, number - 1, ends):
-                if (not before.strip() or before.lstrip().startswith("#")) and _ALONE.match(line):
+                if (not before.strip() or before.lstrip().startswith("#")) and _OPTION_START.match(line):
                     what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"
                     yield Hit(place, what, "write the program before its options, or remove the line")
                 continue
@@ -366,7 +372,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
                 yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
 
 
-_ALONE = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an empty line
+_OPTION_START = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an empty line
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:

@@ -44,13 +44,14 @@ _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 @RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
-    for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
+    secrets = (*_shaped_secrets(script), *_variable_secrets(script), *_option_secrets(script))
+    for kind, secret, at, name in secrets:
         what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
         what += "file have it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 
-def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+def _shaped_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
@@ -63,7 +64,7 @@ def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
             yield kind, secret, script.at(line, column, column + len(shown)), "TOKEN"
 
 
-def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+def _variable_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for made in script.body.sets:
         value = made.value
         if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
@@ -76,7 +77,7 @@ def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
                 yield f"the value of {match[1]}", match[2], script.at_option(name), match[1]
 
 
-def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+def _option_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):

@@ -155,7 +155,7 @@ def _changed_at_once(script: JobScript) -> Iterator[Hit]:
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
         what = " ".join([command.name, *command.arguments[:3]])
-        if _CHANGES.match(what) and (command.context.top or _if_absent(command, script)):
+        if _CHANGES.match(what) and (command.context.top or _runs_if_missing(command, script)):
             what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
             what += "some find it half made"
             fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
@@ -163,27 +163,27 @@ def _changed_at_once(script: JobScript) -> Iterator[Hit]:
             return
 
 
-def _if_absent(command: Command, script: JobScript) -> bool:
-    """Return whether a command runs if a file or a folder is not there, as each task finds at the start."""
+def _runs_if_missing(command: Command, script: JobScript) -> bool:
+    """Return whether a command runs only if a file or folder is missing, as for each task at its start."""
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False
     tests = [each for each in script.body.commands if each.test and each.end <= command.at]
-    if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variables(tests[-1])}:
+    if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variable_names(tests[-1])}:
         return False
     text, test = script.body.source.text, tests[-1]
     between = text[test.end : command.at]
     is_absent = "!" in text[max(test.at - 3, 0) : test.end]
     is_branch = between.lstrip("] \t;\n").startswith("then" if is_absent else "||")
-    return is_branch and bool(_LOOKS.search(test.text)) and not _OTHERWISE.search(between)
+    return is_branch and bool(_FILE_TEST.search(test.text)) and not _NEXT_BRANCH.search(between)
 
 
-def _variables(command: Command) -> Iterator[str]:
+def _variable_names(command: Command) -> Iterator[str]:
     return (name for word in command.words for name in word.variables)
 
 
-_LOOKS = re.compile(r"\s-[defx]\s")
-_OTHERWISE = re.compile(r"\b(?:else|elif|fi|done)\b")
+_FILE_TEST = re.compile(r"\s-[defx]\s")
+_NEXT_BRANCH = re.compile(r"\b(?:else|elif|fi|done)\b")
 _CHANGES = re.compile(
     r"uv (?:sync|pip (?:install|sync)|venv)\b|pip3? install\b"
     r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"

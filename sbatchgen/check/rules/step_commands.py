@@ -17,9 +17,9 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_ANSWERS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
+_ANSWER_OPTIONS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
 _JOB_OPTIONS = ("dependency", "begin")  # other options of jobs do no harm in steps
-_REFUSES_BOTH = "26.05"
+_LATER_RELEASE = "26.05"
 _SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -33,7 +33,7 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
             continue
         tools = chain(command, script.body)
         step = tools[0] if len(tools) == 1 and tools[0].name == "srun" else None
-        if step is None or step.rest or _ANSWERS & step.options.keys():
+        if step is None or step.rest or _ANSWER_OPTIONS & step.options.keys():
             continue
         if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
             continue  # the value may hold a program
@@ -94,8 +94,8 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_option_of(option), what, fix)
         gres = step.option("gres")
         asks = gres is not None and (gres.value or "").startswith("gpu")
-        if gres and asks and "gpus-per-node" in script.options and script.slurm >= _REFUSES_BOTH:
-            what = f"Slurm {_REFUSES_BOTH} refuses this step: srun inherits --gpus-per-node, which excludes "
+        if gres and asks and "gpus-per-node" in script.options and script.slurm >= _LATER_RELEASE:
+            what = f"Slurm {_LATER_RELEASE} refuses this step: srun inherits --gpus-per-node, which excludes "
             what += "--gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
             yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)

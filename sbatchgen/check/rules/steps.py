@@ -31,7 +31,7 @@ _ENDS_ALONE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
-_LEAVING = {
+_LEAVING_PROGRAMS = {
     "sudo": ("may ask for a password, which a batch job can't type", "remove it"),
     "ssh": (
         "starts processes outside the job: Slurm neither limits nor ends them, nor sets their variables",
@@ -195,15 +195,15 @@ def _polls(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, fix)
 
 
-@RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING,))
+@RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING_PROGRAMS,))
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if program := launch.step_program:
             name = program.name.partition(" ")[0]
             if name in ("sudo", "docker"):
-                what, fix = _LEAVING[name]
+                what, fix = _LEAVING_PROGRAMS[name]
                 yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
-    for command in script.named(*_LEAVING) if not script.submits else ():
+    for command in script.named(*_LEAVING_PROGRAMS) if not script.submits else ():
         if not command.words:
             continue
         name, words = command.name, command.words[1:]
@@ -220,9 +220,9 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
             yield Hit(script.at_command(command), what, f"docker {first} without -t")
             continue
-        what, fix = _LEAVING[name]
-        to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
-        meant = name in USUALLY_MEANT and not to_a_node
+        what, fix = _LEAVING_PROGRAMS[name]
+        is_to_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
+        meant = name in USUALLY_MEANT and not is_to_node
         yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if meant else None)
 
 
@@ -366,7 +366,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find a program that srun starts several times, each a training of its own, with the same saved file."""
+    """Find a training that srun starts several times, if each task trains alone and saves the same file."""
     native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
@@ -391,7 +391,7 @@ def _once_for_all(script: JobScript) -> Iterator[Hit]:
         for command in commands:
             text = command.text + "".join(_values(script, command.text))
             is_its_own = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
-            if command.context.top and not is_its_own and _ONCE.match(command.text):
+            if command.context.top and not is_its_own and _ONCE_COMMAND.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
                 what += "place, while others already use it"
                 yield Hit(script.at_command(launch.command), what, "run it once, on a line before srun")
@@ -406,7 +406,7 @@ def _values(script: JobScript, text: str) -> Iterator[str]:
 
 
 # Commands to run once for all tasks, and texts that tell tasks apart.
-_ONCE = re.compile(
+_ONCE_COMMAND = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
 )

@@ -1,4 +1,4 @@
-"""Rules about signals, successors and checkpoints. `logs` has the rules about options alone.
+"""Rules about signals, successors and checkpoints. `logs` has the rules that only read options.
 
 Sources: signals on Slurm 22.05.8; sbatch(1) (--signal), scancel(1) (--batch) and slurm.conf(5) (KillWait,
 KillOnBadExit); for traps bash(1), SIGNALS.
@@ -30,7 +30,7 @@ LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # signals that a process without a handler ignores
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_NAMES = {str(int(signal)): signal.name for signal in Signals}
+_SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
@@ -41,7 +41,7 @@ def signal_of(script: JobScript, *, batch: bool) -> str | None:
 
 
 def _name(signal: str) -> str:
-    return _NAMES.get(signal, signal.upper()).removeprefix("SIG")
+    return _SIGNAL_NAMES.get(signal, signal.upper()).removeprefix("SIG")
 
 
 def _trapped(script: JobScript) -> set[str]:
@@ -195,12 +195,14 @@ def _marks(script: JobScript, body: Body) -> bool:
             continue  # the script tests its work before
         files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
-        if any(file and _DONE.search(file.text) for file in files):
+        if any(file and _DONE_NAME.search(file.text) for file in files):
             return True
     return False
 
 
-_DONE = re.compile(r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])")
+_DONE_NAME = re.compile(
+    r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])"
+)
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
@@ -270,9 +272,9 @@ BRIEF = programs("brief")
 
 
 def _at_the_end(command: Command, script: JobScript) -> bool:
-    """Return whether a command names the job itself and is the last one that may fail.
+    """Return whether a command names its own job, and no later command of the script may fail.
 
-    Then the job does not.
+    A new job that waits for the success of this job then starts.
     """
     later = (each for each in script.body.commands if each.at > command.end)
     is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
@@ -327,7 +329,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             if len(commands) < 2 and not any(command.context.loop for command in commands):
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            last = commands[-1]  # newer releases of bash replace themselves by this command
+            last = commands[-1]  # newer releases of bash exec this command
             replaced = shell.name == "bash" and last.context.top and not last.pipe
             replaced = replaced and last.at == tool.words[0].at
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
@@ -347,7 +349,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.strings:
-            if any(each.name in _ENDS_OTHERS or each.name == "exec" for each in body.commands):
+            if any(each.name in _ENDING_PROGRAMS or each.name == "exec" for each in body.commands):
                 continue
             serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
             for command in serving if not all(each.background for each in body.commands) else ():
@@ -385,7 +387,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that may end while the task continues."""
     for launch in script.steps:
         for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
-            if any(each.name in _ENDS_OTHERS for each in body.commands):
+            if any(each.name in _ENDING_PROGRAMS for each in body.commands):
                 continue
             started = (each for each in body.commands if each.background and each.name not in HELPERS)
             command = next((each for each in started if each.name and not _MONITORS.search(each.text)), None)
@@ -398,7 +400,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
 
 
 _MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
-_ENDS_OTHERS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
+_ENDING_PROGRAMS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
 # Programs that never end by themselves.
 SERVES = re.compile(
     r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"

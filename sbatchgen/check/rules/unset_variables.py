@@ -24,7 +24,7 @@ RULES: Rules[JobScript] = Rules()
 
 SHORTEST = 5  # characters of a name that counts as a misspelt name
 ALIKE = 0.9
-PAIRS_MAX = 20_000  # of names: a program has written a script with more, and mistypes none
+PAIRS_MAX = 20_000  # pairs of names; a program wrote a script with more pairs, and mistypes no name
 _HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
 _SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
     r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
@@ -96,8 +96,8 @@ def _outside_of_list(script: JobScript) -> Iterator[Hit]:
 
 
 _INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")
-_TASK = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
-_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
+_TASK_ID = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
+_SUM = re.compile(rf"(?:\$\(\( *)?{_TASK_ID} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
 
 
 def _offset(body: Body, index: str, depth: int = 3) -> int | None:
@@ -127,8 +127,8 @@ def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> H
     if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
         return None
     command = script.body.command_around(use.at)
-    in_a_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
-    if command is None or not (in_a_test or (command.context.top and sets[0].context.top)):
+    is_tested = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
+    if command is None or not (is_tested or (command.context.top and sets[0].context.top)):
         return None
     if command.context.function or command.context.loop or _only_shows(command):
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_ASKS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
+_PROBE_PROGRAMS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
 
 
 @RULES.add(
@@ -32,7 +32,7 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
     servers = [each.at for each in commands if each.background and not each.context.substitution]
     jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
     for command, start in _endless(script) if servers or jobs else ():
-        asks = command.name in _ASKS
+        asks = command.name in _PROBE_PROGRAMS
         if not asks and not _is_named(command.words[-1], script.body.source.text[:start]):
             continue  # for a file that a person makes
         if servers and servers[0] < start:
@@ -52,9 +52,9 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
 
 
 def _never_cancelled(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that compares what sacct prints with CANCELLED.
+    """Find a loop that compares the output of sacct with CANCELLED.
 
-    After that word comes who did it, or a +.
+    sacct prints the user, or a +, after this word.
     """
     text = script.body.source.text
     for command in script.named("sacct"):
@@ -62,7 +62,7 @@ def _never_cancelled(script: JobScript) -> Iterator[Hit]:
             continue
         loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
         loop = text[slice(*loops[-1])] if loops else ""
-        if _IS_CANCELLED.search(loop) and not _OF_FIRST_WORD.search(loop):
+        if _IS_CANCELLED.search(loop) and not _READS_FIRST_WORD.search(loop):
             what = (
                 "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel the "
             )
@@ -72,7 +72,7 @@ def _never_cancelled(script: JobScript) -> Iterator[Hit]:
 
 
 _IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
-_OF_FIRST_WORD = re.compile(
+_READS_FIRST_WORD = re.compile(
     r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
 )
 
@@ -83,17 +83,17 @@ def _is_named(word: Word, earlier: str) -> bool:
 
 
 def _endless(script: JobScript) -> Iterator[tuple[Command, int]]:
-    """Yield what a loop asks again and again as long as it fails, and where the loop starts."""
+    """Yield the command that a loop repeats until it succeeds, and the place where the loop starts."""
     for command in script.body.commands:
         context = command.context
         if not (context.loop and context.condition) or context.background or context.function:
             continue
-        if not (command.name in _ASKS or _looks_for_a_file(command)):
+        if not (command.name in _PROBE_PROGRAMS or _looks_for_a_file(command)):
             continue
         start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
         loop = script.body.source.text[start:end]
         is_negated = "!" in loop[: command.at - start + 5]
-        if not _BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
+        if not _LOOP_BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
             yield command, start
 
 
@@ -102,11 +102,11 @@ def _looks_for_a_file(command: Command) -> bool:
     words = [word.text for word in command.words]
     if command.pipe and len(command.pipe.stages) > 1:
         return False
-    is_test = command.test and len(words) == _TEST_OF_A_FILE and words[1] in ("-e", "-f", "-s", "-d", "-r")
+    is_test = command.test and len(words) == _FILE_TEST_WORDS and words[1] in ("-e", "-f", "-s", "-d", "-r")
     return is_test or (len(words) == 1 + 1 and words[0] in ("ls", "stat"))
 
 
-_TEST_OF_A_FILE = 3  # words: [ -f FILE
-_BOUND = re.compile(
+_FILE_TEST_WORDS = 3  # words: [ -f FILE
+_LOOP_BOUND = re.compile(
     r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
 )
