@@ -28,7 +28,7 @@ class ClusterFacts:
     """A profile, with the place of each key."""
 
     document: Document[Profile]
-    folder: Path  # the folder of the script or job; places are shown relative to it
+    folder: Path  # the folder of the script or job; places are shown relative to this folder
 
     @property
     def profile(self) -> Profile:
@@ -36,10 +36,10 @@ class ClusterFacts:
         return self.document.value
 
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
-        """Return lines of Markdown about an option of sbatch, by its long name: the cluster's limits for it.
+        """Return the cluster's limits for an option of sbatch, given by its long name, as lines of Markdown.
 
         For --partition and --qos, the lines are about the partitions or the QOS in `value`. For other options
-        they are about `partitions`, which the job names, else about the default partition, else about all.
+        the lines are about `partitions`, about the default partition, or else about all partitions.
         """
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]

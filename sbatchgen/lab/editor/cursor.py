@@ -29,17 +29,17 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
     """Return the place of a cursor; lines and columns count from 1."""
     before = lines[line - 1][: column - 1]
     shape = _LINE.match(before)
-    assert shape is not None  # noqa: S101 - it matches every line
+    assert shape is not None  # noqa: S101 - _LINE matches every line
     items = shape["items"].count("-")
-    path = [*_above(lines[: line - 1], len(shape["indent"]), in_list=bool(items)), *[ITEM] * items]
+    path = [*_keys_above(lines[: line - 1], len(shape["indent"]), in_list=bool(items)), *[ITEM] * items]
     key = shape["key"].strip() if shape["key"] else ""
-    path, key = _inside(path, key, before[shape.end() :])
+    path, key = _keys_in_brackets(path, key, before[shape.end() :])
     word = _WORD.search(before)
     start = word[0] if word else ""
     return Cursor(tuple(path), key, start, column - len(start))
 
 
-def _above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
+def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
     """Return the keys above a place: each line upwards whose dash or key is further left than the last."""
     path: list[str] = []
     dash_below, key_below = indent, indent + in_list  # a key and the dashes of its list may have one indent
@@ -59,7 +59,7 @@ def _above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
     return path
 
 
-def _inside(path: list[str], key: str, text: str) -> tuple[list[str], str]:
+def _keys_in_brackets(path: list[str], key: str, text: str) -> tuple[list[str], str]:
     """Return the path and the key after the brackets of a line, such as {nodes: 2, mem: 4G}."""
     outer: list[tuple[list[str], str]] = []
     word = ""

@@ -60,7 +60,7 @@ class OpenFile:
         return self.text.split("\n")
 
     def findings(self, *, saved: bool) -> list[Finding]:
-        """Return the findings with their places; `saved`: also findings that take longer than a keystroke."""
+        """Return the findings with their places; `saved`: also findings that are slower than a keystroke."""
         try:
             return [*self._findings(saved=saved)]
         except SbatchgenError as error:
@@ -83,7 +83,7 @@ class OpenFile:
             yield from map(self._placed, wrong)
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return a text about the word at a place; None if there is nothing to say."""
+        """Return a text about the word at a place; None for a word without a text."""
         if self.kind == "script":
             findings = findings_of(self._source, self.settings)
             return scripts.note(self._script, self.cluster, line, column, findings)
@@ -113,7 +113,7 @@ class OpenFile:
         document: Document[Any] | None = Document(known, self.settings.places) if known else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
-            with suppress(SbatchgenError):  # the text may be wrong while it is typed: then the saved file
+            with suppress(SbatchgenError):  # the text may be wrong while a user types; the file counts then
                 file = self._places.profile(beside(self.path, named[1])) if named else self.path
                 document = read_document(file, Profile, text)
                 break

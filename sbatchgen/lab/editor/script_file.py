@@ -20,6 +20,7 @@ from sbatchgen.lab.editor.cursor import Choice, Choices, Note, starting
 
 _DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
 _GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
+# The words that an option takes as its value.
 WORDS = {
     "distribution": tuple(_DISTRIBUTIONS.split()),
     "exclusive": ("user", "mcs", "topo"),
@@ -33,9 +34,9 @@ WORDS = {
     "wait-all-nodes": ("0", "1"),
 }
 _DIRECTIVE = "#SBATCH"
-_VALUE = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
-_RULE = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
-_LAST_VALUE = re.compile(r"[^,&|]*$")  # in a list of values
+_VALUE_START = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
+_RULE_START = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
+_LAST_VALUE = re.compile(r"[^,&|]*$")  # the last value in a list of values
 _COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
 
 
@@ -52,7 +53,7 @@ def meanings() -> dict[str, str]:
 def note(
     script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
 ) -> Note | None:
-    """Return a text about the option at a place and the rules that it breaks; None without any."""
+    """Return a text about the option at a place, and the findings there; None for any other place."""
     texts, at = [], None
     for use in script.uses:
         place = script.at_use(use)
@@ -86,14 +87,14 @@ def option_text(
 def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: int) -> Choices:
     """Return the choices at a place: options, values of an option, or rules in a comment."""
     before = script.lines[line - 1][: column - 1]
-    if comment := _RULE.search(before):
+    if comment := _RULE_START.search(before):
         start = comment["start"].upper()
         every = (Choice(rule.id, "rule", rule.title) for rule in rules().values())
         return starting(every, start, column - len(start))
     if not before.startswith(_DIRECTIVE):
         return Choices()
     known = table(script.slurm, script.plugins)
-    if value := _VALUE.search(before):
+    if value := _VALUE_START.search(before):
         short = {spec.short: spec for spec in known.values()}
         spec = known.get(value["long"]) if value["long"] else short.get(value["short"])
         takes = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]

@@ -43,13 +43,13 @@ class YamlFile:
         end = word.end() + 1 if word else column
         at = cursor(self.lines, line, end)
         name = at.key or at.word
-        kind, key = _follow(self.record, (*at.path, name))
+        kind, key = _type_and_field(self.record, (*at.path, name))
         if not name or kind is None:
             return None
-        words = _words(kind)
+        words = _value_words(kind)
         texts = [f"**{name}**: {key.metadata['help']}" if key else ""]
         texts += [f"One of {', '.join(words)}."] if words else []
-        if at.path[-1:] == ("extra_options",) or _follow(self.record, at.path)[0] in _OPTION_RECORDS:
+        if at.path[-1:] == ("extra_options",) or _type_and_field(self.record, at.path)[0] in _OPTION_RECORDS:
             value = text[column - 1 : end - 1] if at.key else ""
             option = LONG_NAMES.get(name, name)
             spec = specs(NEWEST).get(option)
@@ -58,7 +58,7 @@ class YamlFile:
             url = self.cluster.source(".".join((*at.path, name)))
             texts += [f"[documented]({url})"] if url else []
         flag = f"--{LONG_NAMES.get(name, name)}"
-        texts += [_origin(setting) for setting in self.settings if setting.name in (name, flag)]
+        texts += [_origin_text(setting) for setting in self.settings if setting.name in (name, flag)]
         if name in ("mode", "profile") and self.settings:
             elsewhere = [
                 f"- `{each.name} {each.value}`: {each.at}" for each in self.settings if each.by != "job"
@@ -69,13 +69,15 @@ class YamlFile:
     def choices(self, line: int, column: int, profiles: Iterable[str]) -> Choices:
         """Return the choices at a place: keys, or values of a key."""
         at = cursor(self.lines, line, column)
-        kind, _ = _follow(self.record, at.path)
+        kind, _ = _type_and_field(self.record, at.path)
         if not at.key and at.path[-1:] != (ITEM,):
-            return starting(_keys(kind, at.path), at.word, at.column)
+            return starting(_key_choices(kind, at.path), at.word, at.column)
         name = at.key or at.path[-2]
         if at.key:
-            kind, _ = _follow(self.record, (*at.path, at.key))
-        names = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}.get(name, _words(kind))
+            kind, _ = _type_and_field(self.record, (*at.path, at.key))
+        names = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}.get(
+            name, _value_words(kind)
+        )
         if items := [Choice(each, "value") for each in names]:
             return starting(items, at.word, at.column)
         option = "partition" if name == "default_partition" else LONG_NAMES.get(name, name)
@@ -87,7 +89,7 @@ class YamlFile:
         return named.split(",") if named else []
 
 
-def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
+def _type_and_field(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
     """Return the type of the value at a path of keys, and the field of its key; None if unknown."""
     key: Field[Any] | None = None
     for name in path:
@@ -104,7 +106,7 @@ def _follow(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
     return without_none(kind), key
 
 
-def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
+def _key_choices(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
     if is_dataclass(kind):
         for name, key in keys_of(kind).items():
             yield Choice(f"{name}: ", "key", key.metadata["help"], bool(key.metadata.get("common")))
@@ -115,16 +117,16 @@ def _keys(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
         for rule in rules().values():
             yield Choice(f"{rule.id}: ", "key", rule.title)
     elif get_origin(kind) is Mapping:
-        for name in _words(get_args(kind)[0]):
+        for name in _value_words(get_args(kind)[0]):
             yield Choice(f"{name}: ", "key")
 
 
-def _words(kind: Any) -> tuple[str, ...]:
+def _value_words(kind: Any) -> tuple[str, ...]:
     kind = without_none(kind)
     return get_args(kind) if get_origin(kind) is Literal else ("true", "false") if kind is bool else ()
 
 
-def _origin(setting: Setting) -> str:
+def _origin_text(setting: Setting) -> str:
     """Return a text about the origin of a value, and the values that it replaces."""
     lines = [f"Here `{setting.value}`, by the {setting.by}: {setting.at}"]
     lines += [f"- replaces `{other.value}` of the {other.by}: {other.at}" for other in setting.overrode]

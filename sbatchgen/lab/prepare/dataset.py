@@ -26,7 +26,7 @@ MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST; return a line that says so.
+    """Draw digits into the four files of MNIST; return a line about these files.
 
     Raises DocumentError if the files can't be written.
     """
@@ -38,7 +38,7 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
-    """Download the files of MNIST that `folder` lacks. A file is checked before it gets its name.
+    """Download the files of MNIST that `folder` lacks. A file gets its name after its MD5 is checked.
 
     Raises OSError if the folder can't be made or a file can't be written, and DocumentError if no mirror has
     the right file.

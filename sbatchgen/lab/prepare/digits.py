@@ -133,9 +133,9 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
 
 
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
-    """Write the four files that `folder` lacks; return a line that says so.
+    """Write the files of MNIST that `folder` lacks; return a line about these files.
 
-    Raises FileExistsError if a file of such a name holds other data.
+    Raises FileExistsError if a file with the name of an MNIST file holds other data.
     """
     wanted: dict[Path, bytes] = {}
     for part, count in (("train", train), ("test", test)):

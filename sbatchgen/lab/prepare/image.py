@@ -1,4 +1,4 @@
-"""The preparation of an image by Apptainer or Enroot themselves, before a job holds GPUs."""
+"""Images that Apptainer or Enroot prepare, before a job holds GPUs."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from sbatchgen.base.machine.temporary import lock_of, temporary_folder
 from sbatchgen.base.quoting import word, words
 from sbatchgen.jobs.runtimes.base import ImageTool
 
-ENOUGH = 1 << 30  # bytes; a failed image most likely found no room in a folder with fewer left
+ENOUGH = 1 << 30  # free bytes; a folder with fewer was most likely too full for a failed image
 
 
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
-    """Run a program that makes an image; the image gets its name when it is complete.
+    """Run a program that makes an image; the image gets the name `target` when it is complete.
 
     Raises CommandLineError if there is no such source, and DocumentError if the program is missing or fails,
     or if the target exists and `force` is not set.
@@ -33,7 +33,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    with _handled_by(lambda number, _: sys.exit(128 + number)), _new_file_near(target) as new:
+    with _signal_handler(lambda number, _: sys.exit(128 + number)), _new_file_near(target) as new:
         _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), rerun=rerun)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
@@ -66,32 +66,33 @@ def _run(
     *,
     rerun: tuple[str, ...],
 ) -> None:
+    """Run the program, and pass signals on to it; raise DocumentError if the program fails."""
     program = command[0]
     note(f"$ {words(tuple(command))}")
     process: child.Child | None = None
-    came: list[int] = []
+    signals: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        came.append(number)
-        if process:  # Ctrl-C also reaches the program, but another signal only this process
-            process.kill() if len(came) > 1 else process.terminate()
+        signals.append(number)
+        if process:  # Ctrl-C also reaches the program; other signals only reach this process
+            process.kill() if len(signals) > 1 else process.terminate()
 
-    with _handled_by(pass_on):
+    with _signal_handler(pass_on):
         process = child.begin(command, os.environ, stdout=2, keep_open=[lock])
-        if came:  # the signal came while the program was started
+        if signals:  # a signal came while the program started
             process.terminate()
         status = process.wait()
-    if came:
-        sys.exit(128 + came[0])
+    if signals:
+        sys.exit(128 + signals[0])
     if status == -signal.SIGKILL:
         fix = f"most likely it ran out of memory: run it where jobs run: srun --mem=16G {words(rerun)}"
         raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
     if status:
-        fix = _full(tool, target) or f"see {program}'s output above"
+        fix = _full_folder_fix(tool, target) or f"see {program}'s output above"
         raise DocumentError.of(f"{program} ended with status {status}", at=str(target), fix=fix)
 
 
-def _full(tool: ImageTool, target: Path) -> str:
+def _full_folder_fix(tool: ImageTool, target: Path) -> str:
     """Return a fix that names a full folder into which the program writes; "" without such a folder."""
     scratch, cache = tool.scratch
     for folder, name in (
@@ -107,7 +108,7 @@ def _full(tool: ImageTool, target: Path) -> str:
 
 
 @contextlib.contextmanager
-def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _signal_handler(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call `function` for the signals that would end this process, until the end of the block."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}

@@ -15,7 +15,7 @@ _QUOTED = re.compile(r"['\"](/[^'\"\n]+)['\"]")
 def added_folders(python: Path) -> Iterator[str]:
     """Yield the folders that .pth files in an environment, or in a folder of packages, add.
 
-    A line is a path, or imports a module beside the file. The module of an editable package holds its paths
+    A line is a path, or imports a module next to the file. The module of an editable package holds its paths
     in quotes.
     """
     for place in (python, *python.glob("lib/python3*/site-packages")):

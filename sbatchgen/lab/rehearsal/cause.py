@@ -7,9 +7,8 @@ from typing import NamedTuple
 from sbatchgen.base.quoting import ALSO
 from sbatchgen.jobs.runs.failure import OWN, failures
 
-_SBATCHGEN_LINE = re.compile(
-    r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd"
-)  # lines that the trainer did not print
+# Lines that the trainer did not print.
+_SBATCHGEN_LINE = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")
 _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
 _LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3")

@@ -40,17 +40,17 @@ _MAX_LOG = 40_000  # characters of the log of a start in the report
 class PlayedJob:
     """The job that is rehearsed."""
 
-    script: str  # the file of its script
-    folder: str  # the folder in which it starts
+    script: str  # the file of the script
+    folder: str  # the folder in which the job starts
     environment: Mapping[str, str]  # the environment of its batch script
     run_dir: str
-    checkpoint: str  # a pattern for the names of its checkpoints; "" for none
-    metrics: str  # a regular expression for the numbers that the trainer prints; "" for none
-    signal: int  # the number of the signal of --signal; 0 for none
+    checkpoint: str  # a pattern for the names of checkpoints; "" without a pattern
+    metrics: str  # a regular expression for the numbers in the log; "" without an expression
+    signal: int  # the number of the signal of --signal; 0 without --signal
     lead: int  # seconds between this signal and the time limit
     to_batch: bool  # whether this signal goes only to the batch shell
     kill_wait: int  # seconds between TERM and KILL
-    limit_s: int  # its time limit in seconds
+    limit_s: int  # the time limit in seconds
     steps: int  # the least number of training steps of each start
     seconds: float  # seconds that a start may take for these steps
     patience: float  # seconds that a trainer runs if it prints no steps
@@ -161,7 +161,7 @@ class _Start:
         return [event for line in lines for event in line_events(line[:4000], pattern)]
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
-        """Wait until the job ends or has done enough steps; return whether it has done them."""
+        """Wait until the job ends or has done enough steps; return whether the job has done the steps."""
         deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
         size, ending = 0, False
         while self.batch.poll() is None and time.time() < deadline:

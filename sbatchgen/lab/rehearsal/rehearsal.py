@@ -35,7 +35,7 @@ from sbatchgen.lab.rehearsal.added_folders import added_folders
 from sbatchgen.lab.rehearsal.controller import PlayedJob
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 
-MOST_PROCESSES = 4  # for each CPU of this machine: more of them take minutes to start
+MOST_PROCESSES = 4  # processes for each CPU of this machine; more processes take minutes to start
 KILL_WAIT = 30
 _OWN = Path(__file__).parents[3]  # this package's folder
 _BIN = f"{PLACE}/bin"
@@ -60,18 +60,18 @@ done
 
 @frozen(kw_only=True)
 class Rehearsal:
-    """What a rehearsal showed."""
+    """The facts that a rehearsal found."""
 
     resolved: ResolvedJob  # the job as it was rehearsed
-    starts: tuple[Mapping[str, Any], ...]  # what happened in each start, as controller.py reports it
-    processes: int  # how many processes the training has
-    unproven: tuple[tuple[str, str], ...]  # what it can't show, and why
-    seconds: float  # how long it took
-    memory: int  # the most bytes that all processes together had in memory
-    limit: str  # the limit at which the sandbox ended it: "time", "memory" or "disk"; "" if it ended itself
-    disk: int  # how many bytes its run folder may have
-    failure: str  # what the controller printed if it failed
-    hidden: str = ""  # the folder where it starts, if the sandbox hides it as the user's home
+    starts: tuple[Mapping[str, Any], ...]  # the report of each start, from controller.py
+    processes: int  # the number of processes of the training
+    unproven: tuple[tuple[str, str], ...]  # parts that a rehearsal can't show, with the reasons
+    seconds: float  # the seconds that the rehearsal took
+    memory: int  # the largest number of bytes that all processes together had in memory
+    limit: str  # the limit that ended the job: "time", "memory" or "disk"; "" if no limit did
+    disk: int  # the number of bytes that the run folder may have
+    failure: str  # the errors of the controller; "" if it did not fail
+    hidden: str = ""  # the folder of the job, if the sandbox hides it as the user's home
 
 
 @frozen(kw_only=True)
@@ -79,17 +79,17 @@ class _Play:
     """A job as this machine plays it."""
 
     resolved: ResolvedJob
-    job: JobScript  # its script
-    held: Grant  # what it holds
-    batch: Mapping[str, str]  # the environment in which its batch script starts
-    folder: Path  # from which it is submitted
+    job: JobScript  # the script of the job
+    held: Grant  # the resources of the job
+    batch: Mapping[str, str]  # the environment of the batch script
+    folder: Path  # the folder of the submission
     home: str
     user: str
 
     @property
     def run_dir(self) -> str:
-        """Its run folder."""
-        return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch))  # noqa: PTH118 - an absolute one wins
+        """The run folder of the job."""
+        return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch))  # noqa: PTH118 - an absolute path wins
 
 
 def rehearse(
@@ -105,10 +105,10 @@ def rehearse(
 ) -> Rehearsal:
     """Run a job through its time limit, a requeue, scancel and its end, submitted from `folder`.
 
-    Each start may take so many seconds until it has done its first steps, and the last one until the end; a
-    trainer that prints no steps runs for `patience`. The job may read the folders in `see` beside those that
-    it names, and has the machine's network if `network`. `tell` is called with what it can read and write.
-    Raises NoSandboxError where this machine allows no sandbox.
+    Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
+    that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
+    folders in `see`. With `network` it has the machine's network. `tell` gets a text about the job's access.
+    Raises NoSandboxError if this machine allows no sandbox.
     """
     resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
     play = _play(request._replace(resolved=resolved), environment, folder)
@@ -127,10 +127,10 @@ def rehearse(
         resolved=resolved,
         starts=_starts(ended),
         processes=processes_of(resolved),
-        unproven=(*unproven, *_of_machine(resolved, network=network)),
+        unproven=(*unproven, *_cluster_parts(resolved, network=network)),
         seconds=ended.seconds,
         memory=ended.memory,
-        limit="time" if ended.limit == "machine" else ended.limit,  # its seconds are its own
+        limit="time" if ended.limit == "machine" else ended.limit,  # a rehearsal sets the seconds itself
         disk=room,
         failure=ended.files.get("err", "").strip(),
         hidden=str(folder) * is_hidden,
@@ -138,7 +138,7 @@ def rehearse(
 
 
 def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Play:
-    """Return a job as this machine plays it: its script, what it holds, and where its batch script starts."""
+    """Return a job as this machine plays it: its script, its resources, its environment and its folders."""
     resolved = request.resolved
     job = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
     user = environment.get("USER", "user")
@@ -151,13 +151,13 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
         "USER": user,
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
-    number = str(JOB_ID + os.getpid() % 9000)  # scripts make their port of it; the machine has other users
-    of_job = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    number = str(JOB_ID + os.getpid() % 9000)  # scripts make a port of the job id; other users may do so too
+    variables = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
     return _Play(
         resolved=resolved,
         job=job,
         held=held,
-        batch={**exported, **of_job, **replaced},
+        batch={**exported, **variables, **replaced},
         folder=folder,
         home=exported.get("HOME", ""),
         user=user,
@@ -165,8 +165,8 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
 
 
 def _sight(play: _Play, see: Sequence[str], kept: ExitStack) -> Sight:
-    """Return what the job sees: its folder and `see`, its Python with what that adds, and this package."""
-    folder, pythons = str(play.folder), [*_of_python(play.resolved)]
+    """Return the folders that the job sees: its folder, `see`, this package, its Python and added folders."""
+    folder, pythons = str(play.folder), [*_python_folders(play.resolved)]
     given = (*pythons, *see, "/sys")
     sight = sight_of(play.job.text, folder, [folder], kept, home=play.home, user=play.user, given=given)
     added = [path for place in pythons for path in added_folders(Path(place))]
@@ -181,7 +181,7 @@ def _limits(room: int, *, seconds: float) -> BoxLimits:
 
 
 def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool) -> Box:
-    """Return the sandbox; the descriptor `writes` is of the folder that lies in place of the run folder."""
+    """Return the sandbox; `writes` is the descriptor of the folder that replaces the run folder."""
     resolved, held = play.resolved, play.held
     data = [os.path.join(play.folder, resolved.data.filled(play.batch))] * ("fake" in resolved.args)  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
@@ -200,7 +200,7 @@ def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, netw
 
 
 def _run(sight: Sight, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]:
-    """Let the controller play Slurm in the sandbox; return how it ended, and what could not be shown."""
+    """Let the controller play Slurm in the sandbox; return its end, and the folders that were not shown."""
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
 
     def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
@@ -217,9 +217,9 @@ def _is_hidden(sight: Sight, folder: Path, see: Sequence[str]) -> bool:
 
 
 def _starts(ended: Ended) -> tuple[Mapping[str, Any], ...]:
-    """Return what the controller reports of each start."""
+    """Return the controller's report of each start."""
     starts = []
-    for line in ended.files.get("out", "").splitlines():  # the trainer may have added some
+    for line in ended.files.get("out", "").splitlines():  # the trainer may print more lines
         with contextlib.suppress(ValueError):
             starts += [json.loads(line)] if line.startswith("{") else []
     return tuple(starts)
@@ -227,11 +227,11 @@ def _starts(ended: Ended) -> tuple[Mapping[str, Any], ...]:
 
 @contextlib.contextmanager
 def _run_folder() -> Iterator[tuple[int, int]]:
-    """Make the folder that the job writes; give its descriptor, and how many bytes it may get.
+    """Make the folder that the job writes; yield its descriptor, and the number of bytes that it may hold.
 
-    It lies in a folder that no one else can enter, and of which the job sees nothing: whatever mode the job
-    gives it, no other user reaches what is in it. A checkpoint has what a training has in memory, and some
-    are kept: hence its room.
+    The folder is in a folder that no other user can enter, and that the job does not see. So no other user
+    reaches its files, even if the job changes its mode. The bytes allow several checkpoints, each as large
+    as the training in memory.
     """
     with temporary_folder("sbatchgen-rehearsal-") as outside:
         inside = outside / "run"
@@ -253,7 +253,7 @@ def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
     )
 
 
-def _of_python(resolved: ResolvedJob) -> Iterator[str]:
+def _python_folders(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the folders of the Python that runs the job, and of this package."""
     yield from (sys.prefix, str(_OWN))
     if site.ENABLE_USER_SITE:
@@ -290,7 +290,7 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
 def _all_on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return the job and each of its programs as `_on_this_machine` does."""
+    """Apply `_on_this_machine` to the job and to each of its programs."""
     played, unproven = _on_this_machine(resolved, folder, environment)
     programs = []
     for program in resolved.programs:
@@ -303,7 +303,7 @@ def _all_on_this_machine(
 def _on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return the job with what this machine lacks replaced, and what that leaves unproven."""
+    """Return the job without things that this machine lacks, and the parts that stay unproven."""
     unproven, args = [], list(resolved.args)
     is_login_node = bool(search_path.find("sbatch", environment))
     missing = resolved.runtime.missing(resolved, partial(here, folder=folder, environment=environment))
@@ -334,8 +334,8 @@ def _batch(resolved: ResolvedJob) -> int:
     return 64
 
 
-def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
-    """Return what no machine but the cluster shows."""
+def _cluster_parts(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+    """Return the parts that only the cluster can show, with the reasons."""
     rows = []
     if resolved.gpus_per_node and not _gpus():
         rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
@@ -351,7 +351,7 @@ def _of_machine(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]
 
 
 def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
-    """Return what the controller plays."""
+    """Return the job for the controller."""
     resolved, job = play.resolved, play.job
     asked = read_signal(job.option("signal") or "")
     return PlayedJob(
@@ -374,10 +374,10 @@ def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
 
 
 def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
-    """Return the script, the stand-ins of Slurm's commands, and what these and the controller know."""
+    """Return the script, the stand-ins for Slurm's commands, and the files for these and the controller."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
-    of_steps = facts_of_steps(play.job, play.held) | {"exact": False}  # this machine may have fewer CPUs
+    facts = facts_of_steps(play.job, play.held) | {"exact": False}  # this machine may have fewer CPUs
     scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(play.held.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
@@ -391,6 +391,6 @@ def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
         f"{PLACE}/job.slurm": (play.job.text.encode(), 0o755),
-        f"{PLACE}/job": (marshal.dumps(of_steps), 0o644),
+        f"{PLACE}/job": (marshal.dumps(facts), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }

@@ -14,9 +14,8 @@ from typing import Any
 from sbatchgen.lab.plan import step
 from sbatchgen.lab.plan.step_tasks import number_of, spread, variables
 
-STEPS = Path(
-    step.PLACE, "steps"
-)  # a file for each running srun: its name is the process number, its text the step's name
+# A file for each running srun. The file's name is the process number, and its text is the step's name.
+STEPS = Path(step.PLACE, "steps")
 MEMORY = "REHEARSED_MEMORY"  # if set, compute the GPU memory of the training, and do not train
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1
