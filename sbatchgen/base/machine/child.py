@@ -37,7 +37,7 @@ def run(
     """
     return subprocess.run(
         words,
-        executable=_found(words[0], environment),
+        executable=_program_file(words[0], environment),
         env=environment if for_job else cleaned(environment),
         cwd=folder,
         capture_output=True,
@@ -51,7 +51,7 @@ def run(
 
 def run_here(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program of the user on this terminal; return its exit status, which is below 0 for a signal."""
-    path = _found(words[0], environment)
+    path = _program_file(words[0], environment)
     return subprocess.run(words, executable=path, env=environment, check=False).returncode
 
 
@@ -71,7 +71,7 @@ def begin(
     """
     return subprocess.Popen(
         words,
-        executable=_found(words[0], environment),
+        executable=_program_file(words[0], environment),
         env=environment if is_job else cleaned(environment),
         stdin=subprocess.DEVNULL if is_job else stdin,
         stdout=stdout,
@@ -97,7 +97,7 @@ def python_module(name: str, *words: str) -> list[str]:
     return python("-c", lines, *words)
 
 
-def _found(program: str, environment: Mapping[str, str]) -> str:
+def _program_file(program: str, environment: Mapping[str, str]) -> str:
     # Of a file that is not executable, Linux reports the reason.
     path = find(program, environment) or find(program, environment, os.F_OK)
     if not path:

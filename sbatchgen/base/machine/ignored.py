@@ -14,27 +14,27 @@ TRUST = "SBATCHGEN_TRUST"
 
 # The problems of this process, by the path that others can write. Several parts of a command search for
 # files, and each path is reported once.
-_left_out: dict[Path, Problem] = {}
+_problems: dict[Path, Problem] = {}
 _reported: set[Path] = set()  # programs of PATH, for which a command may search again and again
 
 
 def left_out() -> list[Problem]:
     """Return the problems of files and folders that were ignored since the last call."""
-    problems = [*_left_out.values()]
-    _left_out.clear()
+    problems = [*_problems.values()]
+    _problems.clear()
     return problems
 
 
 def leave_out(place: Path, problem: Problem) -> None:
     """Note that a place was ignored, with the problem to report; only its first problem counts."""
-    _left_out.setdefault(place, problem)
+    _problems.setdefault(place, problem)
 
 
 def leave_out_program(program: Path, problem: Problem) -> None:
     """Note that a program was ignored, with the problem to report once in this process."""
     if program not in _reported:
         _reported.add(program)
-        _left_out[program] = problem
+        _problems[program] = problem
 
 
 def refused(
@@ -51,7 +51,7 @@ def refused(
     The file may be used if the user trusts the folder `trust`. Relative paths refer to the folder `here`.
     With `start` only the parts below that folder are judged.
     """
-    from sbatchgen.base.machine.trust import other_writer  # most people have no files of their own
+    from sbatchgen.base.machine.trust import other_writer  # few users have such files
 
     for subject, part in parts:
         if reason := other_writer(part, start if start and part.absolute().is_relative_to(start) else None):
@@ -92,5 +92,5 @@ def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | Non
     """
     if place and not place.stat().st_mode & stat.S_IWOTH:
         return f"to trust it: sbatchgen trust {word(str(folder.absolute()))}"
-    before = f"${TRUST}:" if environment.get(TRUST) or _left_out.keys() - {place} else ""
+    before = f"${TRUST}:" if environment.get(TRUST) or _problems.keys() - {place} else ""
     return f"to trust it, export {TRUST}={before}{word(str(folder.absolute()))}"

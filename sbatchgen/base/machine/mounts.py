@@ -44,7 +44,7 @@ def below(number: int, known: tuple[Mount, ...]) -> list[str]:
 
 def within(outer: int, inner: int, known: tuple[Mount, ...]) -> str | None:
     """Return the path of the open folder `inner` in `outer`, by their file system; None if outside."""
-    (device, path), (other, place) = (_in_file_system(number, known) for number in (outer, inner))
+    (device, path), (other, place) = (_device_and_path(number, known) for number in (outer, inner))
     if device != other or not device or not f"{place}/".startswith(f"{path.rstrip('/')}/"):
         return None
     return place[len(path.rstrip("/")) :].lstrip("/")
@@ -57,7 +57,7 @@ def above(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-def _in_file_system(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
+def _device_and_path(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
     """Return the device of an open folder, and its path in that file system; "" for an unknown mount."""
     mine, path = _mount_of(number), _path_of(number)
     for each in known:

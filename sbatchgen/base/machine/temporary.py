@@ -58,7 +58,7 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
 
 
 def lock_of(folder: Path) -> int:
-    """Return the descriptor of a folder's lock; a program that inherits it keeps the folder."""
+    """Return the descriptor of a folder's lock; a program that inherits the lock keeps the folder."""
     return _locks[folder]
 
 

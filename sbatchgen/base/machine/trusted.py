@@ -40,16 +40,16 @@ def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def covers(folders: tuple[Path, ...], part: Path) -> bool:
-    """Return whether a file or folder is one of these folders, or inside one of them.
+    """Return whether `part` is a trusted folder, or is inside a trusted folder.
 
-    The answer is False if everybody can write the file, or a folder between the file and the trusted folder.
+    The answer is False if everybody can write `part`, or a folder between `part` and the trusted folder.
     """
     real = Path(os.path.realpath(part))
-    return any(real.is_relative_to(folder) and _not_for_all(folder, real) for folder in folders)
+    return any(real.is_relative_to(folder) and _is_closed(folder, real) for folder in folders)
 
 
-def _not_for_all(folder: Path, part: Path) -> bool:
-    """Return whether no path from a file or folder up to the trusted folder can be written by everybody."""
+def _is_closed(folder: Path, part: Path) -> bool:
+    """Return False if everybody can write `part`, the trusted folder, or a folder between these two."""
     try:
         between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
         return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
@@ -78,14 +78,14 @@ def folder_to_trust(folder: Path) -> Path:
 
 
 def add(folder: Path, environment: Mapping[str, str]) -> None:
-    """Add a folder of `folder_to_trust` to the list; raise DocumentError if the list can't be written."""
+    """Add a folder from `folder_to_trust` to the list; raise DocumentError if the list can't be written."""
     _write_list(sorted({*trusted(environment), folder}), environment)
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
-    """Remove a folder from the list, and return it; raise CommandLineError if the list lacks the folder.
+    """Remove a folder from the list; return its path; raise CommandLineError if the list lacks the folder.
 
-    The folder need not exist. Its name also counts, because others may have put a link in its place.
+    The folder need not exist. Its path as written counts too, as others may have put a link in its place.
     """
     known = trusted(environment)
     absolute = Path(os.path.normpath(folder.absolute()))
@@ -100,7 +100,8 @@ def remove(folder: Path, environment: Mapping[str, str]) -> Path:
 def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
     file = place(environment)
     if file is None:
-        raise DocumentError.of("there is no home folder to keep it in", fix="set HOME to your home folder")
+        what = "there is no home folder for the list of trusted folders"
+        raise DocumentError.of(what, fix="set HOME to your home folder")
     try:
         make_own(file.parent)
         if reason := other_writer(file.parent):
@@ -113,7 +114,7 @@ def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
 
 
 def writers(folder: Path) -> str:
-    """Return who else can write or replace a folder, for people, such as "anna and the group vision"."""
+    """Return a text on who else can write or replace a folder, such as "anna and the group vision"."""
     above = (each for each in folder.parents if not each.stat().st_mode & stat.S_ISVTX)
     return " and ".join(dict.fromkeys(who for each in (folder, *above) for who in _writers(each)))
 
