@@ -144,6 +144,44 @@ def test_what_the_training_needs_decides_the_limit_and_the_order(slurm: Cluster)
     assert (kinds["bound"]["time_s"], "of what the training needs" in kinds["hole"]["says"]) == (8280, True)
 
 
+def test_a_training_beyond_the_longest_limit_is_cut_into_pieces(slurm: Cluster) -> None:
+    words = ("ddp", "--nodes", "1", "--time", "2:00:00", "--partition", "gpu", "--needs", "60h")
+    (whole,) = when(slurm, *words)["rows"]
+    assert (whole["options"], whole["time_s"], whole["starts"]) == (["--time", "1-00:00:00"], 86400, 1)
+    assert "a piece: 40% of what the training needs" in whole["says"]
+    (pieces,) = when(slurm, *words, "--fit")["rows"]
+    assert (pieces["options"], pieces["starts"]) == (["--time", "1-00:00:00"], 3)
+    assert started(slurm, pieces)["TimeLimit"] == "1-00:00:00"
+
+
+def test_a_job_that_lets_slurm_choose_its_limit_gets_that_of_the_hole(slurm: Cluster) -> None:
+    busy(slurm)
+    words = ("single", "--time", "2:00:00", "--time-min", "1:00:00", "--partition", "gpu")
+    hole, *_ = when(slurm, *words)["rows"]
+    assert (hole["kind"], hole["options"][::2]) == ("hole", ["--time-min"])
+    record = started(slurm, hole)
+    assert record["NodeList"] == "n4"
+    limit = timedelta(minutes=int(record["TimeLimit"].split(":")[1]))
+    assert limit >= timedelta(seconds=hole["time_s"])
+
+
+def test_what_keeps_a_job_waiting_whatever_is_free_has_no_start(slurm: Cluster) -> None:
+    runs = job(slurm, "--nodes=4", "--exclusive", "--time=20")
+    slurm.wait(runs, {"RUNNING"})
+    for option, more, reason in (
+        ("dependency", ("--dependency", f"afterok:{runs}"), "Dependency"),
+        ("hold", ("--sbatch", "hold"), "JobHeldUser"),
+    ):
+        words = ("single", "--time", "0:10:00", "--partition", "gpu", "--job-name", option, *more)
+        output = when(slurm, *words)
+        (row,) = output["rows"]
+        says = f"its start is not known: --{option} keeps it waiting"
+        assert (row["kind"], row["start"], row["end"], row["says"]) == ("bound", None, None, says)
+        done = sbatchgen(slurm, *row["argv"][1:], "--yes")
+        waits = done.stdout.strip()
+        slurm.until(lambda waits=waits, reason=reason: slurm.job(waits)["Reason"] == reason, reason)  # type: ignore[misc]
+
+
 def test_an_empty_cluster_takes_the_job_as_it_is(slurm: Cluster) -> None:
     output = when(slurm, "ddp", "--nodes", "4", "--time", "1:00:00")
     assert [(row["kind"], row["partition"], row["options"]) for row in output["rows"]] == [
@@ -380,6 +418,21 @@ def test_a_bound_that_leaves_out_jobs_of_other_partitions_is_no_start(slurm: Clu
     (higher,) = when(slurm, *words[:3], *words[-1:], "high")["rows"]  # it goes before what waits in gpu
     assert (higher["kind"], higher["options"]) == ("hole", [])
     assert started(slurm, higher)["NodeList"] == "n4"
+
+
+def test_a_bound_of_full_nodes_leaves_out_jobs_of_other_partitions_too(slurm: Cluster) -> None:
+    """It would be the first row, and in a partition whose jobs come later."""
+    slurm.put("ours.yaml", BUSY)
+    waits = busy(slurm)
+    words = ("ddp", "--nodes", "2", "--time", "2:00:00", "--job-name", "late", "--partition")
+    bounds = [row for row in when(slurm, *words, "gpu,low")["rows"] if row["kind"] == "bound"]
+    starts = {row["partition"]: row["start"] for row in bounds}
+    assert starts["low"] is None
+    assert f"leaves out that job {waits} is planned there" in bounds[-1]["says"]
+    assert datetime.fromisoformat(str(starts["gpu"])).strftime("%FT%T") >= slurm.job(waits)["EndTime"][:16]
+    done = sbatchgen(slurm, *bounds[-1]["argv"][1:], "--yes")
+    minute = slurm.job(waits)["EndTime"][:16]  # Slurm plans in whole minutes
+    assert planned(slurm, int(done.stdout.strip())) >= minute
 
 
 def test_what_is_not_looked_at_is_no_hole(slurm: Cluster) -> None:

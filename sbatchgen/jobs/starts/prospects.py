@@ -16,6 +16,7 @@ from sbatchgen.base.errors import FitError, SbatchgenError
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Duration
 from sbatchgen.check.sbatch.array import indices
+from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.choice import closed
@@ -27,7 +28,7 @@ from sbatchgen.jobs.slurm.partition import SlurmPartition
 from sbatchgen.jobs.slurm.refusal import asked_by
 from sbatchgen.jobs.starts.account_limits import held_back, other_qos, read_limits
 from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
-from sbatchgen.jobs.starts.moment import LATE_S, ClusterMoment
+from sbatchgen.jobs.starts.moment import LATE_S, ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.needs import MARGIN, Pace
 from sbatchgen.jobs.starts.prospect import Kind, Prospect, Prospects, clock, iso, order
 from sbatchgen.jobs.starts.room import Availability, rooms
@@ -37,7 +38,8 @@ from sbatchgen.jobs.starts.waiting import plans
 Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
 MOST_QUESTIONS = 4  # of `sbatch --test-only`, each of which holds a lock of the controller
 SLOW_S = 1.0  # an answer after which none is asked again
-WAITS = ("begin", "dependency", "hold")  # options that keep a job from starting now
+NOT_TESTED = ("dependency", "hold")  # options that `sbatch --test-only` does not count
+WAITS = ("begin", *NOT_TESTED)  # options that keep a job from starting now
 
 
 class _Shape(NamedTuple):
@@ -125,7 +127,7 @@ class _Search:
             return
         is_asked = name in (plain.partition_name, plain.directives.get("partition"))
         more: Mapping[str, str] = {} if is_asked or not plain.partition_name else {"partition": name}
-        request, more, needs_s = self._fitted(more)
+        request, more, needs_s = self._fitted(more, partition)
         job = request.resolved
         why = [
             finding.why_not or finding.problem.what for finding in check(job) if finding.severity == "error"
@@ -145,12 +147,20 @@ class _Search:
         (room,) = rooms(job.resources, moment.nodes, moment.gpus, [partition], moment.settings)
         yield _Shape(request, partition, room, more, needs_s)
 
-    def _fitted(self, more: Mapping[str, str]) -> tuple[Request, Mapping[str, str], float | None]:
-        """Return the request with further options and the limit that its training needs, and that need."""
+    def _fitted(
+        self, more: Mapping[str, str], partition: SlurmPartition
+    ) -> tuple[Request, Mapping[str, str], float | None]:
+        """Return the request with further options and the limit that its training needs, and that need.
+
+        A training that needs more than the longest limit of the partition gets that limit, and is a piece.
+        """
         request = self._ask(more) if more else self._asked
-        needs_s = self._pace.needs(request.resolved.resources.gpus_in_all)
+        job = request.resolved
+        needs_s = self._pace.needs(job.resources.gpus_in_all)
         if needs_s is not None:
-            limit = Duration(max(1, math.ceil(needs_s * MARGIN / 60)) * 60)
+            of_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
+            longest = [int(limit) for limit in (partition.time_max_s, of_profile) if limit]
+            limit = Duration(min([max(1, math.ceil(needs_s * MARGIN / 60)) * 60, *longest]))
             more = {**more, "time": str(limit)}
             request = self._ask(more)
         return request, more, needs_s
@@ -180,7 +190,7 @@ class _Search:
         """Return the job with other options, as fewer nodes; None where it can't have them."""
         kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
         try:
-            request, more, needs_s = self._fitted({**kept, **options})
+            request, more, needs_s = self._fitted({**kept, **options}, shape.partition)
         except SbatchgenError:
             return None
         fails = any(finding.severity == "error" for finding in check(request.resolved))
@@ -218,8 +228,9 @@ class _Search:
 
     def _of_hole(self, shape: _Shape, here: Hole) -> Prospect:
         moment, until, time_s = self._moment, here.until, min(shape.time_s, here.time_s)
-        if time_s < shape.time_s:  # of a piece, Slurm chooses a limit that the hole has
-            name = "time" if self._restart_s is None else "time-min"
+        if time_s < shape.time_s:  # of a piece, or with --time-min, Slurm chooses a limit that the hole has
+            chooses = self._restart_s is not None or shape.job.options.time_min
+            name = "time-min" if chooses else "time"
             shape = shape._replace(more={**shape.more, name: str(Duration(time_s))})
         count = len(here.nodes)
         says = f"{counted(count, 'node')} of {shape.partition.name} {'is' if count == 1 else 'are'} free"
@@ -273,7 +284,6 @@ class _Search:
     def _bounds(self, shapes: Sequence[_Shape]) -> Iterator[Prospect]:
         """Yield what `sbatch --test-only` says of shapes that fit no hole as they are."""
         took, limit_s = self._moment.took_s, min(LATE_S, waits_for())
-        soon = self._moment.now + timedelta(seconds=self._moment.delay_s)
         for number, shape in enumerate(shapes):
             if took > (SLOW_S if number else LATE_S):
                 self._notes.append(f"Slurm took {took:.1f} s to answer, so it was asked for no further bound")
@@ -291,15 +301,34 @@ class _Search:
                 preempts = [" ".join(each.split()) for each in answer.warnings if "reempt" in each]
                 says = "; ".join(["rough: ignores holes, and counts waiting jobs as whole nodes", *preempts])
                 row = self._row("bound", shape, begin, shape.time_s, says)
-                claim = self._taken.get(row.partition)
-                if claim and begin < max(
-                    claim.at, soon
-                ):  # Slurm leaves out jobs that wait in other partitions
-                    says = f"its start is not known: Slurm's answer leaves out that {claim.why}"
-                    row = replace(row, start=None, end=None, says=says)
+                if unknown := self._left_out(shape, begin):
+                    row = replace(row, start=None, end=None, says=f"its start is not known: {unknown}")
                 yield row
             elif answer.refusals:
                 self._out[shape.partition.name] = answer.refusals[0].means or answer.refusals[0].says
+
+    def _left_out(self, shape: _Shape, begin: datetime) -> str:
+        """Return what Slurm's answer does not count, so that the job starts later; "" for nothing known."""
+        if option := next((each for each in NOT_TESTED if each in shape.job.resources), ""):
+            return f"--{option} keeps it waiting"
+        soon = self._moment.now + timedelta(seconds=self._moment.delay_s)
+        claim = self._taken.get(shape.partition.name)  # of jobs that wait in other partitions
+        why = claim.why if claim and begin < max(claim.at, soon) else ""
+        ahead = next((each for each in self._moment.jobs if self._is_ahead(each, shape, begin)), None)
+        why = why or (f"job {ahead.id} is planned there" if ahead else "")
+        return f"Slurm's answer leaves out that {why}" if why else ""
+
+    def _is_ahead(self, job: QueuedJob, shape: _Shape, begin: datetime) -> bool:
+        """Return whether a job of other partitions is planned where and when the shape would run."""
+        lower = {each.name for each in self._moment.partitions if each.tier < shape.partition.tier}
+        if shape.partition.name in job.partitions or lower.issuperset(job.partitions):
+            return False  # Slurm's answer counts the one, and the other comes later
+        if not (job.state == "PENDING" and job.planned and job.start and job.end):
+            return False
+        named = hosts(shape.job.resources.options.get("nodelist", ""))
+        names = [*named] or [node.name for node in self._moment.of_partition(shape.partition.name)]
+        meets = begin < job.end and job.start < begin + timedelta(seconds=shape.time_s)
+        return meets and len({*names} - {*job.planned}) < shape.room.wanted
 
 
 def _started_again(job: ResolvedJob, number: int) -> dict[str, str]:
