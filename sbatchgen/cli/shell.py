@@ -17,7 +17,7 @@ from sbatchgen.cli.output import BUDGET, YES, note, put
 from sbatchgen.cli.submit import DRY_RUN, agreed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sbatchgen.jobs.runs.record import Record
     from sbatchgen.jobs.slurm.queue import SlurmJob
@@ -86,7 +86,8 @@ def shell(
         put(remote.host_block(live, _program()))
         return
     if live:
-        sys.exit(_attach(_started(live), live, command, how))
+        row = _started(live, is_left=_is_left if how == "relay" else None)
+        sys.exit(_attach(row, live, command, how, first=False))
     if how in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
         raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
@@ -148,7 +149,7 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
     try:
         with contextlib.nullcontext() if keep else _hang_up_ends():
             row = _started(about)
-        status = _attach(row, about, command, how)
+        status = _attach(row, about, command, how, first=True)
     except BaseException:
         if not (keep and row):
             client.answer_if_any(["scancel", about.job], os.environ)
@@ -174,7 +175,7 @@ def _hang_up_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | None) -> int:
+def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
     """Hand this terminal to a session that runs; return the status of what ran there."""
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
@@ -186,15 +187,24 @@ def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | N
     elif how == session.JUPYTER:
         command = ("serve_jupyter", *remote.forwards(about, node, _program()))
     tty = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and how != session.RELAY
-    words = session.attachment(about.job, node, command, tty=tty, how=how or session.CONNECT)
+    words = session.attachment(about.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
     status = run_here(words, submit_environment(os.environ)[0])
     if status and (why := session.why_ended(about)):
         raise SlurmError.of(f"job {about.job} has ended before its shell: {why}", at=about.log)
     return status
 
 
-def _started(about: Record) -> SlurmJob:
-    """Return a job once it runs; raise SlurmError if it has ended."""
+def _is_left() -> bool:
+    """Return whether the other end of the input is closed, as after an ssh that was given up."""
+    import select
+
+    ends = select.poll()
+    ends.register(0, 0)  # for hang-ups, which poll always reports
+    return any(event & select.POLLHUP for _, event in ends.poll(0))
+
+
+def _started(about: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
+    """Return a job once it runs; raise SlurmError if it has ended. Exit if who waits `is_left`."""
     from sbatchgen.jobs.slurm.queue import queue
     from sbatchgen.lab.shell.session import why_ended
 
@@ -210,6 +220,8 @@ def _started(about: Record) -> SlurmJob:
             says = row.reason
             note(f"note: job {job} waits ({says})")
         time.sleep(pause)
+        if is_left and is_left():
+            sys.exit(_LOST)
         pause = min(_SELDOM_S, 1.5 * pause)
 
 

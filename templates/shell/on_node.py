@@ -66,6 +66,7 @@ class Served:
         """Start what the terminal asks for: a shell, or a command, in the container if the job has one."""
         self.peer, self.left = peer, 0.0  # when its terminal was lost
         asked, fds = received(peer)
+        self.first = bool(asked.get("first"))
         self.folder = own_folder() if asked.get("folder") else ""
         if self.folder:
             asked["words"].insert(1, self.folder)
@@ -173,7 +174,10 @@ def end_all() -> None:
 
 
 def serve(job: str, keep: int, *, contained: bool) -> None:
-    """Start what terminals ask for, until no terminal has been there for `keep` seconds, or the last ends."""
+    """Start what terminals ask for, until no terminal has been there for `keep` seconds, or the last ends.
+
+    Terminals of other commands may come and go before the one that asked for the job, which is waited for.
+    """
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: nothing leaves the job
     text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     listener = socket.socket(socket.AF_UNIX)
@@ -184,7 +188,7 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
     served: List[Served] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGUSR1, lambda *_: warn(served))
-    since, opened = time.time(), False
+    since, opened, owned = time.time(), False, False  # owned: the terminal that asked for the job has come
     wait = max(keep, FIRST_S)
     while served or time.time() < since + wait:
         there = [each.peer for each in served if not each.left]
@@ -195,6 +199,7 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
                 if not is_mine(peer):
                     raise PermissionError
                 served.append(Served(peer, text, contained=contained))
+                owned = owned or served[-1].first
             except (OSError, ValueError, KeyError):
                 peer.close()  # with the streams that it sent
         if served and not opened:
@@ -208,7 +213,7 @@ def serve(job: str, keep: int, *, contained: bool) -> None:
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
         if served and not left:
-            since, wait = time.time(), keep
+            since, wait = time.time(), keep if owned else max(keep, FIRST_S)
         served = left
 
 
@@ -242,6 +247,7 @@ def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = F
         "words": words or [".", "/dev/stdin"] * (not tty),
         "lends": lends,
         "folder": folder,
+        "first": FIRST,
         "tty": tty,
         "term": os.environ.get("TERM", ""),
     }
@@ -256,6 +262,8 @@ def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = F
         status = peer.recv(1)
     except OSError:  # it was killed
         status = b""
+    if lends and folder and status == b"\xff":  # of sshd, after each connection: srun would call it an error
+        sys.exit(0)
     sys.exit(status[0] if status else f"the session of job {job} has ended")
 
 
@@ -263,6 +271,8 @@ with open("/proc/self/environ", "rb") as _environ:
     START = _environ.read().split(b"\0")  # os.environ may have a locale that Python has added
 FOLDERS: List[str] = []
 MODE, JOB, *WORDS = sys.argv[1:]
+FIRST = MODE in ("connect", "jupyter")  # of the command that submitted the job; "later-connect" is of another
+MODE = MODE.split("-")[-1]
 if MODE == "serve":
     try:
         serve(JOB, int(WORDS[0]), contained=bool(WORDS[1]))

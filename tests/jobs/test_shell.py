@@ -270,6 +270,33 @@ def test_errors_of_setup_do_not_count_once_a_shell_is_there(site: Site) -> None:
 
 
 @on_one_release
+def test_terminals_that_come_first_leave_the_job_to_the_command_that_asked_for_it(
+    site: Site, terminals: Terminals
+) -> None:
+    """Without --keep; and a relay whose ssh was given up does not wait for the job."""
+    site.cluster.sbatch("--nodes=4", "--exclusive", "--output=/dev/null", script="#!/bin/bash\nsleep 900\n")
+    terminal = site.cluster.terminal(
+        [SBATCHGEN, "shell", *SINGLE, "--yes", "--job-name", "early"], cwd=site.folder
+    )
+    terminals.opened.append(terminal)
+    terminal.expect(r"note: job (\d+) waits")
+    job = int(terminal.match[1])  # type: ignore[index]
+    assert site.sbatchgen("shell", "early-shell", "--relay").returncode == 255
+    assert site.cluster.job(job)["JobState"] == "PENDING"
+    asked = ["--full", "sbatchgen shell single .*early"]
+    site.cluster.root(["pkill", "--signal", "STOP", *asked])
+    site.cluster.run(["scancel", "--state", "RUNNING", "--me"])
+    site.cluster.wait(job, {"RUNNING"})
+    assert site.sbatchgen("shell", "early-shell", "--", "sh", "-c", "echo $RUN_DIR", check=True).stdout
+    time.sleep(3)  # a session looks five times a second whether a terminal is left
+    site.cluster.root(["pkill", "--signal", "CONT", *asked])
+    terminal.expect(PROMPT)
+    assert "still here" in typed(terminal, "echo still here", r"still here\r\n")
+    terminal.sendline("exit 0")
+    no_job(site)
+
+
+@on_one_release
 def test_a_terminal_that_closes_in_the_queue_takes_its_job_along(site: Site) -> None:
     site.cluster.sbatch("--nodes=4", "--exclusive", "--output=/dev/null", script="#!/bin/bash\nsleep 900\n")
     terminal = site.cluster.terminal(["bash", "--norc", "-i"], cwd=site.folder)

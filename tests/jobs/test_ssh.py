@@ -44,6 +44,7 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     says = "echo $SLURM_JOB_ID $RUN_DIR $CUDA_VISIBLE_DEVICES; train; exit 7"
     done = cluster.run(["ssh", "kept-shell", says], on=OWN)
     assert (done.stdout, done.returncode) == (f"{job} {site.folder}/runs/kept 0\ntrained\n", 7)
+    assert "srun" not in done.stderr  # whose step ends with the 255 of sshd
     copied = "head -c 3000000 /dev/urandom >bytes && ssh kept-shell cat <bytes | cmp - bytes"
     cluster.run(["sh", "-c", copied], on=OWN, check=True)
     done = cluster.run(["ssh", "-T", "kept-shell"], on=OWN, input="echo $SLURM_JOB_ID\nexit 3\n")

@@ -99,17 +99,19 @@ def is_session(record: Record | None) -> bool:
     return record is not None and record.command[1:2] == (VERB,)
 
 
-def attachment(job: str, node: str, command: Sequence[str], *, tty: bool, how: str = CONNECT) -> list[str]:
+def attachment(
+    job: str, node: str, command: Sequence[str], *, tty: bool, first: bool, how: str = CONNECT
+) -> list[str]:
     """Return the step that hands this terminal to the session of a job on its first node.
 
-    `how` is a word of on_node.py: connect, relay or jupyter.
+    `how` is a word of on_node.py: connect, relay or jupyter. The session waits for its `first` terminal.
     """
     code = (bundled("templates") / VERB / "on_node.py").read_text()
     start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # the node's own Python
     place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
     words = ["srun", f"--jobid={job}", *place, "--disable-status", *["--pty"] * tty]
     words += ["--unbuffered"] * (how == RELAY)  # else Slurm keeps output until a line ends
-    return [*words, "bash", "-c", start, code, how, job, *command]
+    return [*words, "bash", "-c", start, code, "later-" * (not first) + how, job, *command]
 
 
 def was_opened(about: Record) -> bool:
