@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.resource_request import UNLIMITED
-from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[Job] = Rules()
 
@@ -99,7 +102,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
 
 def _line_of_mkdir(job: Job, folder: str) -> int:
     """Return the line in which a script makes this folder, or 0."""
-    commands = job.body.commands if isinstance(job, JobScript) else ()
+    commands = cast("JobScript", job).body.commands if job.is_script else ()
     plain = os.path.normpath(folder)
     return next(
         (
