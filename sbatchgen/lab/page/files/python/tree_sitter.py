@@ -63,13 +63,14 @@ class Parser:
 
 
 class Node(NamedTuple):
-    """A node: the number and the name of its kind, whether it is missing in the text, and its place."""
+    """A node: the number and name of its kind, whether it is missing, its place, whether it has errors."""
 
     kind_id: int
     type: str
     is_missing: bool
     start_byte: int
     end_byte: int
+    has_error: bool
 
 
 class WalkedTree:
@@ -77,6 +78,14 @@ class WalkedTree:
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
+        self.faulty: set[int] = set()  # the nodes that are an error or a missing token, and those around
+        above: list[int] = []
+        for at, (kind, depth) in enumerate(zip(self.kinds, self.depths, strict=True)):
+            while above and self.depths[above[-1]] >= depth:
+                above.pop()
+            above.append(at)
+            if kind < 0 or kind == ERROR:
+                self.faulty.update(above)
 
     def walk(self) -> Cursor:
         """Return a cursor at the first node."""
@@ -95,7 +104,7 @@ class Cursor:
         number, tree, at = self._tree.kinds[self._at], self._tree, self._at
         kind = number if number >= 0 else ~number
         name = "ERROR" if kind == ERROR else kinds[kind][0]
-        return Node(kind, name, number < 0, tree.starts[at], tree.ends[at])
+        return Node(kind, name, number < 0, tree.starts[at], tree.ends[at], at in tree.faulty)
 
     def goto_first_child(self) -> bool:
         """Move to the first child; return whether there is a child."""
