@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import sys
-import traceback
 import warnings
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def _fail(config: Config | None, error: BaseException) -> int:
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         text = f"rank {_number(*RANK_VARIABLES)} of {size} on {host}: {text}"
     if not known:
-        complain(traceback.format_exc().rstrip())
+        sys.excepthook(type(error), error, error.__traceback__)  # which prints, and may be a debugger's
     if (known or size > 1) and (config or not _number("LOCAL_RANK", "SLURM_LOCALID")):
         complain(f"error: {text}")  # each node prints a wrong command line once
     if isinstance(error, FolderError):

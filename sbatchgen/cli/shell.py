@@ -57,6 +57,14 @@ def _period(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.option(
     "--ssh-config", "how", flag_value="config", help="Print the lines of ~/.ssh/config for the shell RUN."
 )
+@click.option(
+    "--debug",
+    type=click.IntRange(0),
+    is_flag=False,
+    flag_value=0,
+    metavar="[RANK]",
+    help="Stop this rank of train, by default 0, at breakpoint() and at a crash, with pdb in this terminal.",
+)
 @click.option("--relay", "how", flag_value="relay", help="Be the ProxyCommand of an ssh to the shell RUN.")
 @click.pass_obj
 def shell(
@@ -68,6 +76,7 @@ def shell(
     dry_run: bool,
     keep: int,
     how: str | None,
+    debug: int | None,
     **given: Any,
 ) -> None:
     """Open a shell on the first node of a job, with the environment of the job.
@@ -79,8 +88,15 @@ def shell(
     """
     from sbatchgen.lab.shell import remote
 
+    if debug is not None and (how or not _on_terminal()):
+        what = (
+            f"--debug needs a terminal, and there is no terminal {f'with {_FLAGS[how]}' if how else 'here'}"
+        )
+        raise CommandLineError.of(what, fix="leave --debug out")
     if how and command:
         raise CommandLineError.of(f"there is no command beside {_FLAGS[how]}", fix=f"leave {command[0]} out")
+    if debug is not None:
+        os.environ["SBATCHGEN_DEBUG"] = str(debug)
     live = _session(job)
     if live and how == "config":
         put(remote.host_block(live, _program()))
@@ -91,7 +107,7 @@ def shell(
     if how in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
         raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
-    asked, submission = _submission(job, given)
+    asked, submission = _submission(job, given, debug)
     if how and submission.local:
         fix = "leave --jupyter out, and start jupyter lab in the shell"
         raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
@@ -106,7 +122,11 @@ def _program() -> Path:
     return path.with_name("sbatchgen") if path.name == "__main__.py" else path
 
 
-def _submission(job: str, given: dict[str, Any]) -> tuple[str, Submission]:
+def _on_terminal() -> bool:
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
     """Return the question to ask, and the submission of the session of a job."""
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit.rendered import of_job
@@ -115,6 +135,7 @@ def _submission(job: str, given: dict[str, Any]) -> tuple[str, Submission]:
     of_training = request_of(job, (), given)
     more = session.shape(given, of_training.resolved.profile) if of_training.resolved.slurm else given
     request = request_of(job, (), more)
+    session.refuse_rank(request.resolved, debug)
     base = of_job(request, os.environ, files_here(), ask_squeue=True)
     submission = session.submission(of_training, request, base, os.environ)
     return in_short(submission.review), submission
@@ -186,7 +207,7 @@ def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | N
         command = ("serve_ssh", str(remote.own_keys(os.environ)))
     elif how == session.JUPYTER:
         command = ("serve_jupyter", *remote.forwards(about, node, _program()))
-    tty = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and how != session.RELAY
+    tty = _on_terminal() and how != session.RELAY
     words = session.attachment(about.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
     status = run_here(words, submit_environment(os.environ)[0])
     if status and (why := session.why_ended(about)):

@@ -30,6 +30,7 @@ FIRST_S = 120  # for the first terminal, after which nobody comes
 LEAVE_S = 5  # for a program whose terminal is gone
 POLL_S = 0.2
 OPENED = "sbatchgen: the first terminal is here"  # in the log, before which the script may still fail
+DEBUG = b"SBATCHGEN_DEBUG"  # the variable with the rank that a terminal wants to stop
 NEAR = b"\r\nsbatchgen: the time limit of the job is near, and ends this shell\r\n"
 
 
@@ -80,6 +81,9 @@ class Served:
         environment = dict(each.partition(b"=")[::2] for each in START if each)
         if asked["tty"]:
             environment[b"TERM"] = asked["term"].encode()
+        environment.pop(DEBUG, None)
+        if asked["debug"]:
+            environment[DEBUG] = asked["debug"].encode()
 
         def owns() -> None:  # so that Ctrl-C, jobs and the size of the window work as in any shell
             if asked["tty"] and not asked["lends"]:
@@ -250,6 +254,7 @@ def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = F
         "first": FIRST,
         "tty": tty,
         "term": os.environ.get("TERM", ""),
+        "debug": os.environ.get(DEBUG.decode(), ""),
     }
     fds = array.array("i", range(3))
     for number in (signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * lends):

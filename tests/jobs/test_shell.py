@@ -410,3 +410,82 @@ def test_a_shell_is_charged(site: Site) -> None:
     assert refused.returncode == 7
     assert "this job may take 2 GPU-hours; 1 of 1 are left" in refused.stderr
     assert site.sbatchgen("shell", *budget, "--", "true").returncode == 0
+
+
+# Its collectives wait 3 s; a program that they start may fail.
+STOPS = """
+import datetime, os, subprocess, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))
+rank = dist.get_rank()
+subprocess.run([sys.executable, "-c", "import no_such_module"], stderr=subprocess.DEVNULL)
+def step():
+    breakpoint()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    if "crash" in sys.argv:
+        {}[rank]
+    print("trained by", int(total), flush=True)
+step()
+dist.destroy_process_group()
+"""
+# After the end of the group, in which an interrupt may be lost.
+SLEEPS = """
+if "sleep" in sys.argv:
+    import time
+    time.sleep(2)
+    print("sleeps", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_a_rank_stops_in_the_terminal(site: Site, terminals: Terminals, launcher: str) -> None:
+    """While the other one waits for it in a collective; then a crash does, and the shell works on."""
+    site.cluster.put("work/stops.py", STOPS)
+    job = ("ddp", "--trainer", "stops.py", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher)
+    terminal = terminals.shell(*job, *HOUR, "--yes", "--debug", "1")
+    assert "Rank 1 stops here" in str(terminal.before)
+    pdb = r"\(Pdb\) "
+    assert "stops.py(8)step()" in typed(terminal, "train", pdb)
+    time.sleep(5)  # longer than collectives wait by themselves
+    assert "1" in typed(terminal, "p rank", pdb).splitlines()
+    terminal.send("p rank")
+    terminal.sendintr()  # of this line alone
+    terminal.expect(pdb)
+    assert "--KeyboardInterrupt--" in str(terminal.before)
+    assert "trained by 2" in typed(terminal, "c")
+    typed(terminal, "SBATCHGEN_DEBUG=0 train crash", pdb)
+    assert "KeyError: 0" in typed(terminal, "c", pdb)
+    time.sleep(12)  # longer than a rank that has crashed waits
+    assert "0" in typed(terminal, "p rank", pdb).splitlines()
+    typed(terminal, "q")
+    typed(terminal, "train", pdb)
+    assert "BdbQuit" in typed(terminal, "q")
+    typed(terminal, "train", pdb)
+    typed(terminal, "c", "trained by 2")
+    terminal.expect(PROMPT)
+    assert "isig" in typed(terminal, "stty -a").split()
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    assert not [*site.folder.glob("runs/*/debug-*")]
+    no_job(site)
+
+
+@on_one_release
+def test_only_a_rank_of_the_first_node_stops(site: Site, terminals: Terminals) -> None:
+    """Ctrl-C ends a training that has continued; a warning says that no rank can stop."""
+    site.cluster.put("work/stops.py", STOPS + SLEEPS)
+    job = [word.replace("probe", "stops") for word in TWO_NODES]
+    refused = site.cluster.terminal([SBATCHGEN, "shell", *job, "--yes", "--debug", "2"], cwd=site.folder)
+    refused.expect("the first node, where the shell is, has the ranks 0 to 1\r\n  at:  --debug 2\r\n")
+    terminal = terminals.shell(*job, *HOUR, "--yes", "--debug", "--job-name", "debugged")
+    says = typed(terminal, "SBATCHGEN_DEBUG=2 train")
+    assert says.count("warning: rank 2 can't stop in this terminal: it is on n2, and this shell on n1") == 1
+    assert says.count("trained by 4") == 4
+    typed(terminal, "train sleep", r"\(Pdb\) ")
+    typed(terminal, "c", "sleeps")
+    terminal.sendintr()
+    terminal.expect(PROMPT)
+    assert "status 130" in typed(terminal, "echo status $?")
+    assert "nothing stops" in typed(terminal, "ln -s /usr/bin/true srun; PATH=$PWD:$PATH train")
+    assert not [*site.folder.glob("runs/*/debug-*")]

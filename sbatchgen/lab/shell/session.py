@@ -18,7 +18,7 @@ from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request
-from sbatchgen.jobs.resolved.resolved_job import one_at_a_time
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record, run_name
@@ -92,6 +92,17 @@ def _review(base: Submission, text: str, differs: Sequence[str]) -> review.Revie
     allocation = base.review.request and replace(base.review.request, restarts=0)  # Slurm does not requeue it
     parts = review.of_script(text).parts
     return replace(base.review, script=text, parts=parts, findings=findings, request=allocation)
+
+
+def refuse_rank(job: ResolvedJob, rank: int | None) -> None:
+    """Raise CommandLineError: a rank that pdb is to stop is not on the first node, as the terminal is."""
+    here = job.nproc_per_node if job.mode.several_processes else 1
+    if rank is not None and job.programs:
+        what = "--debug is for one training, and this job has several programs"
+        raise CommandLineError.of(what, fix="leave --debug out")
+    if rank is not None and rank >= here:
+        what = f"the first node, where the shell is, has the ranks 0 to {here - 1}"
+        raise CommandLineError.of(what, at=f"--debug {rank}", fix="--debug 0")
 
 
 def is_session(record: Record | None) -> bool:
