@@ -88,14 +88,13 @@ def shell(
     """
     from sbatchgen.lab.shell import remote
 
-    if debug is not None and (how or not _on_terminal()):
-        what = (
-            f"--debug needs a terminal, and there is no terminal {f'with {_FLAGS[how]}' if how else 'here'}"
-        )
-        raise CommandLineError.of(what, fix="leave --debug out")
     if how and command:
         raise CommandLineError.of(f"there is no command beside {_FLAGS[how]}", fix=f"leave {command[0]} out")
     if debug is not None:
+        if how or not _on_terminal():
+            where = f"with {_FLAGS[how]}" if how else "here"
+            what = f"--debug needs a terminal, and there is no terminal {where}"
+            raise CommandLineError.of(what, fix="leave --debug out")
         os.environ["SBATCHGEN_DEBUG"] = str(debug)
     live = _session(job)
     if live and how == "config":

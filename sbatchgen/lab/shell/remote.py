@@ -5,13 +5,12 @@ and writes its output. So no port is open there, and a socket of the node can be
 """
 
 import os
-import pwd
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.base.machine.trust import make_own, other_writer
+from sbatchgen.base.machine.trust import make_own, other_writer, user_name
 from sbatchgen.base.quoting import inside_quotes, is_plain, word, words
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record
@@ -71,4 +70,4 @@ def _login() -> str:
 
 
 def _user() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
+    return user_name(os.getuid())

@@ -84,9 +84,8 @@ def _review(base: Submission, text: str, differs: Sequence[str]) -> review.Revie
         return base.review
     findings = base.review.findings
     if differs:
-        last = {
-            text.partition("=")[0]: text for text in differs
-        }  # of an option given twice, sbatch takes the last
+        # Of an option that is given twice, sbatch takes the last.
+        last = {text.partition("=")[0]: text for text in differs}
         what = f"a shell in place of the training; what differs from the job: {' '.join(last.values())}"
         findings = (*findings, Finding("info", Problem(what)))
     allocation = base.review.request and replace(base.review.request, restarts=0)  # Slurm does not requeue it
