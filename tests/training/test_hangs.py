@@ -122,6 +122,10 @@ def test_the_line_names_the_rank_that_the_others_wait_for(ranks: list[dict[str, 
     [
         (rank(2, "", "val.py:5", does=COMPUTES), "rank 2 on n2 computes in val.py:5"),
         (rank(2, "", "", does=COMPUTES, spins=True), "rank 2 on n2 computes"),
+        (
+            rank(2, "", "data.py:7 of a loader", does=COMPUTES),
+            "rank 2 on n2 computes, and its loader is stuck in data.py:7 of a loader",
+        ),
         (rank(2, "", "save.py:5", does=DISK), "rank 2 on n2 is in save.py:5, on a disk or file system"),
         (
             rank(2, "", "rollout.py:44", does=OUTSIDE, waits_for=ASKS),

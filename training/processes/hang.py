@@ -287,9 +287,10 @@ class Watcher:
         frames = stacks.frames(text)
         call, at = stacks.place(rank.pid, frames)
         waits_for_loader = stacks.waits_for_loader(frames)
-        if what >= ASLEEP and stands_still and not frames:  # such as in a poll, with torch before 2.5
+        # Without a stack: in a poll, with torch before 2.5, or a busy machine lets the rank wait for a CPU.
+        if what >= ASLEEP and not frames:
             at = stacks.locked_loader_line(rank.pid)
-            waits_for_loader = bool(at)
+            waits_for_loader = stands_still and bool(at)
         about = {
             "rank": number,
             "size": self._size(rank.pid),

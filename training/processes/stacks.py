@@ -21,6 +21,7 @@ from pathlib import Path
 from training.hook.sitecustomize import ASLEEP, AWAKE, MEMORY
 from training.processes import proc
 from training.processes.connections import connections
+from training.processes.verdict import OF_A_LOADER
 
 HOOK = Path(__file__).parents[1] / "hook"
 ANSWER_S, POLL_S = 2.0, 0.02  # limit of an answer, which a running process writes in a few milliseconds
@@ -303,7 +304,7 @@ def _loader_line(stack: Sequence[Sequence[str]]) -> str:
     names = [function for *_, function in stack]
     for path, line, _ in stack[: names.index(_WORKER)] if _WORKER in names else ():
         if not _LIBRARY.search(path):
-            return f"{path.rpartition('/')[2]}:{line} of a loader"
+            return f"{path.rpartition('/')[2]}:{line}{OF_A_LOADER}"
     return ""
 
 

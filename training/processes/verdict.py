@@ -18,6 +18,7 @@ HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"
 # OUTSIDE.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
 ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
+OF_A_LOADER = " of a loader"  # the end of a place in a loader's process
 GPU_CALL = "synchronize"  # the call in which a rank may wait only for its own GPU
 
 
@@ -164,6 +165,8 @@ def says(rank: Mapping[str, Any]) -> str:
         return f"is {HELD[rank['state']]}"
     if rank["call"]:
         return f"waits in {rank['call']} ({at})"
+    if rank["does"] == COMPUTES and at.endswith(OF_A_LOADER):
+        return f"computes, and its loader is stuck in {at}"
     if rank["does"] == COMPUTES:
         return f"computes in {at}" if at else "computes"
     if rank["does"] == OUTSIDE and rank["waits_for"]:
