@@ -88,7 +88,7 @@ def test_the_end_of_each_program_ends_the_job_as_it_should(case: Case, tmp_path:
 def folder_of(process: Path) -> str:
     """Return the folder of a process; "" of a process that ends just now."""
     with contextlib.suppress(OSError):
-        return os.readlink(process / "cwd")
+        return str((process / "cwd").readlink())
     return ""
 
 
