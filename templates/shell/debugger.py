@@ -17,11 +17,11 @@ import time
 from datetime import timedelta
 from functools import lru_cache, wraps
 from importlib.machinery import PathFinder
-from typing import Any, Callable, Iterator, Optional, Type
+from typing import Any, Callable, Dict, Iterator, Optional, Type
 
 FOLDER = os.path.dirname(__file__)
 PROMPT = f"{FOLDER}/prompt"  # is there while the rank waits for the user
-RANK, NODE, TERMINAL, DEVICE = os.environ["SBATCHGEN_DEBUG_AT"].split()
+RANK, NODE, TERMINAL, DEVICE = os.environ["SBATCHGEN_DEBUG_AT"].split(" ", 4)[:4]
 OWNER = "SBATCHGEN_DEBUGGED"  # a rank, and its topmost process: those below may crash, as a test for a module
 CTRL_C = b"\x03"
 GRACE_S = 10.0  # for a crash of the chosen rank, after the crash of another rank
@@ -132,22 +132,22 @@ class Terminal(io.TextIOBase):
             fcntl.flock(self.number, fcntl.LOCK_UN)
 
 
-class Longer(PathFinder):
-    """Lets collectives wait for a rank that was stopped, also if the trainer gives a timeout."""
+class Changed(PathFinder):
+    """Replaces functions of modules: other names of breakpoint(), and collectives that would not wait."""
 
     @classmethod
     def find_spec(cls, name: str, *args: Any) -> Any:
-        """Find torch's module, and replace the timeout in its functions that take one."""
-        if name != "torch.distributed.distributed_c10d":
+        """Find a module with a function of CHANGES, which is replaced as soon as the module is loaded."""
+        spec: Any = super().find_spec(name, *args) if name in CHANGES else None
+        if not spec:
             return None
-        sys.meta_path.remove(cls)
-        spec: Any = super().find_spec(name, *args)
         load = spec.loader.exec_module
 
         def loaded(module: Any) -> None:
             load(module)
-            module.init_process_group = longer(module.init_process_group)
-            module.new_group = longer(module.new_group)
+            for function, change in CHANGES[name].items():
+                if hasattr(module, function):
+                    setattr(module, function, change(getattr(module, function)))
 
         spec.loader.exec_module = loaded
         return spec
@@ -166,6 +166,11 @@ def longer(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+CHANGES: Dict[str, Dict[str, Callable[..., Any]]] = {
+    "pdb": {"set_trace": lambda _: stop},
+    "torch.distributed": {"breakpoint": lambda _: stop},
+    "torch.distributed.distributed_c10d": {"init_process_group": longer, "new_group": longer},
+}
 if __name__ == "sitecustomize":
     _owner = os.environ.get(OWNER, "").split()
     _me = [os.environ.get("RANK", "-"), str(os.getpid())]
@@ -178,7 +183,7 @@ if __name__ == "sitecustomize":
     BEFORE, sys.excepthook = sys.excepthook, crashed
     if not os.environ.get("PYTHONBREAKPOINT"):
         sys.breakpointhook = stop
-    sys.meta_path.insert(0, Longer)
+    sys.meta_path.insert(0, Changed)
     open(f"{FOLDER}/loaded", "w").close()
     # The sitecustomize that this module hides, as training/hook does it.
     sys.path[:] = [folder for folder in sys.path if folder != FOLDER]

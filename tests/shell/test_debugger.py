@@ -23,6 +23,8 @@ if __name__ == "__main__":
     loaders = [get_context("fork").Process(target=load) for _ in range(2)]
     [loader.start() for loader in loaders]
     [loader.join() for loader in loaders]
+    import pdb
+    pdb.set_trace()
     {}[len(loaders)]
 """
 
@@ -62,6 +64,8 @@ def test_loaders_and_a_crash_stop_one_after_another(tmp_path: Path, debugged: di
         terminal.sendline("typed")
         terminal.expect(rf"\(7, 'typed'\)\r\n{PDB}")
         terminal.sendline("c")
+    terminal.expect(rf"-> \{{\}}\[len\(loaders\)\]\r\n{PDB}")
+    terminal.sendline("c")
     terminal.expect(rf"KeyError: 2\r\n.*{PDB}")
     terminal.sendline("p loaders[0].exitcode")
     terminal.expect(rf"0\r\n{PDB}")
@@ -81,6 +85,17 @@ def test_ranks_that_stop_elsewhere_say_so_once(debugged: dict[str, str]) -> None
     assert says(stops, debugged | {"SLURMD_NODENAME": "n2"}) == (
         f"{says_why}it is on n2, and this shell on n1; fix: a rank of n1, or a shell with --nodes 1\nended\n"
     )
+
+
+@pytest.mark.parametrize(
+    "stop", ["import pdb; pdb.set_trace()", "import torch.distributed as dist; dist.breakpoint()"]
+)
+def test_other_names_of_breakpoint_stop_the_same_rank(debugged: dict[str, str], stop: str) -> None:
+    """Each reads the standard input by itself, which a rank has not."""
+    code = f"{stop}\nprint('ended')"
+    assert says(code, debugged | {"RANK": "0"}) == "ended\n"
+    assert "can't stop in this terminal" in says(code, debugged)
+    assert says(code, debugged).endswith("ended\n")
 
 
 def test_a_program_that_a_rank_starts_may_crash(debugged: dict[str, str]) -> None:
