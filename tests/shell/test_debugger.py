@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Command
 from training import command as bundled
+from training.processes.stacks import HOOK, with_hook
 
 PDB = r"\(Pdb\) "
 LOADS = """
@@ -122,6 +123,12 @@ def test_the_module_that_it_hides_is_there(tmp_path: Path, debugged: dict[str, s
     debugged["PYTHONPATH"] += f":{tmp_path}/next"
     code = f"import sys; print({str(tmp_path)!r} in sys.path, sys.modules['sitecustomize'].__file__)"
     assert says(code, debugged) == f"next\nFalse {tmp_path}/next/sitecustomize.py\n"
+
+
+@pytest.mark.parametrize("known", ["/of the image", "/my folder:/of the image"])
+def test_a_launcher_adds_the_debugger_to_what_an_image_sets(known: str) -> None:
+    env = {"SBATCHGEN_DEBUG_AT": "1 n1 /dev/pts/0 0:0 /my folder", "PYTHONPATH": known}
+    assert with_hook(env)["PYTHONPATH"] == f"{HOOK}:/my folder:/of the image"
 
 
 def test_a_crash_of_the_bundled_trainer_is_for_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,14 @@ _WAITING_CALLS = re.compile(
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the hook, in which a Python program can write its stack."""
-    return {**environ, "PYTHONPATH": ":".join(filter(None, [str(HOOK), environ.get("PYTHONPATH")]))}
+    """Return the environment with the hook, in which a Python program can write its stack.
+
+    In a shell with --debug also with the debugger, whose folder the PYTHONPATH of a container may lack.
+    """
+    known = environ.get("PYTHONPATH", "")
+    debugger = environ.get("SBATCHGEN_DEBUG_AT", "").split(" ", 4)[4:]
+    folders = [str(HOOK), *[each for each in debugger if each not in known.split(":")], known]
+    return {**environ, "PYTHONPATH": ":".join(filter(None, folders))}
 
 
 def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
