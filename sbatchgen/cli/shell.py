@@ -98,6 +98,7 @@ def shell(
         os.environ["SBATCHGEN_DEBUG"] = str(debug)
     live = _session(job)
     if live and how == "config":
+        _row(live)
         put(remote.host_block(live, _program()))
         return
     if live:
@@ -225,24 +226,31 @@ def _is_left() -> bool:
 
 def _started(about: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
     """Return a job once it runs; raise SlurmError if it has ended. Exit if who waits `is_left`."""
-    from sbatchgen.jobs.slurm.queue import queue
-    from sbatchgen.lab.shell.session import why_ended
-
-    job, pause, says = about.job, _POLL_S, "None"
+    pause, says = _POLL_S, "None"
     while True:
-        row = next(iter(queue(os.environ, [job])), None)
-        if row is None or row.state.ended or row.state.name == "COMPLETING":
-            why = why_ended(about) or "there is no shell any more"
-            raise SlurmError.of(f"job {job} has ended: {why}", at=about.log, fix=f"sbatchgen diagnose {job}")
+        row = _row(about)
         if row.state.name == "RUNNING" and row.node_list:
             return row
         if row.reason != says:
             says = row.reason
-            note(f"note: job {job} waits ({says})")
+            note(f"note: job {about.job} waits ({says})")
         time.sleep(pause)
         if is_left and is_left():
             sys.exit(_LOST)
         pause = min(_SELDOM_S, 1.5 * pause)
+
+
+def _row(about: Record) -> SlurmJob:
+    """Return the job of a session as it is in the queue; raise SlurmError if it has ended."""
+    from sbatchgen.jobs.slurm.queue import queue
+    from sbatchgen.lab.shell.session import why_ended
+
+    row = next(iter(queue(os.environ, [about.job])), None)
+    if row is None or row.state.ended or row.state.name == "COMPLETING":
+        why = why_ended(about) or "there is no shell any more"
+        fix = f"sbatchgen diagnose {about.job}"
+        raise SlurmError.of(f"job {about.job} has ended: {why}", at=about.log, fix=fix)
+    return row
 
 
 def _run_locally(submission: Submission, command: tuple[str, ...]) -> int:

@@ -226,9 +226,10 @@ def test_a_kept_job_outlives_its_terminal(site: Site, terminals: Terminals) -> N
     other.sendeof()
     other.expect(pexpect.EOF)
     no_job(site)
-    done = site.sbatchgen("shell", "kept-shell")
-    assert done.returncode == 5
-    assert "has ended: there is no shell any more" in done.stderr
+    for words in ([], ["--ssh-config"]):
+        done = site.sbatchgen("shell", "kept-shell", *words)
+        assert (done.stdout, done.returncode) == ("", 5)
+        assert "has ended: there is no shell any more" in done.stderr
     fix = re.search(r"fix: sbatchgen (diagnose \d+)\n", done.stderr)
     assert fix
     assert "kept-shell" in site.sbatchgen(*fix[1].split(), check=True).stdout
