@@ -105,6 +105,9 @@ class Served:
         if status is not None:
             with contextlib.suppress(OSError):
                 self.peer.sendall(bytes([status if status >= 0 else 128 - status]))
+                self.peer.settimeout(LEAVE_S)  # the end of the job would end the step before it has read
+                while self.peer.recv(64):
+                    pass
             self.peer.close()
             os.close(self.screen)
             if self.folder:
@@ -267,9 +270,11 @@ def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = F
         status = peer.recv(1)
     except OSError:  # it was killed
         status = b""
-    if lends and folder and status == b"\xff":  # of sshd, after each connection: srun would call it an error
-        sys.exit(0)
-    sys.exit(status[0] if status else f"the session of job {job} has ended")
+    if not status:
+        sys.exit(f"the session of job {job} has ended")
+    # 255 is of sshd, after each connection: srun would call it an error. A Python that ends in its own way
+    # handles no signals any more, and Slurm may send SIGTERM by now.
+    os._exit(0 if lends and folder and status == b"\xff" else status[0])
 
 
 with open("/proc/self/environ", "rb") as _environ:
