@@ -96,7 +96,10 @@ def test_ssh_without_a_session_of_its_own_keeps_the_job(site: Site, terminals: T
 
 CLIENT = """
 import json, sys, urllib.request, websocket
-url, token = "localhost:8888/api/kernels", sys.argv[1]
+page, token = "localhost:" + sys.argv[3], sys.argv[1]
+with urllib.request.urlopen(f"http://{page}/lab?token={token}") as lab:
+    print("JupyterLab" in lab.read().decode())
+url = f"{page}/api/kernels"
 proof = {"Authorization": f"token {token}"}
 kernel = json.load(urllib.request.urlopen(urllib.request.Request(f"http://{url}", b"{}", proof)))["id"]
 channel = websocket.create_connection(f"ws://{url}/{kernel}/channels", header=proof, timeout=300)
@@ -130,16 +133,17 @@ def test_a_notebook_is_reached_from_elsewhere(site: Site, terminals: Terminals, 
         terminals.opened.append(server)
         server.expect(r"On your own machine: (ssh [^\r]*)\r")
         command = server.match[1]  # type: ignore[index]
-        server.expect(r"Then open http://localhost:8888/\?token=([^\r]*)\r")
-        token = server.match[1]  # type: ignore[index]
+        server.expect(r"Then open http://localhost:(\d+)/\?token=([^\r]*)\r")
+        port, token = server.match.groups()  # type: ignore[union-attr]
+        assert f" -L {port}:/tmp/" in command
         server.expect("Use Control-C")
         assert ("-J alice@login" in command) == bool(interactive)
         forward = site.cluster.terminal([*shlex.split(command), "-v"], on=OWN)
         terminals.opened.append(forward)
         forward.expect("Local forwarding listening on")
-        done = site.cluster.run([sys.executable, "-c", CLIENT, token, CODE], on=OWN)
-        assert done.stdout.startswith(f"2.0 {site.folder}/runs/book "), done.stderr
-        assert site.cluster.run([sys.executable, "-c", CLIENT, "", CODE], on=OWN).returncode
+        done = site.cluster.run([sys.executable, "-c", CLIENT, token, CODE, port], on=OWN)
+        assert done.stdout.startswith(f"True\n2.0 {site.folder}/runs/book "), done.stderr
+        assert site.cluster.run([sys.executable, "-c", CLIENT, "", CODE, port], on=OWN).returncode
         socket = command.split(":")[1].split()[0]
         refused = site.cluster.root(["python3", "-c", STRANGER, socket], on="n1", check=False)
         assert "PermissionError" in refused.stderr
@@ -165,7 +169,7 @@ def test_a_closed_terminal_ends_a_notebook(site: Site, terminals: Terminals) -> 
     server.expect("Use Control-C")
     server.close(force=True)
     no_folders(site)
-    assert not site.cluster.root(["pgrep", "--full", "jupyter_server"], on="n1", check=False).stdout
+    assert not site.cluster.root(["pgrep", "--full", "jupyterlab"], on="n1", check=False).stdout
 
 
 @on_one_release

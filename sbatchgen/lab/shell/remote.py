@@ -5,6 +5,7 @@ and writes its output. So no port is open there, and a socket of the node can be
 """
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from sbatchgen.base.quoting import inside_quotes, is_plain, word, words
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record
 
-PORT = 8888  # on the user's own machine
+PORTS = range(20_000, 30_000)  # on the user's own machine, which may have several notebooks
 SOCKET = "{socket}"  # which the session replaces
 
 
@@ -40,15 +41,16 @@ def host_block(about: Record, program: Path) -> str:
     return "\n".join([f"Host {about.run}", f"    User {_user()}", *lines])
 
 
-def forwards(about: Record, node: str, program: Path) -> tuple[str, str]:
-    """Return the commands that bring a socket of the node to the user's own machine.
+def forwards(about: Record, node: str, program: Path) -> tuple[str, str, str]:
+    """Return a port of the user's own machine, and the commands that bring a socket of the node there.
 
-    The first one is for nodes that take ssh, the second one for all others.
+    The first command is for nodes that take ssh, the second one for all others.
     """
-    start, user = f"ssh -N -L {PORT}:{SOCKET}", _user()
+    port = secrets.choice(PORTS)
+    start, user = f"ssh -N -L {port}:{SOCKET}", _user()
     options = [f'-o "{inside_quotes(f"{name}={value}")}"' for name, value in _options(about, program).items()]
     relayed = " ".join([start, *options, f"{user}@{about.run}"])
-    return f"{start} -J {user}@{_login()} {user}@{node}", relayed
+    return str(port), f"{start} -J {user}@{_login()} {user}@{node}", relayed
 
 
 def _options(about: Record, program: Path) -> dict[str, str]:
