@@ -75,7 +75,7 @@ class Served:
         known = f"/dev/fd/{lines}"
         if asked["words"] or contained:
             words = asked["words"] if asked["lends"] else [*["inside"] * contained, *asked["words"]]
-            start = ["bash", "-c", '. "$0"; "$@"', known, *words]
+            start = ["bash", "-c", '. "$1"; "${@:2}"', "bash", known, *words]
         else:
             start = ["bash", "--rcfile", known, "-i"]
         environment = dict(each.partition(b"=")[::2] for each in START if each)
@@ -229,7 +229,8 @@ def of_ssh() -> List[str]:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if "SSH_ORIGINAL_COMMAND" in os.environ:
         return ["eval", os.environ["SSH_ORIGINAL_COMMAND"]]
-    return ["bash"] * (not os.isatty(0))  # `.` can't open the socket that is the input here
+    # `.` can't open the socket that is the input here, and reads all of it before the first line.
+    return ["eval", "BASH_ENV=<(session_text; echo unset BASH_ENV) exec bash"] * (not os.isatty(0))
 
 
 def connect(job: str, words: List[str], *, lends: bool = False, folder: bool = False) -> None:
@@ -291,6 +292,7 @@ if MODE == "serve":
         for each in FOLDERS:
             shutil.rmtree(each, ignore_errors=True)
 elif MODE == "ssh":
-    connect(JOB, of_ssh())
+    ASKED = of_ssh()
+    connect(JOB, ASKED, lends=" ".join(ASKED).endswith("/sftp-server"))  # of the node: few images have it
 else:
     connect(JOB, WORDS, lends=MODE in ("lend", "relay"), folder=MODE in ("relay", "jupyter"))

@@ -37,6 +37,7 @@ def no_folders(site: Site) -> None:
 def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     """Commands with their input and status, all bytes, files, and a terminal; a lost line leaves nothing."""
     cluster = site.cluster
+    bashrc = cluster.put(".bashrc", "echo of bashrc\n")  # which would end scp
     job = job_of(terminals.shell(*KEPT))
     lines = site.sbatchgen("shell", "kept-shell", "--ssh-config", check=True).stdout
     assert lines.startswith("Host kept-shell\n")
@@ -47,9 +48,10 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     assert "srun" not in done.stderr  # whose step ends with the 255 of sshd
     copied = "head -c 3000000 /dev/urandom >bytes && ssh kept-shell cat <bytes | cmp - bytes"
     cluster.run(["sh", "-c", copied], on=OWN, check=True)
-    done = cluster.run(["ssh", "-T", "kept-shell"], on=OWN, input="echo $SLURM_JOB_ID\nexit 3\n")
-    assert (done.stdout, done.returncode) == (f"{job}\n", 3)
+    done = cluster.run(["ssh", "-T", "kept-shell"], on=OWN, input="echo $SLURM_JOB_ID\ntrain; exit 3\n")
+    assert (done.stdout, done.returncode) == (f"{job}\ntrained\n", 3)
     cluster.run(["scp", "kept-shell:probe.py", "copy.py"], on=OWN, check=True)
+    bashrc.unlink()
     assert (cluster.home / "copy.py").read_text() == (site.folder / "probe.py").read_text()
 
     terminal = cluster.terminal(["ssh", "kept-shell"], on=OWN)
