@@ -16,6 +16,7 @@ from sbatchgen.jobs.runs.failure import failures
 from tests.cluster import apptainer, image, ssh
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
+from tests.jobs import test_shell
 from tests.jobs.jobs import EPOCH, PROFILE, SBATCHGEN, Site
 from tests.jobs.test_containers import COLOUR, HOSTILE, PROBE, probe
 from tests.training.forks import QUICKLY
@@ -231,6 +232,33 @@ def test_the_stand_in_ends_as_the_real_one(site: Site, images: Path, words: str,
     assert said[0] == said[1]
 
 
+def test_the_training_of_a_shell_finds_in_the_image_what_the_job_finds(site: Site, images: Path) -> None:
+    site.cluster.put("work/finds.py", test_shell.PROBE)
+    shape = (*TWO_NODES, "--gpus-per-node", "2", "--launcher", "srun", "--image", str(images / "small"))
+    test_shell.finds_the_same(site, *shape, "--trainer", "finds.py", *test_shell.HOUR, ranks=4)
+
+
+def test_a_rank_in_the_image_stops_and_finds_the_modules_of_the_image(site: Site, images: Path) -> None:
+    site.cluster.put(
+        "work/stops.py", "import os\npath = os.environ['PYTHONPATH']\nbreakpoint()\nprint('continues')\n"
+    )
+    words = ("shell", "single", "--trainer", "stops.py", "--image", images / "small", "--yes", "--debug")
+    for profile in ("testing", "plain"):  # which sets PYTHONPATH for a job, and which does not
+        terminal = site.cluster.terminal(
+            [SBATCHGEN, *words, "--profile", f"./{profile}.yaml"], cwd=site.folder
+        )
+        terminal.expect("Apptainer> $")
+        terminal.sendline("train")
+        terminal.expect(r"\(Pdb\) ")
+        terminal.sendline("p path")
+        terminal.expect(r"'([^']*)'\r\n\(Pdb\) ")
+        assert str(terminal.match[1]).endswith(":/image/lib")  # type: ignore[index]
+        terminal.sendline("c")
+        terminal.expect("continues")
+        terminal.sendline("exit")
+        terminal.wait()
+
+
 def test_a_shell_is_in_the_image_and_trains_on_all_nodes(site: Site, images: Path) -> None:
     """From the container the session on the node is asked, as the image has no srun; Ctrl-C reaches the training."""
     waits = "import os, sys, time; print('rank', os.environ['SLURM_PROCID'], *sys.argv[1:], flush=True); time.sleep(int(sys.argv[-1]))"
@@ -258,12 +286,22 @@ def test_a_shell_is_in_the_image_and_trains_on_all_nodes(site: Site, images: Pat
     terminal.expect("rank . 600.*rank . 600")
     terminal.sendintr()
     terminal.expect("ended with 130")
+    done = site.sbatchgen("shell", "inside-shell", "--", "no-such-program")
+    assert done.returncode == 127
+    assert done.stderr.startswith("bash: line 1: no-such-program: command not found\n")
     done = site.sbatchgen("shell", "inside-shell", "--jupyter")
     assert (done.returncode, "this job has no Jupyter" in done.stderr) == (1, True)
     with ssh.served(site.cluster, []):
         relay = f"ProxyCommand={SBATCHGEN} shell inside-shell --relay"
         options = ["-o", relay, "-o", "StrictHostKeyChecking=accept-new"]
         done = site.cluster.run(["ssh", *options, "inside", "echo =$COLOUR; train --epochs 0; exit 4"])
+        piped = site.cluster.run(
+            ["ssh", *options, "-T", "inside"], input="echo =$COLOUR; train --epochs 0; exit 4"
+        )
+        assert (sorted(piped.stdout), piped.returncode) == (sorted(done.stdout), 4)
+        assert piped.stderr.count("\n") <= 1  # of srun, with the status
+        site.cluster.run(["scp", *options, "inside:waits.py", "copy.py"], check=True)  # the image has no sftp
+        assert (site.cluster.home / "copy.py").read_text() == waits
     assert done.returncode == 4
     assert sorted(done.stdout.splitlines()) == [
         f"={HOSTILE['COLOUR']}",

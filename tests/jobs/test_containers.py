@@ -22,6 +22,7 @@ from tests.cluster import fixtures, pyxis
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.pyxis import put_image
 from tests.cluster.slurm import Cluster
+from tests.jobs import test_shell
 from tests.jobs.jobs import EPOCH, PROFILE, Site
 from tests.training.forks import QUICKLY
 
@@ -425,6 +426,12 @@ def test_a_command_runs_in_the_container_of_a_run(site: Site) -> None:
     assert done.returncode == 3
     assert done.stdout == ("yes 2.3.0\n" if pyxis.BUILT else "\n")
     assert ("no container of Enroot found on n" in done.stderr) == (not pyxis.BUILT)
+
+
+def test_the_training_of_a_shell_finds_in_the_container_what_the_job_finds(site: Site) -> None:
+    site.cluster.put("work/finds.py", test_shell.PROBE)
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun", "--trainer", "finds.py")
+    test_shell.finds_the_same(site, *shape, *test_shell.HOUR, ranks=4)
 
 
 def test_a_shell_runs_in_the_container_of_its_job(site: Site) -> None:

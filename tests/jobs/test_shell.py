@@ -140,12 +140,16 @@ def test_the_training_of_a_shell_finds_what_the_job_finds(site: Site, name: str)
     lines = "setup: ['. ./setup.sh']\nruntimes:\n  conda: {root: ROOT}\n".replace("ROOT", root)
     site.cluster.put("work/other.yaml", PROFILE.partition("runtime: venv")[0] + lines + "runtime: host\n")
     words = (*SHAPES[name], *["--profile", "./other.yaml"] * (name != "two nodes"))
+    finds_the_same(site, *words, ranks=4 if name == "two nodes" else 1)
+
+
+def finds_the_same(site: Site, *words: str, ranks: int) -> None:
+    """A job with PROBE as its trainer and its training in a shell are the same, but for their ids and arguments."""
     job = int(site.sbatchgen("submit", *words, "--job-name", "same", "--yes", check=True).stdout)
     site.cluster.wait(job, {"COMPLETED"})
     within = {"SLURM_NTASKS": "9", "SLURM_JOB_ID": "1", "SLURM_CPU_BIND": "quiet,mask_cpu:0x1"}
     shell = ("shell", *words, "--job-name", "same", "--yes", "--", "train", "--epochs", "1")
     done = site.sbatchgen(*shell, env=within, check=True)
-    ranks = 4 if name == "two nodes" else 1
     assert done.stdout == "trained\n" * ranks
     before, after = seen(site, job), seen(site, last_job(site))
     assert last_job(site) > job
@@ -159,6 +163,26 @@ def test_the_training_of_a_shell_finds_what_the_job_finds(site: Site, name: str)
         assert not [each for each in others if not OF_A_JOB.fullmatch(each)]
         assert there.pop("env").get("RUN_DIR") == here.pop("env").get("RUN_DIR")
         assert there == here
+
+
+@on_one_release
+def test_a_job_is_mended_in_its_shell(site: Site, terminals: Terminals) -> None:
+    """It fails as the job does, until the file is changed in the shell; then the job does what it did there."""
+    site.cluster.put(
+        "work/fails.py", "import os\nsteps = 3\nprint('steps', steps / os.environ['OMP_NUM_THREADS'])\n"
+    )
+    words = ("single", "--trainer", "fails.py", "--job-name", "mended", "--yes")
+    site.cluster.wait(int(site.sbatchgen("submit", *words, check=True).stdout), {"FAILED"})
+    error = "TypeError: unsupported operand"
+    assert error in site.log("mended")
+    terminal = terminals.shell(*words)
+    assert error in typed(terminal, "train; echo status $?", "status 1")
+    typed(terminal, "sed -i 's|/ .*)|* 2)|' fails.py")
+    assert "steps 6" in typed(terminal, "train; echo status $?", "status 0")
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    site.cluster.wait(int(site.sbatchgen("submit", *words, check=True).stdout), {"COMPLETED"})
+    assert "steps 6" in site.log("mended")
 
 
 def test_a_shell_is_a_terminal(site: Site, terminals: Terminals) -> None:
