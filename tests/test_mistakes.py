@@ -103,7 +103,7 @@ review single --time 30:00:00 | 1-00:00:00 | review single --time 1-00:00:00
 review single --mem 16 | 16G | review single --mem 16G
 review single --mem 16X | write an integer with K, M, G or T | review single --mem 16G
 review single --mem 1T | --mem 240G | review single --mem 240G
-review single --nodes -1 | set nodes to 1 or more | review single --nodes 1
+review single --nodes -1 | '-1' must be 1 or more | review single --nodes 1
 review ddp --nodes two | not a whole number | review ddp --nodes 2
 review single --nodes 2 | use mode ddp | review ddp --nodes 2
 review cpu --nodes 2 | use mode ddp with --gpu-request none --nproc-per-node 1 | review ddp --nodes 2 --gpu-request none --nproc-per-node 1

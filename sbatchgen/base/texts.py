@@ -1,13 +1,13 @@
 """The names and lines that jobs and profiles write, each kind with a `parse` that checks the text.
 
-`parse` raises ValueError with one sentence.
+`parse` raises ValueError with one sentence, or RefusedValueError with a fix too.
 """
 
 from __future__ import annotations
 
 import re
 
-from sbatchgen.base.units import VARIABLE, Argument, Text
+from sbatchgen.base.units import VARIABLE, Argument, RefusedValueError, Text
 
 
 class ProgramName(str):
@@ -184,6 +184,25 @@ class EnvName(Text):
             raise ValueError(f"'{text}' is a variable of the script itself; use another name")
         if text in cls.BASH:
             raise ValueError(f"'{text}' is set by bash itself; use another name")
+        return cls(text)
+
+
+class TrainerName(Text):
+    """The user's own program: a file, or a module of Python as package.train."""
+
+    MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+
+    @classmethod
+    def parse(cls, text: str) -> TrainerName:
+        """Return a path, a file that ends in .py, a module, or the variable {env:NAME} with one of these."""
+        Text.parse(text)
+        if not text or text.startswith("-"):
+            raise RefusedValueError(f"'{text}' can't be a trainer", "give a file, or a module's name")
+        is_file = text.endswith(".py") or "/" in text or text.startswith("{env:")
+        if not is_file and re.fullmatch(cls.MODULE, text) is None:
+            file, _, args = text.partition(" ")
+            fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{text}"
+            raise RefusedValueError(f"'{text}' is neither a file nor a module", fix)
         return cls(text)
 
 

@@ -1,6 +1,7 @@
 """Slurm's quantities and the kinds of text in jobs and profiles, each with a `parse` that checks it.
 
-`parse` raises ValueError with one sentence. Time and memory: sbatch(1), options --time and --mem.
+`parse` raises ValueError with one sentence, or RefusedValueError with a fix too. Time and memory: sbatch(1),
+options --time and --mem.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # what the job expands in paths and in `env`
 _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
+
+
+class RefusedValueError(ValueError):
+    """A value that no job can have, and the text to type in its place."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.fix = fix
 
 
 def whole_number(text: str) -> int:
@@ -131,6 +140,18 @@ class Count(int):
         return cls(value)
 
 
+class Restarts(int):
+    """A number of restarts, which may be none."""
+
+    @classmethod
+    def parse(cls, text: str) -> Restarts:
+        """Return a number of 0 and above."""
+        value = whole_number(text)
+        if value < 0:
+            raise RefusedValueError(f"'{text}' is negative", "set it to 0 for no restarts")
+        return cls(value)
+
+
 class NodeRange(str):
     """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
 
@@ -183,6 +204,19 @@ class Duration(int):
     def __str__(self) -> str:
         days, rest = divmod(int(self), 86400)
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+class TimeLimit(Duration):
+    """The time limit of a job, of at least a minute."""
+
+    @classmethod
+    def parse(cls, text: str) -> TimeLimit:
+        """Refuse the times that `Duration` refuses, and times below a minute."""
+        made = super().parse(text)
+        if made < 60:
+            what = f"time {made} is less than a minute, the shortest limit that Slurm has"
+            raise RefusedValueError(what, "set at least 00:01:00")
+        return made  # type: ignore[return-value]
 
 
 class Period(int):
@@ -297,6 +331,28 @@ class Weights(Text):
             units = 1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1
             total += float(weight) * amount * units
         return total
+
+
+class OptionValue(Text):
+    """The value of an option of sbatch."""
+
+    @classmethod
+    def parse(cls, text: str) -> OptionValue:
+        """Refuse the texts that `Text` refuses, and an empty value, as of a variable that is not set."""
+        if not text:
+            raise RefusedValueError("the value is empty", "leave the option out, or give it a value")
+        return cls(Text.parse(text))
+
+
+class GpuOption(OptionValue):
+    """A number of GPUs, with or without their type: 4, or a100:4."""
+
+    @classmethod
+    def parse(cls, text: str) -> GpuOption:
+        """Refuse the texts that `OptionValue` refuses, and other forms than [type:]count."""
+        if re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", OptionValue.parse(text)) is None:
+            raise RefusedValueError(f"'{text}' is not [type:]count", "write 4, or a100:4")
+        return cls(text)
 
 
 class Argument(str):

@@ -621,3 +621,8 @@ def test_a_last_step_is_no_program_where_it_is_not_certain(old: str, new: str) -
 def test_a_job_of_no_nodes_is_reported() -> None:
     text = "#!/bin/bash\n#SBATCH --nodes=0 --ntasks=1 --time=1:00:00\nsrun python t.py\n"
     assert any("how many nodes" in row.what for row in adopted(text).lost)
+
+
+def test_an_option_for_sbatch_itself_has_no_place_in_a_job() -> None:
+    rows = of_body("python t.py", "--quiet").lost
+    assert [(row.lines, row.what) for row in rows] == [([5], "--quiet does not belong in a script")]

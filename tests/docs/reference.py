@@ -26,8 +26,10 @@ from sbatchgen.base.units import (
     Period,
     Port,
     Release,
+    Restarts,
     Resume,
     ShellPath,
+    TimeLimit,
 )
 from sbatchgen.check.lint.linter import rules
 from sbatchgen.check.rules.rule_page import FOLDER as RULE_PAGES
@@ -48,8 +50,10 @@ KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "number",
     Count: "number, 1 or more",
+    Restarts: "number, 0 or more",
     Port: "port, 1024 to 65535",
     Duration: "time",
+    TimeLimit: "time, a minute or more",
     Period: "60s, 10m or 2h",
     Memory: "memory",
     Release: "release",

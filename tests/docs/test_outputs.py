@@ -82,7 +82,7 @@ def test_a_schema_that_does_not_exist_is_an_error(command: Command) -> None:
     ("words", "status"),
     [
         ("review ddp --profile msu", 0),
-        ("review ddp --profile msu --nodes 0", 3),
+        ("review ddp --profile msu --ntasks 2", 3),
         ("explain ddp --profile lumi --account me --lines", 0),
         ("profile list", 0),
         ("profile show lumi", 0),

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from release.schemas import DIALECT
 from sbatchgen.base.keys import keys_of, without_none
 from sbatchgen.base.texts import Switch
-from sbatchgen.base.units import Count, Duration, Memory, Port
+from sbatchgen.base.units import Count, Duration, Memory, Port, Restarts, TimeLimit
 from sbatchgen.jobs.inputs.document import is_required
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
@@ -22,7 +22,7 @@ TITLES = {"profile": "A cluster, as sbatchgen knows it", "job": "A job of sbatch
 _RECORDS: dict[str, type] = {"profile": Profile, "job": JobSpec}
 # YAML makes numbers and booleans of what the reader takes for text.
 _TEXT = {"type": ["string", "number", "boolean"]}
-_NUMBERS = {int: None, Count: 1, Port: Port.FIRST}  # each with the least
+_NUMBERS = {int: None, Count: 1, Restarts: 0, Port: Port.FIRST}  # each with the least
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _scalar(kind: Any) -> dict[str, Any]:
         least = _NUMBERS[kind]
         number = {"type": "integer"} | ({} if least is None else {"minimum": least})
         return {"anyOf": [number, {"type": "string", "pattern": "^-?[0-9]+$"}]}
-    if kind is Duration:
+    if kind in (Duration, TimeLimit):
         return {"type": ["string", "integer"], "examples": ["02:00:00", "1-12:00:00"]}
     if kind is Memory:
         return {"type": ["string", "integer"], "examples": ["64G"]}

@@ -6,18 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.base.errors import CommandLineError
 from sbatchgen.base.units import NEWEST
 from sbatchgen.check.sbatch.option_table import HasArgument, specs
 from sbatchgen.jobs.inputs.flags import layer_of
+from sbatchgen.jobs.inputs.options import NOT_IN_A_SCRIPT
 from tests.conftest import Command
 
-VALUES = {"gres": "gpu:1", "requeue": "expedite"}  # of options whose values are checked at once
+VALUES = {
+    "gres": "gpu:1",
+    "open-mode": "append",
+    "requeue": "expedite",
+}  # of options whose values are checked at once
 RENDER = ("render", "single", "--profile", "torchrun", "--runtime", "host")
 
 
 def test_every_option_of_sbatch_is_a_key() -> None:
     for name, spec in specs(NEWEST).items():
         text = name if spec.argument is HasArgument.NONE else f"{name}={VALUES.get(name, 1)}"
+        if name in (*NOT_IN_A_SCRIPT, "exclusive"):  # whose values are not those of options.exclusive
+            with pytest.raises(CommandLineError, match=r"does not belong|sbatchgen knows"):
+                layer_of((), {"sbatch": (text,)})
+            continue
         (key,) = layer_of((), {"sbatch": (text,)}).values
         assert key in (f"options.{name.replace('-', '_')}", f"extra_options.{name}")
 

@@ -113,5 +113,5 @@ def test_plan_is_named_where_setup_lines_or_a_template_may_start_more(
 
 
 def test_a_job_with_errors_starts_nothing(command: Command) -> None:
-    refused = command("review", "ddp", "--profile", "msu", "--nodes", "0", "--format", "json")
+    refused = command("review", "ddp", "--profile", "msu", "--ntasks", "2", "--format", "json")
     assert (refused.status, json.loads(refused.out)["starts"]) == (3, None)

@@ -99,10 +99,10 @@ def test_no_answer_is_no(sbatch: Path) -> None:
 
 
 def test_errors_are_shown_without_a_question(sbatch: Path) -> None:
-    status, lines = on_terminal("", *JOB, "--nodes", "0")
+    status, lines = on_terminal("", *JOB, "--ntasks", "2")
     assert status == 3
     assert len(lines) <= LINES
-    assert "    at:  --nodes" in lines
+    assert "    at:  --ntasks" in lines
     assert not any(line.startswith(("Submit", "v shows")) for line in lines)
 
 

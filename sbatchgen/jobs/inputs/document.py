@@ -17,7 +17,7 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, did_you_mean, nearest
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.keys import key_of, keys_of, without_none
-from sbatchgen.base.units import whole_number
+from sbatchgen.base.units import RefusedValueError, whole_number
 from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_null, line_of
 
 T = TypeVar("T")
@@ -174,7 +174,8 @@ class _Decoder:
             try:
                 return parse_scalar(node.value, kind)
             except ValueError as error:
-                fix = f"write {_leaf(path)}: N" if str(error).endswith("whole number") else ""
+                fix = getattr(error, "fix", "")
+                fix = f"write {_leaf(path)}: N" if str(error).endswith("whole number") else fix
                 meant = OTHER_VALUES.get(node.value, "")
                 if get_origin(kind) is Literal:
                     meant = meant if meant in get_args(kind) else nearest(node.value, get_args(kind))
@@ -223,7 +224,7 @@ def _leaf(path: str) -> str:
 def parse_scalar(text: str, kind: Any) -> Any:
     """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
 
-    Raises ValueError: with one sentence that says what is expected.
+    Raises ValueError: with one sentence that says what is expected, and perhaps a fix (RefusedValueError).
     """
     if get_origin(kind) is Literal and text not in get_args(kind):
         raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
@@ -234,7 +235,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
     try:
         return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
     except ValueError as error:
-        raise ValueError(cut(str(error))) from error
+        raise RefusedValueError(cut(str(error)), getattr(error, "fix", "")) from error
 
 
 def parse_value(text: str, kind: Any) -> Any:

@@ -104,7 +104,7 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
             several = key.endswith("+") and key in values
             values[key], places[key] = (*values[key], *parsed) if several else parsed, flag
         except ValueError as error:
-            problems.append(Problem(str(error), flag))
+            problems.append(Problem(str(error), flag, getattr(error, "fix", "")))
     if problems:
         raise CommandLineError(problems)
     return Layer(Level.COMMAND_LINE, values, places)

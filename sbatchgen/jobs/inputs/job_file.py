@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.base.keys import described, make_record, record
-from sbatchgen.base.texts import EnvName, EnvValue, LinePattern, ProgramName, StepOption
-from sbatchgen.base.units import Argument, Count, Period, Resume, ShellPath, Text
-from sbatchgen.jobs.inputs.options import SbatchOptions
+from sbatchgen.base.texts import EnvName, EnvValue, LinePattern, ProgramName, StepOption, TrainerName
+from sbatchgen.base.units import Argument, Count, OptionValue, Period, Restarts, Resume, ShellPath, Text
+from sbatchgen.jobs.inputs.options import ExtraOption, SbatchOptions
 from sbatchgen.jobs.inputs.start_settings import GpuRequest, PlaceSettings, list_key
 from sbatchgen.jobs.modes import Launcher, ModeName
 from sbatchgen.jobs.runtimes import RUNTIMES, RuntimeName
@@ -39,7 +39,7 @@ class _CommonKeys:
         "Software environment that the training runs in.", group="Runtime", common=True
     )
     gpu_request: GpuRequest | None = launch_key("How the script asks for GPUs.")
-    nproc_per_node: int | None = launch_key("Processes on each node (mode ddp).", metavar="N")
+    nproc_per_node: Count | None = launch_key("Processes on each node (mode ddp).", metavar="N")
     run_dir: ShellPath | None = training_key(
         "Run folder: checkpoints, status, log. [default: runs/NAME]", metavar="PATH", common=True
     )
@@ -47,13 +47,13 @@ class _CommonKeys:
     resume: Resume | None = training_key(
         "Resume from the newest checkpoint, not at all, or from a file.", metavar="auto|off|FILE", common=True
     )
-    max_restarts: int | None = training_key("Maximum number of automatic requeues.", metavar="N")
+    max_restarts: Restarts | None = training_key("Maximum number of automatic requeues.", metavar="N")
     chain: Count | None = training_key(
         "Split the run into N jobs, which need no requeue.",
         metavar="N",
         common=True,
     )
-    trainer: Text | None = training_key(
+    trainer: TrainerName | None = training_key(
         "Your own program instead of the bundled trainer.", metavar="FILE|MODULE", common=True
     )
     args: tuple[Argument, ...] | None = list_key("Arguments of the trainer.")
@@ -94,7 +94,7 @@ class _CommonKeys:
         "When a node fails, wait until Slurm notices it and requeues the job."
     )
     options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
-    extra_options: Mapping[Text, Text] = described(
+    extra_options: Mapping[ExtraOption, OptionValue] = described(
         "Other options of sbatch, by their long names; true for one without a value.", make=dict
     )
     lint: LintSpec = described("Settings of lint.", make=LintSpec)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.keys import described, record
-from sbatchgen.base.units import Duration, ShellPath, Text
+from sbatchgen.base.units import Duration, OptionValue, ShellPath, Text
 from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts
-from sbatchgen.jobs.inputs.options import NAMES
+from sbatchgen.jobs.inputs.options import NAMES, ExtraOption
 from sbatchgen.jobs.inputs.start_settings import JobSettings, ModeSettings
 from sbatchgen.jobs.modes import ModeName
 
@@ -65,7 +65,9 @@ class Profile(JobSettings, KnownCluster):
         "Longest time that `when` waits for an answer of Slurm. [default: 00:00:30]"
     )
     template: Text | None = described("Template of the script.")
-    extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
+    extra_options: Mapping[ExtraOption, OptionValue] = described(
+        "Other options of sbatch, by their long names.", make=dict
+    )
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

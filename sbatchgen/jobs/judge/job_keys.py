@@ -16,7 +16,7 @@ from sbatchgen.check.rules.option_values import BAD_VALUE, refused
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import IN_CONTAINER
 from sbatchgen.jobs.inputs.layers import Level, Origin
-from sbatchgen.jobs.inputs.options import LONG_NAMES, NAMES
+from sbatchgen.jobs.inputs.options import LONG_NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.render.launch import meets, uses_data
@@ -25,8 +25,6 @@ from sbatchgen.jobs.runtimes.base import NoFacts
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
-# sbatch obeys or ignores these in a directive, never as a job's author means it.
-NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
@@ -35,7 +33,6 @@ EXPEDITES = "25.11"  # the first release with --requeue=expedite
 _OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @RULES.add("SB025", "warning", "a signal that the script does not handle")
@@ -97,22 +94,6 @@ def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(at, what, f"{how}, or write hang: stop")
 
 
-@RULES.add("SB027", "error", "a malformed option")
-def _options_well_formed(job: JudgedJob) -> Iterator[Hit]:
-    options = job.resolved.options
-    for name in ("gpus", "gpus_per_node", "gpus_per_task"):
-        value = getattr(options, name)
-        if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
-            what = f"{name} '{value}' is not [type:]count"
-            yield Hit(job.at(f"options.{name}"), what, "write 4, or a100:4")
-    if options.open_mode not in (None, "append", "truncate"):
-        what = f"open_mode '{options.open_mode}' is not append or truncate"
-        yield Hit(job.at("options.open_mode"), what, "remove it: append is the default here")
-    for name in NAMES:
-        if str(getattr(options, name)) == "":
-            yield Hit(job.at(f"options.{name}"), f"{name} is empty", f"remove {name}")
-
-
 @RULES.add(*BAD_VALUE)
 def _values_parsed(job: JudgedJob) -> Iterator[Hit]:
     for name in PARSED_BY_SBATCH if job.resolved.slurm else ():
@@ -128,17 +109,9 @@ def _values_parsed(job: JudgedJob) -> Iterator[Hit]:
 def _extra_options(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.extra_options.items():
         at = job.at(f"extra_options.{name}")
-        if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
-            yield Hit(at, f"'{name}' is not the long name of an option", "write it without dashes")
-        elif name in NOT_IN_A_SCRIPT:
-            yield Hit(at, f"--{name} does not belong in a script", "give it to sbatch itself")
-        elif name.replace("-", "_") in NAMES:
-            yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
-        elif name == "environment":
+        if name == "environment":
             fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
             yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
-        elif value == "":
-            yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
         elif job.resolved.slurm and _is_unknown(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
@@ -241,19 +214,6 @@ def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
     if resolved.requeue_on_node_fail:
         what = f"{key} and requeue_on_node_fail exclude each other"
         yield Hit(job.at(key), what, "remove one of them")
-
-
-@RULES.add("SB031", "error", "a trainer that is neither a file nor a module")
-def _trainer(job: JudgedJob) -> Iterator[Hit]:
-    trainer, at = job.resolved.trainer, job.at("trainer")
-    if trainer is None or (trainer.endswith(".py") and not trainer.startswith("-")):
-        return
-    if not trainer or trainer.startswith("-"):
-        yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
-    elif "/" not in trainer and not trainer.startswith("{env:") and not _MODULE.fullmatch(trainer):
-        file, _, args = trainer.partition(" ")
-        fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{trainer}"
-        yield Hit(at, f"'{trainer}' is neither a file nor a module", fix)
 
 
 @RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")

@@ -33,7 +33,13 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 _SMALL_GIB = 64  # nodes with less memory are not in a table of hardware
 _COUNTS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
-_MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
+_MADE_UP = (
+    "x",
+    "1",
+    "gpu:1",
+    "true",
+    "append",
+)  # for what a profile requires: the first that the option takes
 
 
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:

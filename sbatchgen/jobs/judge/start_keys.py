@@ -1,4 +1,4 @@
-"""The mode, launcher and runtime of a resolved job: SB010 to SB024, and SB043.
+"""The mode, launcher and runtime of a resolved job: SB011 to SB024, and SB043.
 
 What a job asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -14,29 +14,11 @@ from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.sbatch.gres import parted
 from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import Level
-from sbatchgen.jobs.inputs.options import GPU_OPTIONS, POSITIVE
+from sbatchgen.jobs.inputs.options import GPU_OPTIONS
 from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
-
-
-@RULES.add("SB010", "error", "a count or time limit that is too small")
-def _counts(job: JudgedJob) -> Iterator[Hit]:
-    resolved = job.resolved
-    for name in POSITIVE:
-        value = getattr(resolved.options, name)
-        if value is not None and value < 1:
-            yield Hit(job.at(f"options.{name}"), f"{name} is {value}", f"set {name} to 1 or more")
-    if resolved.nproc_per_node < 1:
-        what = f"nproc_per_node is {resolved.nproc_per_node}"
-        yield Hit(job.at("nproc_per_node"), what, "set it to 1 or more")
-    if resolved.max_restarts < 0:
-        yield Hit(job.at("max_restarts"), "max_restarts is negative", "set it to 0 for no restarts")
-    time = resolved.options.time
-    if time is not None and time < 60:
-        what = f"time {time} is less than a minute, the shortest limit that Slurm has"
-        yield Hit(job.at("options.time"), what, "set at least 00:01:00")
 
 
 @RULES.add("SB011", "error", "several nodes in a mode that uses one")

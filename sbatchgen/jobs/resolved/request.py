@@ -11,7 +11,7 @@ from sbatchgen.base.errors import CommandLineError, did_you_mean, nearest
 from sbatchgen.base.machine.search_path import in_shell
 from sbatchgen.base.quoting import first_names
 from sbatchgen.base.texts import JobName
-from sbatchgen.base.units import ShellPath, Text, is_utf8
+from sbatchgen.base.units import OptionValue, ShellPath, is_utf8
 from sbatchgen.jobs.inputs.document import Document, read_document
 from sbatchgen.jobs.inputs.flags import layer_of, parameters
 from sbatchgen.jobs.inputs.job_file import JobSpec
@@ -222,7 +222,7 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
     by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
     origins = {**request.resolved.origins, "options.array": by}
-    chosen = replace(request.resolved.options, array=Text(array))
+    chosen = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(
         resolved=replace(request.resolved, sweep=sweep, options=chosen, origins=origins),
         rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),

@@ -110,6 +110,12 @@ def _read_option(draft: Draft, use: Option) -> None:
         draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
         return
     elif key not in NAMES:
+        try:
+            parse_scalar(text, key_type(f"extra_options.{name}"))
+        except ValueError as error:
+            draft.changed.add(name)
+            draft.add(line, "lost", str(error))
+            return
         draft.job.setdefault("extra_options", {})[name] = text
         draft.add(line, "understood", "options", name)
         return
