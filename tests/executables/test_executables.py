@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.check.executables import program, word_table
 from sbatchgen.check.executables.command_options import program_name, read_options
 from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
@@ -44,6 +46,13 @@ def script(folder: Path, line: str) -> str:
     return "job.sh"
 
 
+RULES = REPOSITORY / "sbatchgen/check/rules"
+KINDS = {
+    kind
+    for heads, _ in word_table.rows(program.__file__, "programs.txt")
+    for kind in heads.split()
+    if not kind.isdecimal()
+}
 TRAINING = "torchrun --nproc-per-node=8 train.py"
 
 
@@ -139,6 +148,26 @@ def test_rows_hold_together() -> None:
     assert programs("posix") <= SHELLS
     assert programs("system") <= programs("wrapper")
     assert commands("wrapper") >= {"nice", "uv"}
-    for program in PROGRAMS.values():
-        assert not program.values & program.flags, program.name
-        assert {*program.letters.values()} <= program.values | program.flags, program.name
+    for each in PROGRAMS.values():
+        assert not each.values & each.flags, each.name
+        assert {*each.letters.values()} <= each.values | each.flags, each.name
+
+
+def _lists_of_programs(text: str) -> list[str]:
+    """Return the top-level constants of a module that list names of the table: three names or more."""
+    known = {name.split()[0] for kind in KINDS for name in programs(kind)}
+    found = []
+    for node in ast.parse(text).body:
+        value = node.value if isinstance(node, ast.Assign) else None
+        if isinstance(value, ast.Call) and value.args:
+            value = value.args[0]
+        if isinstance(value, (ast.Tuple, ast.List, ast.Set)) and isinstance(node, ast.Assign):
+            words = {each.value for each in value.elts if isinstance(each, ast.Constant)}
+            found += [ast.unparse(node.targets[0])] if len(words & known) >= 3 else []
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(RULES.glob("*.py")), ids=lambda module: str(module.stem))
+def test_rules_keep_their_lists_of_programs_in_the_table(module: Path) -> None:
+    assert _lists_of_programs('_COPY = frozenset(("cp", "mv", "rsync"))\n') == ["_COPY"]
+    assert _lists_of_programs(module.read_text()) == [], "a kind of programs.txt"

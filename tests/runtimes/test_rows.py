@@ -85,4 +85,4 @@ def test_adopt_knows_it(runtime: Runtime) -> None:
     )  # which looks like a program of the user's
     assert not known or own & {"activation", "srun_option", "starts"}
     assert bool(own & {"srun_option", "starts"}) == ("adopt" in own)
-    assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/check/executables/table.py"
+    assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/check/executables/programs.txt"

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sbatchgen.base.finding import Place
-from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.script.job import IN_CONTAINER
 from sbatchgen.check.script.launches import Launch
@@ -255,7 +255,7 @@ def _has_image(launch: Launch) -> bool:
 
 
 _SUBMITS = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
-_SLURM_PROGRAMS = frozenset(("scontrol", "squeue", "sbatch", "srun", "sacct", "scancel", "sinfo"))
+_SLURM_PROGRAMS = programs("slurm")
 _SLURM_SIGNS = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
 )
@@ -284,7 +284,7 @@ def _outside(script: JobScript) -> Iterator[Hit]:
             return
 
 
-_PROGRAMS = frozenset(("python", "python3", "torchrun", "pip", "pip3", "bash", "accelerate", "deepspeed"))
+_PROGRAMS = programs("image-run")
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 from sbatchgen.base.finding import Edit
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Body, Command, Word
+from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import line_before
 from sbatchgen.check.rules.names import values_of
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
@@ -27,11 +28,11 @@ _CUDA_PAGE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO_PAGE = "https://docs.pytorch.org/docs/stable/distributed.html"
 LONG_S = 3600  # seconds of a job from which on people wait for a program's output
-_PATH_PROGRAMS = frozenset(("dirname", "realpath", "readlink", "cd"))
+_PATH_PROGRAMS = programs("folders")
 _NEEDED_VALUES = values_of("needed")
 _NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}
 _SLOW_VALUES = values_of("slow")
-_BASH_BUILTINS = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
+_BASH_BUILTINS = programs("bash-only")
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
 _BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # a misspelt bash in a folder of the system
 _WORKERS = re.compile(
@@ -42,7 +43,7 @@ _CPU_OPTIONS = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-in
 _JOB_TEST = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
 _SAVE_OPTION = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL_PATH = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
-_COPY_PROGRAMS = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
+_COPY_PROGRAMS = programs("copies")
 
 
 @RULES.add(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import visible
 from sbatchgen.check.bash import Command
+from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.safety import WHOLE_GPUS
 from sbatchgen.check.rules.survival import signal_of
@@ -154,9 +155,7 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(wait), what, again)
 
 
-_BLOCKING_PROGRAMS = frozenset(
-    ("exec", "exit", "scancel", "scontrol", "sleep", "srun", "tail", "timeout", "until")
-)
+_BLOCKING_PROGRAMS = programs("blocks")
 
 
 def _trap_commands(script: JobScript) -> Iterator[Command]:

@@ -98,10 +98,8 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     return used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
-_READERS = frozenset(("cut", "sed", "awk", "tr", "grep", "head", "tail", "rev", "wc"))
-TEXT_PROGRAMS = frozenset(
-    ("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set")
-)
+_READERS = programs("reads-text")
+TEXT_PROGRAMS = programs("takes-text")
 
 
 def _valid(name: str) -> str:

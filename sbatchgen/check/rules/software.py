@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from itertools import dropwhile
 
 from sbatchgen.check.bash import Command
-from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.edits import line_before
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-PREPARES = ("source", ".", "module", "ml", "eval")
+PREPARES = programs("prepares")
 _ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 

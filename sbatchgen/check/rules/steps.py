@@ -45,7 +45,7 @@ _LEAVING_PROGRAMS = {
     "tmux": _ENDS_ALONE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-USUALLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # sites may allow sudo, ssh may leave the cluster
+USUALLY_MEANT = programs("usually-meant")  # sites may allow sudo, ssh may leave the cluster
 _AN_HOUR = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
@@ -412,7 +412,7 @@ _ONCE_COMMAND = re.compile(
 )
 _TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
-_STAGING = frozenset(("tar", "unzip", "gunzip", "cp", "rsync"))  # commands that fill each node's own disk
+_STAGING = programs("stages")
 SERIAL = programs("serial")
 SERVERS = programs("waits") - programs("helper")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")

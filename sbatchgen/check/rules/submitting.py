@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.statuses import PASSES_ON
 from sbatchgen.check.sbatch.option_table import specs, variables
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 # Commands that hide the status of $( ) among their words.
-_STATUS_HIDERS = frozenset(("echo", "printf", "export", "local", "declare", "readonly"))
+_STATUS_HIDERS = programs("hides-status")
 _JOB_VARIABLE = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
 )

@@ -400,7 +400,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
 
 
 _MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
-_ENDING_PROGRAMS = frozenset(("kill", "pkill", "killall", "wait", "trap", "scancel", "timeout"))
+_ENDING_PROGRAMS = programs("ends-others")
 # Programs that never end by themselves.
 SERVES = re.compile(
     r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"

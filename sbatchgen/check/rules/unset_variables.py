@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from sbatchgen.base.errors import nearest
 from sbatchgen.check.bash import Assignment, Body, Command, Piece, VariableUse
-from sbatchgen.check.executables.program import SHELLS
+from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.safety import ALWAYS_SET, SITE_VARIABLES
 from sbatchgen.check.rules.software import PREPARES
@@ -32,7 +32,7 @@ _SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a m
     r"|PS[1-4]$|IFS$|REPLY$|OPT(?:ARG|IND)|PIPESTATUS$|FUNCNAME$|\w*PATH$"
 )
 _SITE_NAME = re.compile(r"\w*(?:SCRATCH|WORK|WRK|HOME|STORE|PROJ|TMP|DATA|ROOT|CLUSTER|VERSION|DIR$)")
-_OPENERS = frozenset(("cd", "pushd", "source", "."))
+_OPENERS = programs("opens")
 _INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.script import JobScript
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_PROBE_PROGRAMS = ("nc", "curl", "wget", "netcat", "redis-cli", "pg_isready")
+_PROBE_PROGRAMS = programs("probes")
 
 
 @RULES.add(
