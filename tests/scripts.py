@@ -25,6 +25,8 @@ from sbatchgen.jobs.resolved.programs import resolve_programs
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes import RUNTIMES
+from sbatchgen.jobs.runtimes.base import Runtime
+from tests.conftest import REPOSITORY
 
 CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
@@ -36,8 +38,19 @@ CENTRES = tuple(
     "rorqual setonix sherlock snellius tamia triton vista".split()
 )
 _COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
-# What a runtime needs where the profile does not bring it.
+
+
+def _required(runtime: Runtime) -> dict[str, Any]:
+    """The key that a runtime requires, with the value of the example in the reference."""
+    example = read_document(REPOSITORY / "docs/reference/profile-example.yaml", Profile).value
+    facts = example.facts(runtime)
+    name = runtime.requires and runtime.requires.key
+    return {key.name: getattr(facts, key.fact) for key in runtime.keys if key.name == name}
+
+
+# What a runtime needs where the profile does not bring it: an example, or one of these.
 NEEDS: dict[str, dict[str, Any]] = {
+    **{name: _required(runtime) for name, runtime in RUNTIMES.items() if runtime.requires},
     "venv": {"venv": ShellPath("/opt/venv")},
     "conda": {"conda_env": ShellPath("train")},
     "apptainer": {"image": ShellPath("/opt/train.sif")},

@@ -40,6 +40,7 @@ from sbatchgen.jobs.inputs.flags import GROUPS, JobOption, parameters
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.options import NAMES, SbatchOptions
 from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.start_settings import Runtimes
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
@@ -262,6 +263,10 @@ def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[
             keys = {name: key for name, key in keys.items() if name not in NAMES}
             if not keys:
                 continue
+        if record is Runtimes and kind is JobSpec:
+            yield ""
+            yield "As [in a profile](profile.md#keys-in-runtimes), and from there on."
+            continue
         rows = []
         for key in keys.values():
             type_ = key.type

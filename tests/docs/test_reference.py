@@ -10,12 +10,14 @@ import yaml
 
 from sbatchgen import cli
 from sbatchgen.base import errors
+from sbatchgen.base.keys import keys_of
 from sbatchgen.check.lint.linter import rules
 from sbatchgen.check.rules import judge
 from sbatchgen.check.rules.rule_page import FOLDER
 from sbatchgen.jobs.inputs.document import decode
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.plan.dry_run import COMMANDS, PROCESSES, WAITING
 from tests.conftest import REPOSITORY, Command
 from tests.docs import reference
@@ -46,6 +48,9 @@ def test_the_example_has_every_key_and_is_sound(name: str) -> None:
     }
     if name == "profile":  # its options are those of a job
         wanted -= {*schema("job")["definitions"]["SbatchOptions"]["properties"]} - {"options", "qos"}
+    else:  # the runtimes of a job are those of a profile
+        wanted -= {key for runtime in RUNTIMES.values() for key in (runtime.name, *keys_of(runtime.Facts))}
+        wanted |= {key.name for runtime in RUNTIMES.values() for key in runtime.keys}
     missing = wanted - {*keys(yaml.safe_load(text))}
     assert not missing, f"a line for each in docs/reference/{name}-example.yaml"
 

@@ -156,15 +156,15 @@ def test_rows_hold_together() -> None:
 def _lists_of_programs(text: str) -> list[str]:
     """Return the top-level constants of a module that list names of the table: three names or more."""
     known = {name.split()[0] for kind in KINDS for name in programs(kind)}
-    found = []
+    lists = []
     for node in ast.parse(text).body:
         value = node.value if isinstance(node, ast.Assign) else None
         if isinstance(value, ast.Call) and value.args:
             value = value.args[0]
         if isinstance(value, (ast.Tuple, ast.List, ast.Set)) and isinstance(node, ast.Assign):
             words = {each.value for each in value.elts if isinstance(each, ast.Constant)}
-            found += [ast.unparse(node.targets[0])] if len(words & known) >= 3 else []
-    return found
+            lists += [ast.unparse(node.targets[0])] if len(words & known) >= 3 else []
+    return lists
 
 
 @pytest.mark.parametrize("module", sorted(RULES.glob("*.py")), ids=lambda module: str(module.stem))

@@ -45,7 +45,8 @@ def test_an_image_chooses_by_its_file_and_the_profile(
 def test_an_image_for_several_runtimes_is_an_error_that_names_them(command: Command) -> None:
     done = command("render", "single", "--profile", "local", "--image", "docker://a/b")
     assert done.status == 3
-    assert "add --runtime apptainer, enroot, podman-hpc or shifter" in done.err
+    *able, last = [name for name, each in RUNTIMES.items() if "image" in {key.name for key in each.keys}]
+    assert f"add --runtime {', '.join(able)} or {last}" in done.err
 
 
 def test_a_higher_layer_chooses_again(folder: Path, command: Command) -> None:
