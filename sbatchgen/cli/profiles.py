@@ -1,4 +1,4 @@
-"""profile, schema."""
+"""The commands about profiles, and schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lint, lsp, adopt."""
+"""The commands about scripts of others: lint, lsp and adopt."""
 
 from __future__ import annotations
 

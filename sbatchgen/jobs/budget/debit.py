@@ -94,7 +94,7 @@ class Debit:
 
 
 def _forbidden(file: str, limits: Allowance, asked: Demand) -> Iterator[Problem]:
-    """Yield what a budget forbids, however small the job is."""
+    """Yield the problems that no smaller job avoids: an ended budget, a partition, an account."""
     if limits.until and time.time() > limits.until.epoch:
         yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_of_owner(file))
     for what, names in (("partition", asked.partitions), ("account", (asked.account,))):

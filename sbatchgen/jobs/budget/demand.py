@@ -13,7 +13,7 @@ from sbatchgen.jobs.budget.share import ground, most
 
 _MOST_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # of our own scripts
 _REQUEUES = re.compile(r"\bscontrol\b[^\n]*\brequeue")
-# Options that leave open what the job gets, each with what to write in its place.
+# Options that leave the size of the job open, each with its replacement.
 _NOT_COUNTED = {
     "gpus-per-socket": "--gpus-per-node N",
     "tres-per-task": "--gpus-per-node N",

@@ -1,6 +1,7 @@
-"""Shell completion of what profiles, folders and lists hold; a broken file completes to nothing.
+"""Shell completion of names in profiles, folders and lists; a broken file gives no names.
 
-bash puts what is offered on the command line as it is: others may choose the names of shared folders.
+bash puts an offered name on the command line without quotes, and other users choose names in shared folders:
+only plain words are offered.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def of_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete names of a kind, as "accounts", that the profile has; with --partition, of this one only."""
+    """Complete names of a kind in the profile, as "accounts"; with --partition, names of this partition."""
     named = str(ctx.params.get("partition") or "").split(",")
     with contextlib.suppress(SbatchgenError):
         return offered(names_of(_profile(ctx), kind, named), incomplete)
@@ -55,7 +56,7 @@ def of_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete
 
 
 def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
-    """Return the names of a kind, as "accounts", of a profile and its partitions; or of these partitions."""
+    """Return the names of a kind, as "accounts", of a profile and some partitions, by default all."""
     parts: Mapping[Any, Partition] = profile.partitions
     chosen = [parts[name] for name in partitions if name in parts] or parts.values()
     names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))
@@ -99,7 +100,7 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete run folders: those that hold events, here or one folder below, if they are found soon."""
+    """Complete run folders, which hold events, in this folder and one level below, within SEARCH_S."""
     above, slash, start = incomplete.rpartition("/")
     end = time.monotonic() + SEARCH_S
     outer = _folders(above + slash, start, end)
@@ -109,12 +110,12 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def offered(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that start so, without those that a shell would not take as one plain word."""
+    """Return the names that begin with `incomplete` and are plain words of a shell."""
     return [name for name in names if name.startswith(incomplete) and is_plain(name) and name[0] != "-"]
 
 
 def _folders(above: str, start: str, end: float) -> Iterator[str]:
-    """Yield the folders whose names start so, if they are found in time."""
+    """Yield the folders in `above` whose names begin with `start`, until the time `end`."""
     with contextlib.suppress(OSError), os.scandir(above or ".") as entries:
         for entry in entries:
             if time.monotonic() > end:

@@ -258,7 +258,7 @@ def parse_value(text: str, kind: Any) -> Any:
 
 
 def as_data(value: Any) -> Any:
-    """Return what a record holds as JSON has it, without keys that have their default."""
+    """Return the values of a record as JSON data, without keys that have their default."""
     if is_dataclass(value):
         known = keys_of(value)
         held = {name: as_data(getattr(value, key.name)) for name, key in known.items()}

@@ -132,7 +132,7 @@ def below_key(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 class DecidedValues:
-    """The value of each key so far, where it is from, and what it overrode."""
+    """The values of keys so far, with their origins and the values that they replaced."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

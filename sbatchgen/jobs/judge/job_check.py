@@ -88,7 +88,7 @@ def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Find
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
-    """Return what the script adds to the resolved job's findings: of templates, `setup` and extra options."""
+    """Return the findings in a rendered script, such as in templates, `setup` and extra options."""
     from sbatchgen.check.script.script import JobScript  # what renders a script need not load the readers
 
     script = JobScript(

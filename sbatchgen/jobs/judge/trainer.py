@@ -66,7 +66,7 @@ class TrainerJob(JudgedJob):
 
 
 def check_trainer(job: TrainerJob) -> list[Finding]:
-    """Return what the folder and the environment of submission say of a resolved job's trainer."""
+    """Return the findings about the trainer of a job in the folder and environment of submission."""
     return [finding for rule in judge.rules(judge.TRAINERS) for finding in judge.findings(rule, job)]
 
 

@@ -10,10 +10,10 @@ from sbatchgen.jobs.inputs.options import GPU_OPTIONS
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes.base import of_submission
 
-NODE_RANK = "@node_rank@"  # in the script: each task puts the number of its node there
+NODE_RANK = "@node_rank@"  # a mark in the script, which each task replaces by the number of its node
 ALONE = 20000  # the port of a job on this machine alone
 OF_CHECKPOINT = {"checkpoint": '"$checkpoint"', "checkpoint_dir": '"${checkpoint%/*}"'}
-_GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # what bash replaces by names of files
+_GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # a pattern that bash replaces by names of files
 
 
 def node_rank(resolved: ResolvedJob) -> str:
@@ -31,7 +31,7 @@ def nnodes(resolved: ResolvedJob) -> str:
 
 
 def nproc(resolved: ResolvedJob) -> str:
-    """Return the processes of a node as a word: Slurm's count of its GPUs, where that is sure to be right."""
+    """Return the number of processes on a node as a word: Slurm's count of GPUs, if certainly right."""
     count, options = str(resolved.nproc_per_node), resolved.options
     asked = [name for name in GPU_OPTIONS if getattr(options, name)]
     one_each = resolved.nproc_per_node == resolved.gpus_per_node
@@ -55,7 +55,7 @@ def _meeting(variable: str, alone: Callable[[ResolvedJob], str]) -> Callable[[Re
     return lambda resolved: f'"${variable}"' if resolved.profile.scheduler != "none" else alone(resolved)
 
 
-# What a trainer's arguments may hold, and the word that it becomes.
+# The placeholders in arguments of a trainer, and the function that makes the word for each.
 PLACEHOLDERS: dict[str, Callable[[ResolvedJob], str]] = {
     "run_dir": lambda _: '"$RUN_DIR"',
     "data_dir": lambda _: '"$DATA_DIR"',
@@ -74,7 +74,7 @@ _PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"  # {{run_dir}} 
 
 
 def placeholders(resolved: ResolvedJob) -> frozenset[str]:
-    """Return the names of the placeholders that the arguments and the pattern hold."""
+    """Return the names of the placeholders in the arguments and in the pattern of the checkpoints."""
     return names(*resolved.args, *resolved.launcher_args, *resolved.resume_args, resolved.checkpoint or "")
 
 
@@ -99,7 +99,7 @@ def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]
 
 
 def with_params(text: str, resolved: ResolvedJob, word: Callable[[str], str]) -> str:
-    """Return a text as a word of bash that has a sweep's parameters; `word` makes words of the rest."""
+    """Return a text with parameters of a sweep as a word of bash; `word` makes words of the other parts."""
     pieces = resolved.sweep.pieces(text) if resolved.sweep else [text]
     words = [
         f'"${{param[{piece}]}}"' if place % 2 else word(piece) for place, piece in enumerate(pieces) if piece
@@ -108,7 +108,7 @@ def with_params(text: str, resolved: ResolvedJob, word: Callable[[str], str]) ->
 
 
 def word(text: str, resolved: ResolvedJob, *, glob: bool = False) -> str:
-    """Return an argument as a word of bash; with `glob` one that bash replaces by names of files."""
+    """Return an argument as a word of bash; with `glob` bash replaces patterns in it by names of files."""
     words = []
     for piece, is_text in _split(text):
         if not is_text:
@@ -170,7 +170,7 @@ def points(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def point_says(resolved: ResolvedJob) -> str:
-    """Return the words by which the script names the point that it runs, as text for double quotes."""
+    """Return the name of the point that the script runs, as text for double quotes."""
     values = [f"{name}=${{param[{name}]}}" for name in resolved.placed]
     return " ".join([*values, *(["${point_args[*]}"] if _adds_arguments(resolved) else [])])
 

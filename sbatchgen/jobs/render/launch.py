@@ -72,7 +72,7 @@ def node_setup(resolved: ResolvedJob) -> str:
 
 
 def task_setup(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield what a task runs before its program: a setup, and the number of the node for its arguments."""
+    """Yield the commands of a task before its program: a setup, and the number of the node."""
     lines = resolved.settings.setup_per_task
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
     counts = arguments.NODE_RANK in rank

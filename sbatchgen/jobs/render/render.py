@@ -286,7 +286,7 @@ def _job_id(resolved: ResolvedJob) -> str:
 
 
 def _site(resolved: ResolvedJob) -> dict[str, Any]:
-    """Return the variables for the directives, and for what the profile sets up before the training."""
+    """Return the variables for the directives, and for the setup of the profile before the training."""
     settings = resolved.settings
     setups = [name for name in SETUPS if "_per_" not in name]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
@@ -316,7 +316,7 @@ def _points(resolved: ResolvedJob) -> dict[str, Any]:
 
 
 def _restarts(resolved: ResolvedJob) -> dict[str, Any]:
-    """Return the variables for how the job stops, starts again and resumes, and for its files of that."""
+    """Return the variables for the stop, the restart and the resume of the job, and for their files."""
     files, sweep = launch.files(resolved), resolved.sweep
     restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
     waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
@@ -398,7 +398,7 @@ def _of_programs(resolved: ResolvedJob, here: str) -> dict[str, Any]:
 
 
 def _paths(resolved: ResolvedJob, here: str, code: Path) -> dict[str, Any]:
-    """Return the variables for what the job reads and writes; `here` holds the folder of submission."""
+    """Return the variables for the files and folders of the job; `here` holds the folder of submission."""
     data = resolved.data if launch.uses_data(resolved) else ""
     paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))

@@ -1,4 +1,4 @@
-"""Resolved job -> what the script needs of each of its programs."""
+"""The variables of the template for the programs of a job: their functions, tables, order and addresses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,21 +7,21 @@ from sbatchgen.base import quoting
 from sbatchgen.jobs.render import arguments, exports, launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 
-GRACE_S = 60  # between TERM and KILL, if a program names no time
+GRACE_S = 60  # seconds between TERM and KILL, if a program sets no `grace`
 _LOGS = "$RUN_DIR/programs"
 
 
 class _Function(NamedTuple):
-    """What the script has of a program as functions."""
+    """The two bash functions of a program: the start, and the test whether the program is ready."""
 
-    name: str  # of the program
-    numbered: bool  # whether it gets the number of a replica
-    lines: tuple[str, ...]  # that start it
-    ready: str  # what shows that it is ready, "" for nothing
+    name: str  # the name of the program
+    numbered: bool  # whether the functions get the number of a replica
+    lines: tuple[str, ...]  # the lines that start the program
+    ready: str  # the command that tests whether the program is ready, or ""
 
 
 def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
-    """Return what the template has of the programs of a job that has several."""
+    """Return the variables of the template for a job with several programs."""
     programs = resolved.programs
     main = next((program.name for program in programs if program.share.main), "")
     instances = [word for program in programs if program.name != main for word in _words(program)]
@@ -36,7 +36,7 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "first_port_of_programs": launch.first_port(resolved, ports),
         "names": " ".join(
             [*instances, *([main] if main else [])]
-        ),  # the main one last: it complains of others
+        ),  # the main program last, as its errors may follow from another program
         "lasting": " ".join(
             word for program in programs if not program.spec.optional for word in _words(program)
         ),
@@ -82,7 +82,7 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
 
 
 def _order(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield the commands that start the programs, and wait until those are ready that others need."""
+    """Yield the commands that start the programs, and that wait for programs which others need."""
     left, awaited = [*programs], set()
     while left:
         following = next(each for each in left if not {*each.spec.needs} & {other.name for other in left})
@@ -134,7 +134,7 @@ def _start(program: JobProgram, here: str) -> Iterator[str]:
 
 
 def _addresses(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
-    """Yield the lines that tell all programs where each is."""
+    """Yield the lines that set the variables with the addresses of the programs."""
     number = 0
     for program in programs:
         port = f"$((port + {number}))" if number else "$port"
@@ -179,7 +179,7 @@ def _of_replicas(program: JobProgram, number: int, *, slurm: bool) -> Iterator[s
 
 
 def _exported(program: JobProgram) -> Iterator[str]:
-    """Yield the variables that a program has alone."""
+    """Yield the variables that only this program gets."""
     job, variable = program.job, program.name.variable
     if program.share.replicas:
         me = program.share.own_word

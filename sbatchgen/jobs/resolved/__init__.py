@@ -1,1 +1,1 @@
-"""From layers of input to one resolved job, and what it asks Slurm for."""
+"""From layers of input to one resolved job and its request of Slurm."""

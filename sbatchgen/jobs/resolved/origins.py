@@ -104,7 +104,7 @@ def _documented(request: Request) -> dict[str, list[str]]:
 
 
 def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
-    """Yield what a user may not expect: see MATTER; values of sbatchgen.yaml; values without effect."""
+    """Yield surprising values: the keys in MATTER, values of sbatchgen.yaml, and values without effect."""
     if profile_by.level < Level.JOB:
         yield _setting("profile", resolved.profile.name, profile_by)
     if resolved.passed_over and not resolved.fits_nowhere:

@@ -313,7 +313,7 @@ def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _layer(each: _Wanted, wanted: Sequence[_Wanted], *, whole: bool, main: bool) -> Layer:
-    """Return what a program sets, as a layer over those of the job; `whole`: without its variables."""
+    """Return the settings of a program as a layer over those of the job; without variables if `whole`."""
     spec = each.spec
     values: dict[str, Any] = {}
     for name in KEYS_OF_PROGRAMS:

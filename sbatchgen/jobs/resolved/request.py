@@ -30,7 +30,7 @@ ONLY_PROFILE = "it is your only profile"
 
 
 class Request(NamedTuple):
-    """A resolved job, and what it takes to render it."""
+    """A resolved job, with the places and words that its script needs."""
 
     resolved: ResolvedJob
     places: Places  # where templates are looked for

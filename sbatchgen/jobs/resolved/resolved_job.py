@@ -185,7 +185,7 @@ class ResolvedJob:
 
     @property
     def extended(self) -> dict[str, tuple[str, str]]:
-        """The variables whose values extend what the container has: what comes before and after that."""
+        """The variables that extend a value of the container, with the texts before and after that value."""
         parts = {name: (value or "").split(f"${{{name}}}") for name, value in self.env.items()}
         inside = self.runtime.is_container
         return {name: (two[0], two[1]) for name, two in parts.items() if inside and len(two) == 2}

@@ -217,7 +217,7 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
 
 
 def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
-    """Return the kinds of nodes that the job may get; all if no kind has what it asks for."""
+    """Return the kinds of nodes that the job may get; all kinds if every kind is too small."""
     typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
     asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
     having = partition.kinds([(kind or _named(partition), n) for kind, n in asked])

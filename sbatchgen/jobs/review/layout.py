@@ -64,7 +64,7 @@ class Layout:
 
 
 def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
-    """Return what a rendered script starts; `planned` is the command of a dry run."""
+    """Return the processes that a rendered script starts; `planned` is the command of a dry run."""
     if resolved.programs:
         placed = of_script(resolved.resources, request, planned)
         return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
@@ -119,7 +119,7 @@ def _ready(program: JobProgram) -> str:
 
 
 def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
-    """Return what a script starts on the nodes that it asks for; `planned` is the command of a dry run."""
+    """Return the processes that a script starts on its nodes; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
     follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # else Slurm splits them as it can

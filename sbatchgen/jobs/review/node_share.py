@@ -1,4 +1,4 @@
-"""What a job asks Slurm for, beside what a node has, and what that costs."""
+"""The share of a node that a job asks for, and the cost of the job."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 @frozen(kw_only=True)
 class Amount:
-    """What the job gets of a node, and what the node has."""
+    """The share of a node that the job gets, and the size of the node."""
 
     given: int | None
     of: int | None = None
@@ -70,7 +70,7 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
 
 
 def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
-    """Return what is asked for, `gpus` of a node, beside what a node of this kind has."""
+    """Return the share that is asked for, with `gpus` GPUs of a node, and the size of such a node."""
     alone = job.is_exclusive or node.exclusive
     splits = job.splits_gpus(node.whole_of(job.gpus or ()), alone=alone)
     kinds = node.kinds(job.gpus_on_node) if alone else []

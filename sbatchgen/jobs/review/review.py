@@ -152,7 +152,7 @@ def of_script(
     findings: Sequence[Finding] = (),
     again: Sequence[str] = (),
 ) -> Review:
-    """Return the review of a finished script, what it asks for and what was found in it; `again` plans it."""
+    """Return the review of a finished script: request and findings; `again` is the command of a plan."""
     request = node_share.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
         starts=layout.of_script(job, request, again) if job and request else None,

@@ -70,7 +70,7 @@ class Report:
 
 
 def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
-    """Return what a run has cost so far."""
+    """Return the cost of a run so far."""
     known = run_usage(state, environment)
     starts, trained, newest = known.starts, known.trained, known.starts[-1]
     used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
@@ -192,7 +192,7 @@ def in_short(report: Report) -> str:
 
 
 def as_text(report: Report) -> str:
-    """Return a page: what it cost, a table, the reasons of advice, and how to get what is not known."""
+    """Return a page: the cost, a table, reasons for the advice, and ways to get unknown values."""
     cost = [counted(count, noun) for count, noun in ((report.jobs, "job"), (report.starts, "start")) if count]
     hours = [(report.gpu_hours, "GPU-hours"), (report.cpu_hours, "CPU-hours")]
     cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
@@ -208,7 +208,7 @@ def as_text(report: Report) -> str:
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
+    """Yield the lines of the table: name, the resources of the run, their use, and the next request."""
     on_shards = not report.gpus and report.gpu_utilization is not None
     had_gpus = "shards" if on_shards else _shown(report.gpus)
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}

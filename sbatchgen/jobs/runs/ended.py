@@ -30,7 +30,7 @@ class KeptProgress:
             self._known = known if isinstance(known, dict) else {}
 
     def progress(self, run: Run, jobs: Sequence[RunJob]) -> tuple[bool, Progress | None]:
-        """Return whether the progress of a run is known, and what it is: None if no training has written."""
+        """Return whether the progress of a run is known, and the progress; None if no training wrote any."""
         kept: Any = self._known.get(jobs[-1].key) if _has_ended(jobs) else None
         with contextlib.suppress(TypeError, ValueError):
             folder, values = kept

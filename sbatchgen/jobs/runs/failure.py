@@ -1,6 +1,6 @@
-"""Why a run failed: how its job ended, and lines of its log -> causes in plain words, and what to do.
+"""The causes of a failed run, with fixes, from the end of its job and the lines of its log.
 
-What failures.yaml does not know is not a cause: nothing is guessed.
+failures.yaml has all causes; no cause is guessed.
 """
 
 import functools
@@ -16,27 +16,29 @@ from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
 
-# In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
+# The order in which causes are shown: see failures.yaml. "own" is an error message of the script or trainer.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
 OWN = "own-words"  # the cause of an error of the script or the trainer
 LONGEST = 1000  # characters of a line that are read
 PIECES = 1000  # parts of a line in which a progress bar has overwritten itself
 
-# What comes before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
+# The prefixes of a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
 _BEFORE = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
-# What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
+# The prefix of releases such as 26.05 in place of "slurmstepd-NODE: "; errors of sbatchgen have no time.
 _STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
-_INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # the error in our own words
+_INNER = re.compile(
+    r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$"
+)  # the exception in an error message of sbatchgen
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \S)")
 _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
-_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # this line says no more than Slurm does
+_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # the state of the job says the same
 
 AT_END = 100  # lines at the end of a log in which the words of a crashed program are looked for
 _CRASH = re.compile(
@@ -45,27 +47,27 @@ _CRASH = re.compile(
     r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
     r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
 )
-# Lines by which Slurm ends a whole job; later words of its programs follow from the end.
+# Messages with which Slurm ends a whole job; later messages of its programs follow from that end.
 _JOB_ENDS = re.compile(
     r"slurmstepd\S*: error: \*\*\* (?:JOB \S+ ON|STEP .* DUE TO (?:TIME|PREEMPTION|NODE)) "
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
-_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # a loader's exception; its traceback follows
+_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # an exception of a loader, before its traceback
 _RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 _NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # these errors have no traceback
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
-# What comes before the traceback of an exception that the program has caught.
+# The line before the traceback of an exception that the program has caught.
 _HANDLED = re.compile(
     r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
 )
 
 
 class NextStart:
-    """The command that starts a run again: in a fix {resume}, or with options {resume:--mem 64G}."""
+    """The command that starts a run again. A fix writes {resume}, or with options {resume:--mem 64G}."""
 
-    continues = "continues from the last checkpoint"  # what the command does
+    continues = "continues from the last checkpoint"  # the effect of the command
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -75,20 +77,20 @@ class NextStart:
 
 
 class Asks(NamedTuple):
-    """What a job is."""
+    """The request of a job, as fixes need it."""
 
-    has_gpus: bool | None = None  # whether it has asked for GPUs; None if that is not known
+    has_gpus: bool | None = None  # whether it asked for GPUs; None if unknown
     is_script: bool = False  # whether it is a finished script, and not rendered
     as_group: str = ""  # of a mode with one process: the options that start it in mode ddp
-    memory: str = "64G"  # what to ask for next time: twice what it had; an example where that is not known
-    time: str = "8:00:00"  # the same
+    memory: str = "64G"  # the memory for the next start: twice the last memory, or an example if unknown
+    time: str = "8:00:00"  # the time limit for the next start, in the same way
     one_gpu: str = "--gpus-per-node 1"  # the option that asks for a GPU
-    resume: NextStart | None = None  # what starts its run again; None for the plain command
+    resume: NextStart | None = None  # the command that starts its run again; None for sbatchgen resume
 
 
 @frozen(kw_only=True)
 class FailureText(Explanation):
-    """A cause, as failures.yaml explains it. Its texts are of two kinds: the end of a job, lines of a log."""
+    """A cause in failures.yaml: `ended` is a pattern for the end of a job, `log` has patterns for lines."""
 
     cause: str
     ended: str = ""
@@ -117,17 +119,17 @@ class FailureTexts:
 
 @frozen(kw_only=True)
 class Failure:
-    """A cause of which something was seen."""
+    """A cause that the end of the job or a line of a log shows."""
 
-    cause: str  # its name in failures.yaml; "own-words" of an error of the script or the trainer
-    rank: Rank  # its relation to others
-    means: str  # what it is, in plain words
-    fix: str  # what to do
-    ended: str = ""  # how the job ended, if that shows it: "TIMEOUT 0:15"
-    # The first line of the log that shows it, from 1; 0 without one, or if lines are not counted
+    cause: str  # its name in failures.yaml, or "own-words"
+    rank: Rank  # its place among several causes
+    means: str  # the explanation
+    fix: str  # the fix
+    ended: str = ""  # the end of the job that shows the cause: "TIMEOUT 0:15"
+    # The number of the first line that shows the cause, from 1; 0 without a line or without numbers.
     line: int = 0
-    says: str = ""  # that line
-    file: str = ""  # the log that has it, or ""
+    says: str = ""  # the text of this line
+    file: str = ""  # the log with this line
 
 
 def causes() -> tuple[FailureText, ...]:
@@ -142,21 +144,24 @@ def text_of(cause: str) -> FailureText:
 
 @functools.cache
 def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
-    """Return one pattern for all texts of logs, which most lines do not match, and each pattern."""
+    """Return a pattern that matches if any pattern for logs does, and each pattern with its cause.
+
+    Most lines of a log match no pattern, so the first one saves time.
+    """
     each = [(text, known) for known in causes() for text in known.log]
     any_text = re.compile("|".join(f"(?:{text})" for text, _ in each))
     return any_text, tuple((re.compile(text), known) for text, known in each)
 
 
 def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | None = None) -> list[Failure]:
-    """Return the causes that can be seen, the likeliest first.
+    """Return the causes of a failure, the likeliest first.
 
-    Slurm's state, exit code and signal are `ended`, "FAILED 1:0", or ""; each line of the log has its
-    number. The commands to type name `run`.
+    `ended` holds Slurm's state, exit code and signal, as "FAILED 1:0"; it may be empty. `log` holds the lines
+    of the log with their numbers. The fixes name `run`.
 
-    A cause is returned once, with its first line, or its last as the table has it. What Slurm alone decides,
-    as a time limit, is read from the log only where Slurm's own answer is missing: a log may hold earlier
-    starts of the job.
+    Each cause is returned once, with its first line; with its last line if the table says so. Causes that
+    Slurm decides, such as a time limit, are read from the log only if `ended` is empty, because a log may
+    hold earlier starts of the job.
     """
     asks, by_cause = asks or Asks(), dict[str, Failure]()
     for known in causes():
@@ -178,7 +183,7 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
                 by_cause[failure.cause] = failure
             elif seen and not seen.says:
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)
-    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # that ended the script
+    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # this error ended the script
         del by_cause[OWN]
         by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
     return sorted(by_cause.values(), key=_order)
@@ -207,7 +212,7 @@ def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
 def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     """Return the line near the end of a log that shows the crash of a program, whatever lines followed.
 
-    It is an exception before all others, which srun may write into its traceback.
+    An exception comes before other crashes, because srun may write its own lines into the traceback.
     """
     ended = (
         (number, piece) for number, line in log[-AT_END:] for piece in pieces(line) if _CRASH.match(piece)
@@ -228,7 +233,7 @@ def raised(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def unexplained(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the first of these exceptions that neither failures.yaml nor the end of a launcher explains."""
+    """Return the first exception at the end of a log that failures.yaml does not explain."""
     is_known = _texts()[0].match
     return next((each for each in raised(log) if not is_known(each[1]) and not _CRASH.match(each[1])), None)
 
@@ -236,7 +241,7 @@ def unexplained(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
 def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
     """Return where the exception in a line was raised, as "train.py:12, rank 3"; "" without a traceback.
 
-    Of the files of a traceback that is the last one outside of installed packages.
+    The place is the last file of the traceback that is not in an installed package.
     """
     start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
     rank = _RANK.match(log[start][1]) if log else None
@@ -257,13 +262,13 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
 
 def _order(failure: Failure) -> tuple[int, bool, float]:
     is_effect = failure.rank == "effect"
-    is_felt = is_effect and failure.cause != "killed"  # the others feel that a process was killed, and say so
-    first = failure.line or math.inf  # a line says more than Slurm's state alone, as of a crash
+    is_felt = is_effect and failure.cause != "killed"  # other effects follow from a killed process
+    first = failure.line or math.inf  # a cause with a line comes before Slurm's state
     return RANKS.index(failure.rank), is_felt, first if is_effect else 0
 
 
 def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
-    """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
+    """Yield the causes in a line of the log. The line has several parts if a progress bar wrote it again."""
     any_text, texts = _texts()
     for piece in pieces(line):
         problem = parse_error_line(piece)
@@ -297,7 +302,7 @@ def pieces(line: str) -> Iterator[str]:
 def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
     """Return the last lines of a log that look like an error, or the last lines; each text once.
 
-    Of exceptions the last few are among them, however many lines of srun follow.
+    The last few exceptions are always among them, even if many lines of srun follow.
     """
     texts: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""The fix of a cause as a run takes it: of a sweep, of a finished script, of plain sbatch, without Slurm."""
+"""The fixes of failures, adapted to the run: a sweep, a finished script, a job of plain sbatch, no Slurm."""
 
 import re
 import sys
@@ -16,19 +16,19 @@ from sbatchgen.jobs.runs.remedy import Case, at_hand, within_nodes, without
 from sbatchgen.jobs.runs.submitted_scripts import forgets, parsed
 
 _ENV = re.compile(r"--env (\S+)$")
-# What a run without Slurm can't be asked for
+# Parts of fixes that a run without Slurm can't use.
 _SLURM_ONLY = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 
 
 class NextStartOfRun(NextStart):
-    """The command that starts a run again, by what the run is: its record, or a job of plain sbatch."""
+    """The command that starts a run again, as its record or its job of plain sbatch needs the command."""
 
     def __init__(self, run: str, record: Record | None, run_dir: Path, plain: PlainJob | None) -> None:
         super().__init__(run)
         self._record, self._run_dir, self._plain = record, run_dir, plain
 
     def __format__(self, options: str) -> str:
-        """Return the command with options; of a script that sbatch takes as it is, what to do with it."""
+        """Return the command with these options, or an instruction where no command does the same."""
         record, exports = self._record, _ENV.match(options)
         if record is None or record.process:
             return super().__format__(options)
@@ -45,7 +45,7 @@ class NextStartOfRun(NextStart):
 
     @property
     def continues(self) -> str:  # type: ignore[override]
-        """What the command does: only the bundled trainer is known to continue."""
+        """The effect of the command. Of all trainers, only the bundled trainer certainly continues."""
         record = self._record
         if self._plain:
             return "starts it again, which continues if it loads its checkpoint"
@@ -65,7 +65,7 @@ def next_start(end: JobEnd) -> NextStart:
 
 
 def _by_sbatch(job: PlainJob, typed: Sequence[str]) -> str:
-    """Return the command that submits a job of plain sbatch again, or the same in words."""
+    """Return the command that submits a job of plain sbatch again, or an instruction in words."""
     options = [f"{name}={value}" for name, value in zip(typed[::2], typed[1::2], strict=True)]
     command = again(job, options, Path.cwd()) if not job.owner else ""
     return command or " ".join(["submit it again", *(["with", *options] if options else ())])
@@ -79,7 +79,7 @@ def _own_trainer(record: Record) -> str:
 def fixes_for_run(
     causes: Sequence[Failure], end: JobEnd, environment: Mapping[str, str]
 ) -> Iterator[Failure]:
-    """Yield causes with fixes as they are typed for this run, on this machine."""
+    """Yield the causes with fixes that the user can type for this run, on this machine."""
     state, record = end.state, end.record
     for cause in causes:
         if record is None:
@@ -92,14 +92,14 @@ def fixes_for_run(
             script = state.plain.script
         else:
             folder = state.run.folder
-            script, known = parsed(folder, record.job), _to_type(known, record, folder, case.resume)
+            script, known = parsed(folder, record.job), _fix_typed_for_run(known, record, folder, case.resume)
         yield within_nodes(known, script, environment)
 
 
-def _to_type(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
-    """Return a cause with the fix for this run: with what the trainer loses."""
-    cause = _hidden(cause, record)
-    fix = _not_copied(cause, record, resume) or cause.fix
+def _fix_typed_for_run(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
+    """Return a cause with the fix for this run, and with the steps that its trainer would repeat."""
+    cause = _hidden_package(cause, record)
+    fix = _fix_for_snapshot(cause, record, resume) or cause.fix
     fix = without(fix, _SLURM_ONLY) if record.process else fix
     loss = None
     if _own_trainer(record) and re.search("sbatchgen res(?:ume|ubmit)", fix):
@@ -107,8 +107,11 @@ def _to_type(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -
     return replace(cause, fix=ALSO.join(filter(None, (fix, *(loss.lines() if loss else ())))))
 
 
-def _hidden(cause: Failure, record: Record) -> Failure:
-    """Return the cause that an own file hides a package, if it lacks what the program wants of that."""
+def _hidden_package(cause: Failure, record: Record) -> Failure:
+    """Return the cause that a file of the user hides a package of the same name; else the given cause.
+
+    The program then misses an attribute of the package.
+    """
     lacks = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
     name = lacks[1] if lacks else ""
     beside = Path(record.folder, record.value("trainer") or "script").parent
@@ -118,8 +121,8 @@ def _hidden(cause: Failure, record: Record) -> Failure:
     return replace(cause, cause=known.cause, means=known.means.format(name), fix=known.fix.format(name))
 
 
-def _not_copied(cause: Failure, record: Record, resume: NextStart) -> str:
-    """Return the fix for a file that is missing since the snapshot lacks it; "" for another failure."""
+def _fix_for_snapshot(cause: Failure, record: Record, resume: NextStart) -> str:
+    """Return the fix for a file that the snapshot of the code lacks; "" for another failure."""
     missing = re.match("there is no '([^/'][^']*)'", cause.means) if cause.cause == "file-missing" else None
     copied = record.code and record.code.snapshot
     if not missing or not copied or not Path(record.folder, name := missing[1]).exists():

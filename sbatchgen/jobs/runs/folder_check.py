@@ -77,7 +77,7 @@ def error(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
 def inspect_run_folder(
     resolved: ResolvedJob, run_dir: Path, resume: str
 ) -> tuple[RunFolderForecast | None, list[Finding]]:
-    """Return what the bundled trainer would do, and why that is useless or impossible."""
+    """Return the forecast of the bundled trainer's start, and findings about a useless or failing start."""
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [resolved.mode.flag] if resolved.mode.flag else []
     if resolved.sweep:

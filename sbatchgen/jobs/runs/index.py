@@ -235,7 +235,7 @@ class Index:
         return [job for job in self._jobs.values() if run is None or job.run == run]
 
     def _load(self) -> bytes:
-        """Read the file if it has changed; return what it holds if that is damaged."""
+        """Read the file if it has changed; return the contents if they are damaged."""
         data = b""
         with self._as_document_error(), contextlib.suppress(FileNotFoundError):
             data = files.read_own(self.file, MAX_BYTES)
@@ -264,7 +264,7 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:
-        """Let no other command write, and replace the file by what is known afterwards."""
+        """Lock the file against other commands, and replace the contents afterwards."""
         with self._as_document_error(), files.locked(self.file.with_suffix(".lock"), wait_s):
             if damaged := self._load():
                 self._repair(damaged)

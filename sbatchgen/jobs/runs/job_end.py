@@ -1,4 +1,4 @@
-"""How a job ended, as Slurm, its logs and its run folder know it: what a diagnosis is made of."""
+"""The end of a job, from Slurm, its logs and its run folder; a diagnosis starts from this end."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

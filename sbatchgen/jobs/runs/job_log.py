@@ -1,4 +1,4 @@
-"""The logs of a job: where they are, and how they grow."""
+"""The logs of a job: their files, their last lines and their new lines."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ from sbatchgen.jobs.runs import program_states
 from sbatchgen.jobs.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
-FURTHEST = 32 << 20  # bytes before the end of a log in which its last lines are looked for
-END = 2 << 20  # bytes of a log that are looked at after a failure
-COUNTED = 1 << 30  # of a larger log the lines are not counted
-# What a script of sbatchgen prints at each start of its job; the log is appended.
+FURTHEST = 32 << 20  # bytes at the end of a log in which the last lines are searched
+END = 2 << 20  # bytes at the end of a log that a diagnosis reads
+COUNTED = 1 << 30  # bytes of the largest log whose lines are counted
+# The line that a script of sbatchgen prints at each start of its job. All starts share one log.
 START = re.compile(r"Job [0-9]+ on \S+, restart ([0-9]{1,9}) of at most [0-9]{1,9}")
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
@@ -66,14 +66,14 @@ def _named(pattern: str) -> Iterable[str]:
 
 
 def task_of(record: Record, path: Path) -> str:
-    """Return the task, or the point of a sweep, whose log a file is by its name; "" for any other log."""
+    """Return the task, or the point of a sweep, that the name of a log holds; "" for another log."""
     name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
     match = re.fullmatch(name, str(path)) if record.array else None
     return str(int(match[1]) + record.first) if match and match.lastindex else ""
 
 
 def newest_logs(record: Record, task: str = "") -> list[Path]:
-    """Return the newest log of a job or of a task; where its stderr is another file, that one comes first."""
+    """Return the newest log of a job or task; a separate log of stderr comes first."""
     if task.isdecimal():
         task = str(int(task) - record.first)
     names = [] if task.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
@@ -98,7 +98,7 @@ def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tupl
 
 
 def starts(path: Path) -> int:
-    """Return how often the job of a log has begun, by the end of the log; 0 if the log does not say."""
+    """Return how often the job has started, as the end of its log shows; 0 if no line shows a start."""
     with contextlib.suppress(OSError):
         begun = filter(None, (START.match(line) for _, line in last_lines(path)))
         return max((1 + int(start[1]) for start in begun), default=0)
@@ -106,7 +106,7 @@ def starts(path: Path) -> int:
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:
-    """Return a pattern of the log's name for `glob`: what only the running job knows matches anything."""
+    """Return a pattern of `glob` for a part of the log's name; * for a value that only the job knows."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":
         return "%"
@@ -145,7 +145,7 @@ def last_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _start_of_lines(file: BinaryIO, count: int) -> int:
-    """Return where the last lines of a file begin; of lines longer than FURTHEST the end counts."""
+    """Return the offset of the last lines of a file, at most FURTHEST bytes before the end."""
     at = end = os.fstat(file.fileno()).st_size
     left, is_last = count, True
     while left and at > max(0, end - FURTHEST):
@@ -163,7 +163,7 @@ def _start_of_lines(file: BinaryIO, count: int) -> int:
 
 
 class Tail:
-    """A file that grows, read onwards from a place; it may not exist yet."""
+    """A reader of a file that grows. The file may not exist yet."""
 
     def __init__(self, path: Path, *, last: int | None = None) -> None:
         """Start at the first byte, or with the `last` lines."""
@@ -176,7 +176,7 @@ class Tail:
                 self._at = _start_of_lines(file, last)
 
     def more(self) -> Iterator[bytes]:
-        """Yield what was written since; from the start again if the file was replaced or cut."""
+        """Yield the new bytes; all bytes again if the file was replaced or truncated."""
         try:
             with files.regular(self.path, os.O_NOFOLLOW) as file:
                 now = os.fstat(file.fileno())
@@ -191,7 +191,7 @@ class Tail:
 
 
 class RunLogs:
-    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
+    """The logs of a run, also of later jobs. Of the logs that exist at the start, the newest is shown."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class RunLogs:
         return False
 
     def refresh(self) -> None:
-        """Read which jobs the run has now."""
+        """Read the list of the jobs of the run again."""
         known = [self._plain] if self._plain else records(self._folder)
         of_job = (record for record in known if self._job in ("", record.job))
         self._records = [record for record in of_job if record.submitted >= self._since]
@@ -237,7 +237,7 @@ class RunLogs:
         return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
 
     def show(self, put: Callable[[bytes], None]) -> bool:
-        """Print what is new; return whether there is a log."""
+        """Print the new lines; return whether there is a log."""
         for path in self._paths():
             self._tails.setdefault(path, Tail(path))
         for piece in itertools.chain.from_iterable(tail.more() for tail in self._tails.values()):

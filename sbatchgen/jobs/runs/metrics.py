@@ -103,7 +103,7 @@ def log_events(
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Return a pattern to look for; None without one, and for what a copied record has in its place."""
+    """Return the pattern of a record; None without a pattern, or if the pattern is not valid."""
     try:
         return re.compile(pattern) if pattern else None
     except (re.error, RecursionError, OverflowError):

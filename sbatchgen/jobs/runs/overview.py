@@ -43,7 +43,7 @@ def _last(state: RunState) -> str:
 
 
 def _programs(state: RunState) -> Iterator[tuple[str, str]]:
-    """Yield each program of a job with several, and what it does."""
+    """Yield the programs of a job with several programs, each with its state."""
     over = state.last is not None and state.last.ended
     words = {"starts": "started", "ready": "ready"}
     for each in state.programs:

@@ -1,4 +1,4 @@
-"""A run without Slurm: a process that outlives its terminal, and what it leaves."""
+"""A run without Slurm: a process that outlives its terminal, and the files of the process."""
 
 import contextlib
 import os

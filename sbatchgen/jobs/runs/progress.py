@@ -12,7 +12,7 @@ from sbatchgen.jobs.runs.events import CONFIG, PLACES, STATUS, count, number, re
 from sbatchgen.jobs.runs.metrics import log_events
 from sbatchgen.jobs.runs.record import Record
 
-# Metrics of what a step costs, as people read them, in this order.
+# Metrics of the cost of a step, in the order in which they are shown.
 COSTS = {
     "samples_per_s": "{:,.0f} samples/s",
     "step_s": "{:.3g} s a step",
@@ -26,7 +26,7 @@ _STATES = ("running", "preempted", "done", "failed")
 
 @frozen(kw_only=True)
 class Progress:
-    """The progress of a training; None or "" for what the folder does not say."""
+    """The progress of a training; None or "" for unknown values."""
 
     # "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the trainer
     # does not say
@@ -109,7 +109,7 @@ def read_progress(
 
 
 def _in_all(run_dir: Path) -> tuple[int | None, int | None]:
-    """Return how many epochs a training has in all, and how many steps; None for what it has not written."""
+    """Return the total numbers of epochs and of steps; None for a number that the training did not write."""
     epochs = count(read_object(run_dir / CONFIG).get("epochs"))
     first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
     samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))

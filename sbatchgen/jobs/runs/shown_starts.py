@@ -131,7 +131,7 @@ def _with_plan(start: KeptStart, at: float) -> KeptStart:
 
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what a command has after its verb, however it was typed, but for what a submission adds."""
+    """Return the words of a command after its verb, without the words that a submission adds."""
     pairs = zip(("", *command[2:]), command[2:], strict=False)
     return tuple(sorted(word for pair in pairs if not {*pair} & _ADDED for word in pair[1:]))
 

@@ -272,7 +272,7 @@ def _outside(lines: Iterable[tuple[int, str]]) -> Failure | None:
 
 
 def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
-    """Yield what a person must do for runs that do not start by themselves."""
+    """Yield the action of the user for each run that does not start by itself."""
     for run_state in states:
         name, last = run_state.run.name, run_state.last
         if last and last.state == LOST and last.says:

@@ -109,7 +109,7 @@ def _trained(state: RunState) -> tuple[list[TrainingStart], list[str]]:
 
 
 def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
-    """Return what the training has written of its starts, the oldest first; nothing without events."""
+    """Return the starts in the events of a training, the oldest first; none without events."""
     starts: list[TrainingStart] = []
     if not os.path.lexists(folder / EVENTS):
         return []

@@ -20,9 +20,13 @@ _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
-# With these a container gets no variable of the host but those that the program sets for it.
+# Flags that keep the variables of the host from the container, apart from those that Apptainer sets.
 _CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
-GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}  # Intel's are in /dev/dri, which is there
+GPU_FLAGS = {
+    "nvidia": "--nv",
+    "amd": "--rocm",
+    "intel": "",
+}  # each container has /dev/dri, with the GPUs of Intel
 
 
 @record
@@ -41,8 +45,11 @@ class Apptainer:
     flags: tuple[Argument, ...] = described("Other flags of the program, as --cleanenv.", ())
 
 
-def _source(source: str) -> str:
-    """Return a URI as it is, and a path that can't be an option; of an archive of Docker as its URI."""
+def _uri_or_path(source: str) -> str:
+    """Return the source of an image as Apptainer reads it: a URI, or an absolute path.
+
+    An archive of Docker gets the URI docker-archive:PATH. Raises CommandLineError for a missing file.
+    """
     if _URI.match(source) or _ARCHIVE.match(source):
         return source
     path = Path(source).absolute()
@@ -51,9 +58,9 @@ def _source(source: str) -> str:
     return f"docker-archive:{path}" if path.name.endswith((".tar", ".tar.gz", ".tgz")) else str(path)
 
 
-def _to_pull(source: str) -> str:
-    """Return a URI; `apptainer pull` takes no path."""
-    uri = _source(source)
+def _uri_for_pull(source: str) -> str:
+    """Return the URI of an image for `apptainer pull`; raise CommandLineError for another path."""
+    uri = _uri_or_path(source)
     if uri.startswith("/"):
         to = quoting.word(f"{Path(source).name.partition('.')[0] or 'image'}.sif")
         fix = f"sbatchgen image build {quoting.word(source)} --to {to}"
@@ -75,7 +82,7 @@ class ApptainerRuntime(base.ContainerRuntime):
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
         base.ImageTool(verb, ("apptainer", verb), _SCRATCH, uri, "singularity")
-        for verb, uri in (("pull", _to_pull), ("build", _source))
+        for verb, uri in (("pull", _uri_for_pull), ("build", _uri_or_path))
     )
 
     unset: ClassVar[Mapping[str, Any]] = {
@@ -86,7 +93,7 @@ class ApptainerRuntime(base.ContainerRuntime):
     }
 
     def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the lines of variables that must win over the image's own."""
+        """Return the variables of the job that must win over the variables of the image."""
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         wrapper = _is_wrapper(job.facts)
         return {
@@ -97,7 +104,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         }
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the image of a module, if it is one, and the function."""
+        """Yield the line for an image that a module names, and the function."""
         if not job.software.get("image"):
             yield "IMAGE=$SING_IMAGE # of a module"
         yield from super().starts_by(job, mounted)
@@ -124,7 +131,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         every += [quoting.path(each)[1:-1] if wrapped else quoting.value(each) for each in facts.flags]
         flags = "".join(f" {each}" for each in every)
         if any(map(_CLEANING.fullmatch, facts.flags)):
-            yield self._passed(job)
+            yield self._with_task_variables(job)
         binds = ",".join(mounted)
         if not wrapped:
             yield f'{facts.command} {facts.verb}{flags} --pwd "$PWD" --bind "{binds}" "$IMAGE"'
@@ -132,8 +139,8 @@ class ApptainerRuntime(base.ContainerRuntime):
         yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
         yield f"{facts.command} {facts.verb}"
 
-    def _passed(self, job: base.RuntimeJob) -> str:
-        """Return the words that give a container Slurm's variables of its task, with the number of a rank."""
+    def _with_task_variables(self, job: base.RuntimeJob) -> str:
+        """Return a command that passes Slurm's variables of a task, such as its rank, into the container."""
         masks = " ".join(base.MASKS[job.gpu_vendor]) if job.mode.uses_gpus else ""
         names = f"for name in ${{!SLURM_@}} ${{!SBATCHGEN_@}} {masks}".rstrip()
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
@@ -152,7 +159,7 @@ class ApptainerRuntime(base.ContainerRuntime):
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
 
     def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
-        """Return that the process which mounts a file may end before the trainer has saved."""
+        """Return the fault that SIGTERM unmounts the image before the trainer has saved."""
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
@@ -184,7 +191,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
 
 def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
-    """Yield the bind mounts of an old script, and take over the other options, flags into `keys`."""
+    """Yield the bind mounts of an old script; put its other options into the draft, and flags into `keys`."""
     for option in tool.given:
         if option.name == "bind":
             yield from draft.option_list(tool, option)

@@ -1,4 +1,4 @@
-"""podman-hpc: an image that `podman-hpc pull` or `migrate` has put where all nodes find it.
+"""podman-hpc: an image in the shared store of `podman-hpc pull` or `podman-hpc migrate`.
 
 Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
@@ -11,9 +11,9 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-# A container gets no variable of the host by itself. Ranks read Slurm's.
+# Variables that a container gets from the host. Ranks read the variables of Slurm.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-# Of an old script, what the command below has in any case.
+# Options of old scripts that `command` below sets in any case.
 _SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 

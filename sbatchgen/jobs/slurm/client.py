@@ -94,7 +94,7 @@ def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what a query prints; raise SlurmError if it can't be started, does not end in time, or fails."""
+    """Return the output of a query; raise SlurmError if the query can't start, takes too long, or fails."""
     output = query(arguments, environment)
     if output.failure:
         raise output.error
@@ -102,7 +102,7 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def answer_if_any(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Return what a query prints; None if it fails."""
+    """Return the output of a query; None if the query fails."""
     try:
         return answer(arguments, environment)
     except SlurmError:

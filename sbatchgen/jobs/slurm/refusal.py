@@ -139,7 +139,7 @@ def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) ->
 
 
 def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:
-    """Return the answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
+    """Return the answer of `sbatch --test-only` from its exit status and its stderr."""
     starts = _STARTS.search(stderr)
     if returncode == 0:
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")

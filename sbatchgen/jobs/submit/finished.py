@@ -68,7 +68,7 @@ def of_script(
 
 
 def _about(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
-    """Return what the record of a script holds before the script is submitted; `words` are more options."""
+    """Return the record of a script before its submission; `words` are further options."""
     options = {name: option.value or "" for name, option in parsed.options.items()}
     array, working = options.get("array", ""), folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
@@ -91,7 +91,7 @@ def _findings(
     named: Mapping[str, str],
     words: Sequence[str],
 ) -> list[Finding]:
-    """Return the findings of lint, without repeated options, and what a restart would forget."""
+    """Return the findings of lint, without repeated options, and findings about lost work at a restart."""
     twice = tuple(f"{word} is given" for word in named)  # in the script too
     findings = [each for each in of_lint if not each.problem.what.startswith(twice)]
     findings += _restarts(script, folder)

@@ -109,7 +109,7 @@ def _review(
     copied: Code | None,
     again: Sequence[str],
 ) -> review.Review:
-    """Return the review: the job, its script and findings, and what the job will find where it runs."""
+    """Return the review: the job, its script and findings, and the files that the job will find."""
     return review.of_resolved(
         request.resolved,
         traced.text if traced else None,
@@ -162,7 +162,7 @@ def _look(
     *,
     queued: Callable[[], Problem | None] | None,
 ) -> _Here:
-    """Return what the folder of submission, the run folder and the trainer's source say of a job."""
+    """Return the findings about the folder of submission, the run folder and the source of the trainer."""
     used = queued() if queued else None
     start, findings = _check_here(resolved, environment, folder, run_dir, code, used=used)
     earlier = bool(run_dir and submitted_scripts.last(run_dir))
@@ -182,7 +182,7 @@ def _check_here(
     *,
     used: Problem | None,
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
-    """Return what the job will find in its run folder, and findings about that and about missing files.
+    """Return the state of the run folder, and findings about the run folder and about missing files.
 
     `used` is the problem of another job that uses the run folder.
     """
@@ -204,7 +204,7 @@ def _check_here(
 def _start(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
-    """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
+    """Return the state of the run folder for the bundled trainer, and the problems with this state."""
     code = resolved.profile.paths.code
     if (
         not resolved.is_bundled
@@ -297,7 +297,7 @@ def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
 
 
 def _about(request: Request, folder: Path) -> Record:
-    """Return what the record of a job holds before the job is submitted."""
+    """Return the record of a job before its submission."""
     resolved = request.resolved
     rows = settings(request)
     values = (ResolvedValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in rows)

@@ -198,7 +198,7 @@ def submit(
 def _taken_back(
     entry: IndexEntry, debit: Debit | None, run_dir: Path, copied: Snapshot | None, note: Note
 ) -> Iterator[None]:
-    """Take back what a submission has left if no job comes of it: charge, record, index entry, snapshot."""
+    """Remove the charge, record, index entry and snapshot of a submission that made no job."""
     try:
         yield
     except (LostError, KeyboardInterrupt) as error:  # there may be a job

@@ -4,12 +4,14 @@ import errno
 import os
 import struct
 
-# For each machine: its number in <linux/audit.h>; clone3, clone, ioctl, socket; memfd_create; refused are
-# add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, kcmp,
-# perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter, io_uring_register, unshare,
-# setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr, memfd_secret, shmget,
-# semget, msgget, mq_open, setpriority; and of the first process sched_setparam, sched_setscheduler,
-# sched_setaffinity, sched_setattr, prlimit64. Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
+# For each machine, the numbers of: the machine in <linux/audit.h>; clone3, clone, ioctl and socket;
+# memfd_create; the refused calls; and the calls that are refused if they name the first process.
+# The refused calls are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev,
+# pidfd_getfd, kcmp, perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter,
+# io_uring_register, unshare, setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr,
+# memfd_secret, shmget, semget, msgget, mq_open and setpriority. Those of the first process are
+# sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr and prlimit64.
+# Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 _MACHINES = {
     "x86_64": (0xC000003E, (435, 56, 16, 41), 319, (
         248, 249, 250, 101, 310, 311, 438, 312, 298, 321, 323, 103, 425, 426, 427, 272, 308, 165, 166, 155,
