@@ -30,7 +30,7 @@ _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal 
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
 EXPEDITES = "25.11"  # the first release with --requeue=expedite
 # sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
-_OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
+_TASK_VARIABLES = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
 
@@ -182,7 +182,7 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
 def _env_of_tasks(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
-        for of_task in sorted({*_OF_TASKS, *_RANKS} & {*VARIABLE.findall(value or "")}):
+        for of_task in sorted({*_TASK_VARIABLES, *_RANKS} & {*VARIABLE.findall(value or "")}):
             what = f"{name} is set before any task starts, where {of_task} is not yet that of a task"
             fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
             yield Hit(job.at(f"env.{name}"), what, fix)
@@ -350,15 +350,15 @@ _USERS: dict[str, Callable[[JobProgram], bool]] = {
 
 
 # Keys of a program that do nothing if it is a command; the later two also if it is not the main one.
-_OF_TRAINERS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "resume_args")
+_TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "resume_args")
 
 
 def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
     """Yield the keys of a program that have no effect, each with the reason."""
-    for key in _OF_TRAINERS:
+    for key in _TRAINER_KEYS:
         if getattr(program.spec, key) is not None and not _is_trainer(program):
             yield key, "is a command"
-    for key in _OF_TRAINERS[3:]:
+    for key in _TRAINER_KEYS[3:]:
         if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.main:
             yield key, "is not the main program, which alone is stopped and resumed"
     if program.spec.restarts and program.share.main:

@@ -32,7 +32,7 @@ _BREAKING = {
     **dict.fromkeys(("jobid", "no-allocate"), "the training starts in the job's own allocation"),
     **dict.fromkeys(("test-only", "help", "usage", "version"), "srun would start nothing"),
 }
-_OF_SBATCHGEN = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python", "run-path", "help")
+_RESERVED_OPTIONS = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python", "run-path", "help")
 
 
 @RULES.add("SB040", "error", "an option of the step that srun refuses or that breaks the job")
@@ -104,7 +104,7 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
         if not arg.startswith("-") and not takes_next:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")
-        elif arg.startswith("-") and name in {*_OF_SBATCHGEN} - spares:
+        elif arg.startswith("-") and name in {*_RESERVED_OPTIONS} - spares:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
         takes_next = arg.startswith("-") and not equals and name in torchrun.values
 

@@ -79,7 +79,7 @@ def _given(file: SavedFile, args: Sequence[str]) -> str:
 
 
 # By these a user or a profile says how a job continues.
-_SAYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.signal")
+_RESTART_KEYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.signal")
 
 
 def restarts_of_source(
@@ -91,7 +91,7 @@ def restarts_of_source(
     node, unless it certainly forgets what it has saved. None if the job says how it continues, or the trainer
     can't be read; `here` is None if its files are elsewhere.
     """
-    says = any(resolved.origin(key).level > Level.DEFAULT for key in _SAYS)
+    says = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
     if here is None or not resolved.trainer or says or promises_restarts(resolved):
         return None
     source = TrainerJob(resolved, here, environment).source

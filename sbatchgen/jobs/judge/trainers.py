@@ -31,7 +31,7 @@ from sbatchgen.jobs.runtimes import edf
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
-_OF_SYSTEM = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
+_SYSTEM_FOLDERS = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
 _SHARED = (Path("/usr"), Path("/usr/local"))  # where each of them looks for packages, as on Debian
 # Files that add no folder to the search path of a Python.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
@@ -172,7 +172,7 @@ def _python(job: TrainerJob) -> Iterator[Hit]:
     needed = job.source.needs_torch if job.source else resolved.is_bundled
     prefix = _prefix(job) if needed else None
     if prefix and _lacks_torch(prefix, job.environment):
-        key = _OF_RUNTIME.get(resolved.runtime.name, "runtime")
+        key = _ENVIRONMENT_KEYS.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
     python = _of_system(job) if needed and not prefix else None
@@ -259,7 +259,7 @@ def _packages(prefix: Path) -> Iterator[str]:
         yield path.name.removesuffix(".py")
 
 
-_OF_RUNTIME = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
+_ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
 
 
 def _prefix(job: TrainerJob) -> Path | None:
@@ -267,7 +267,7 @@ def _prefix(job: TrainerJob) -> Path | None:
     resolved, folder, environment = job.resolved, job.here, job.environment
     if _is_changed(job):
         return None
-    name = resolved.software.get(_OF_RUNTIME.get(resolved.runtime.name, ""))
+    name = resolved.software.get(_ENVIRONMENT_KEYS.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
         root = resolved.facts.root
         known = bool(root) and not root.unset(environment)
@@ -297,7 +297,7 @@ def _gets_shell(job: TrainerJob) -> bool:
 def _of_system(job: TrainerJob) -> Path | None:
     """Return the Python of the system that the job will run, if this shell's PATH alone decides that."""
     python = Path(in_shell("python3", job.environment) or "/")
-    is_host = job.resolved.runtime.name == "host" and python.parent in _OF_SYSTEM
+    is_host = job.resolved.runtime.name == "host" and python.parent in _SYSTEM_FOLDERS
     return python if is_host and not _is_changed(job) and _gets_shell(job) else None
 
 

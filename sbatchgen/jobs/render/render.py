@@ -38,14 +38,14 @@ TITLES = {
     "spawn": "one task on each node, which starts its processes",
 }
 # What a template has of a resolved job as it is.
-_OF_JOB = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
+_JOB_ATTRIBUTES = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"
 # Of the submitting shell, with paths that a container does not have.
 _BUNDLES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_BUNDLES, "VIRTUAL_ENV")
 # Characters. slurmctld takes scripts of 4 MiB, unless max_script_size says so (slurm.conf(5)).
-_MOST = 64 << 20
-_TOO_LARGE = f"it makes a script of more than {_MOST >> 20} MiB"
+_MAX_BYTES = 64 << 20
+_TOO_LARGE = f"it makes a script of more than {_MAX_BYTES >> 20} MiB"
 _LINE_START = re.compile(r"^(?:\0[^\0]*\0)*", re.MULTILINE)  # with the marks of `trace`
 _EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
@@ -148,7 +148,7 @@ class _Loader(jinja2.FileSystemLoader):
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         with contextlib.suppress(OSError):
-            if Path(self.searchpath[0], template).stat().st_size > _MOST:
+            if Path(self.searchpath[0], template).stat().st_size > _MAX_BYTES:
                 raise jinja2.TemplateError(_TOO_LARGE)
         source = super().get_source(environment, template)
         self.keeps_text |= bool(_KEPT_TEXT.search(_SUPER.sub("", source[0])))
@@ -235,7 +235,7 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
 
 def _times(left: Any, right: Any) -> Any:
     sizes = [len(each) if isinstance(each, Sequence) else each for each in (left, right)]
-    if sizes != [left, right] and sizes[0] * sizes[1] > _MOST:
+    if sizes != [left, right] and sizes[0] * sizes[1] > _MAX_BYTES:
         raise jinja2.TemplateError(_TOO_LARGE)  # before the text or list is made
     return left * right
 
@@ -244,7 +244,7 @@ def _limited(parts: Iterator[str]) -> Iterator[str]:
     size = 0
     for part in parts:
         size += len(part)
-        if size > _MOST:
+        if size > _MAX_BYTES:
             raise jinja2.TemplateError(_TOO_LARGE)
         yield part
 
@@ -344,7 +344,7 @@ def _start(resolved: ResolvedJob, here: str, exported: Sequence[str]) -> dict[st
     """Return the variables for how the processes start: their nodes, their runtime and their command."""
     mounted, meets = launch.mounts(resolved, here), launch.meets(resolved)
     return {
-        **{name: getattr(resolved, name) for name in _OF_JOB},
+        **{name: getattr(resolved, name) for name in _JOB_ATTRIBUTES},
         "preflight": launch.preflight(resolved, exported, mounted, _job_id(resolved)),
         "excludes": launch.excludes(resolved),
         "node_lines": tuple(exports.for_nodes(resolved)),

@@ -22,8 +22,8 @@ from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.resolved.task_share import GUESS, LIMITED
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
-_OF_PLACES = frozenset(keys_of(PlaceSettings))
-_NOT_SHOWN = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
+_PLACE_KEYS = frozenset(keys_of(PlaceSettings))
+_HIDDEN_KEYS = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -54,7 +54,7 @@ def settings(request: Request) -> Iterator[Setting]:
     name = str(resolved.profile.name)
     yield Setting(name="profile", value=name, by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
-    keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
+    keys += [field.name for field in fields(JobSpec) if field.name not in _HIDDEN_KEYS]
     keys += [key for key in resolved.origins if _is_inner(resolved, key)]
     keys += [f"step.{name}" for name in resolved.step]
     keys += [f"env.{name}" for name in resolved.env]
@@ -181,7 +181,7 @@ def _value(resolved: ResolvedJob, key: str) -> Any:
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
         return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
-    known = resolved.software.get(head, None if head in _OF_PLACES else getattr(resolved, head, None))
+    known = resolved.software.get(head, None if head in _PLACE_KEYS else getattr(resolved, head, None))
     holder = getattr(resolved.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None

@@ -55,7 +55,7 @@ _DEFAULTS = {
     "data": ShellPath("data"),
 }
 # Keys that the resolved job has as they are.
-_SAME = (
+_COPIED_KEYS = (
     *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "hang", "max_restarts", "chain"),
     *("requeue_on_timeout", "requeue_on_node_fail", "snapshot_dir", "template"),
 )
@@ -182,7 +182,7 @@ def _resolved_job(
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     settings: JobSettings = record_of(JobSettings, values.values)
-    decided: dict[str, Any] = {key: values.get(key) for key in _SAME}
+    decided: dict[str, Any] = {key: values.get(key) for key in _COPIED_KEYS}
     decided |= {key: tuple(values.get(key, ())) for key in ("args", "resume_args", "launcher_args")}
     decided |= {key: below_key(values.values, key) for key in ("step", "env", "extra_options")}
     return ResolvedJob(

@@ -22,7 +22,7 @@ MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
 PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
 OF_OWN = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
-_OF_VALIDATION = re.compile("^(?:val|valid|validation|eval|test)[_/]")
+_VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         places = {name: fields[name] for name in PLACES if name in fields}
         measured: dict[str, dict[str, Any]] = {"train": {}, "epoch": {}}
         for name, value in fields.items():
-            short = _OF_VALIDATION.sub("", name)
+            short = _VALIDATION_PREFIX.sub("", name)
             if name not in PLACES and number(value) is not None:
                 measured["train" if short == name else "epoch"].setdefault(short, value)
         yield from ({"event": kind, **places, **values} for kind, values in measured.items() if values)

@@ -63,7 +63,7 @@ def at_hand(cause: Failure, case: Case) -> Failure:
     if "sacct " in cause.fix:
         cause = replace(cause, fix=_with_accounting(cause.fix, case))
     rendered = bool(case.record.values) and not case.record.script
-    own = (_OF_RENDERED if rendered else _OF_SCRIPTS).get(cause.cause)
+    own = (_RENDERED_FIXES if rendered else _SCRIPT_FIXES).get(cause.cause)
     fix = own(cause, case) if own else ""
     return replace(cause, fix=fix) if fix else cause
 
@@ -215,8 +215,8 @@ def _package(cause: Failure, case: Case) -> str:
 _NAMES = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
     ("apptainer", "enroot", "podman-hpc", "shifter"), "image"
 )
-_OF_SCRIPTS = {"conda-not-set-up": _conda_of_script, "no-modules": _modules_of_script}
-_OF_RENDERED = {"conda-not-set-up": _conda, "no-modules": _modules, "package-missing": _package}
+_SCRIPT_FIXES = {"conda-not-set-up": _conda_of_script, "no-modules": _modules_of_script}
+_RENDERED_FIXES = {"conda-not-set-up": _conda, "no-modules": _modules, "package-missing": _package}
 
 
 def _expanded(path: str, environment: Mapping[str, str]) -> str:

@@ -22,7 +22,12 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 _BY_LOG = "as its log says, for Slurm has forgotten the job"
 # How a job ended by the words of slurmstepd. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
-_BY_WORDS = {"": "CANCELLED", "TIME LIMIT": "TIMEOUT", "NODE FAILURE": "NODE_FAIL", "PREEMPTION": "PREEMPTED"}
+_STATES_BY_WORDS = {
+    "": "CANCELLED",
+    "TIME LIMIT": "TIMEOUT",
+    "NODE FAILURE": "NODE_FAIL",
+    "PREEMPTION": "PREEMPTED",
+}
 _NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
 ERRORS = "with errors in the log"  # the words for a job that ended with status 0 after a program had crashed
@@ -116,7 +121,7 @@ def _as_its_log_says(submission: record.Record) -> str:
     for path in () if submission.array else newest_logs(submission):
         for _, line in reversed(last_start(path, AT_END)):
             if match := said.match(line):
-                return _BY_WORDS.get((match[1] or "").strip(), "")
+                return _STATES_BY_WORDS.get((match[1] or "").strip(), "")
     return ""
 
 

@@ -32,7 +32,7 @@ HANGS = "hangs: "  # before that
 LONGEST = 600  # characters of what it says
 CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 _STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
-_OF_SLURM = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
+_SLURM_LINE = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
 
 
 class Stall(NamedTuple):
@@ -103,7 +103,7 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     known = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = []
     for line in lines:
-        match = None if _OF_SLURM.search(line) else _STAMP.search(line[:80])
+        match = None if _SLURM_LINE.search(line) else _STAMP.search(line[:80])
         with contextlib.suppress(ValueError):
             stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
     stamps.sort()

@@ -13,7 +13,7 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-_MOST = 1 << 20  # bytes of a file
+_MAX_BYTES = 1 << 20  # bytes of a file
 _DEPTH = 8  # of environments that are based on others
 _ABOUT = "Environment of the CSCS container engine, a file or a name."
 # What is wrong with its option as a directive.
@@ -78,7 +78,7 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
     Its parent environments come first. Nothing is known before Python 3.11, which reads no TOML.
     """
     try:
-        text = files.read_file(_file(edf, folder, environment), _MOST).decode()
+        text = files.read_file(_file(edf, folder, environment), _MAX_BYTES).decode()
         read = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None

@@ -17,7 +17,7 @@ CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DI
 OF_IMAGE = "image"  # the working folder that the image names
 _SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
-_OF_BASH = re.compile(r'[$`"]')  # in double quotes
+_BASH_CHARACTERS = re.compile(r'[$`"]')  # in double quotes
 
 
 @record
@@ -58,8 +58,8 @@ def _source(source: str) -> str:
 
 
 # Options of pyxis that change nothing of what is mounted or started.
-_SAME = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
-OF_PYXIS = tuple(_SAME.split())
+_PYXIS_OPTIONS = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
+OF_PYXIS = tuple(_PYXIS_OPTIONS.split())
 
 
 class EnrootRuntime(base.ContainerRuntime):
@@ -152,7 +152,7 @@ class EnrootRuntime(base.ContainerRuntime):
 
     def unmountable(self, path: str) -> str:
         """Return why pyxis can't mount a path."""
-        special = _OF_BASH.search(path)
+        special = _BASH_CHARACTERS.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sbatchgen.jobs.runtimes import base
 # Variables that a container gets from the host. Ranks read the variables of Slurm.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
 # Options of old scripts that `command` below sets in any case.
-_SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
+_OWN_OPTIONS = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 
 @record
@@ -67,8 +67,8 @@ class PodmanHpcRuntime(base.ContainerRuntime):
             if option.name == "volume":
                 keys["mounts"] += draft.option_list(tool, option)
             elif option.value == "":
-                keys["gpu_flags"] += [] if option.name in _SAME else [f"--{option.name}"]
-            elif option.name not in _SAME:
+                keys["gpu_flags"] += [] if option.name in _OWN_OPTIONS else [f"--{option.name}"]
+            elif option.name not in _OWN_OPTIONS:
                 draft.lose(f"--{option.name} of podman-hpc run")
         return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
 

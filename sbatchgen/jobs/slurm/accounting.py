@@ -36,7 +36,7 @@ _FIELDS = _ALWAYS | {
 _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
 REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
 _ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
-_SAME = ("user", "name", "folder", "submitted")  # after a requeue too
+_FIELDS_OF_ALL_STARTS = ("user", "name", "folder", "submitted")  # after a requeue too
 _LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
@@ -92,7 +92,7 @@ def any_accounting(
     starts: dict[str, list[dict[str, str]]] = {}
     for row in printed:
         several = starts.setdefault(row["id"], [])
-        if several and any(several[-1].get(name) != row.get(name) for name in _SAME):
+        if several and any(several[-1].get(name) != row.get(name) for name in _FIELDS_OF_ALL_STARTS):
             several.clear()  # the rows before are of an earlier job with this id
         several.append(row)
     return [(_job(*several), several[-1]) for several in starts.values()]

@@ -14,8 +14,8 @@ QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _KEPT = "SLURM_CONF"  # where the cluster is
-_OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
-_OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_JOB_VARIABLES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
+_QUERY_VARIABLES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
 _NO_CLUSTER = "Could not establish a configuration source"
 _UNREACHABLE = re.compile(
@@ -150,13 +150,13 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
     SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of each step and of the script
     itself (args.c of pyxis): with an image, the script runs in it, where srun is not.
     """
-    left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]
+    left_out = [name for name in environment if name.startswith(_JOB_VARIABLES) and name != _KEPT]
     return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)
 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what changes the format of an answer, or whom it is about."""
-    names = [name for name in environment if name == _KEPT or not name.startswith(_OF_QUERIES)]
+    names = [name for name in environment if name == _KEPT or not name.startswith(_QUERY_VARIABLES)]
     clean = {name: environment[name] for name in names}
     return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
 

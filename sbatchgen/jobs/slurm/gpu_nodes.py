@@ -22,7 +22,7 @@ _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
 _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
 _LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user, before the texts of the GPUs
-_OF_JOB = ("JobID", "Name", "State", "NodeList", *_LABELS)
+_JOB_FIELDS = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
 MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
 
@@ -159,13 +159,13 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     """
     between = separator()
     asked = ["squeue", "--all", "--noheader", "--states=all"]
-    jobs = answer([*asked, "--Format=" + ",".join(f"{name}:{between}" for name in _OF_JOB)], environment)
+    jobs = answer([*asked, "--Format=" + ",".join(f"{name}:{between}" for name in _JOB_FIELDS)], environment)
     printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
     records: dict[str, list[int]] = {}
     for start in _RECORD.finditer(printed):
         records.setdefault(start[1], []).append(start.end())
     in_use, unknown = Counter[tuple[str, int]](), set[str]()
-    for row in rows(jobs, between, _OF_JOB):
+    for row in rows(jobs, between, _JOB_FIELDS):
         job = _before_texts(row, printed, records.get(row["JobID"], ()))
         running = _STATE.search(job)
         if running is None and not state(row["State"]).ended:
