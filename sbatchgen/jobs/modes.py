@@ -22,7 +22,7 @@ class Mode:
 
     @property
     def several_nodes(self) -> bool:
-        """Whether a job of it may have several nodes."""
+        """Whether a job of the mode may have several nodes."""
         return self.nodes > 1
 
     @property
@@ -43,13 +43,13 @@ class Mode:
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether it may use a GPU."""
+        """Whether a job of the mode may use a GPU."""
         return self.gpus != 0
 
 
 @frozen(kw_only=True, eq=False)
 class Starter:
-    """What starts the tasks of launcher srun, one for each process. A new one is one more row here."""
+    """A program that starts the tasks of launcher srun, one for each process. A new program is a row here."""
 
     name: str  # what users write
     command: str  # as bash has it; its tasks are those of the allocation, in the order of nodes

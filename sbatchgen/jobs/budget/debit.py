@@ -54,7 +54,7 @@ class Debit:
                 charges[self.key] = Charge(self.key, [*self.limits], time.time(), *counts, *hours)
 
     def change(self, **facts: str) -> None:
-        """Keep facts of the job, for example its id; without facts give the charge back: Slurm refused it."""
+        """Keep facts of the job, such as its id; without facts give the charge back, after a refusal."""
         with contextlib.suppress(BudgetError), ledger.changing() as charges:
             charge = charges.pop(self.key, None)
             if charge and facts:

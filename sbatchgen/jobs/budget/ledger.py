@@ -96,7 +96,7 @@ def _read(file: Path, *, locked: bool) -> Charges:
 
 
 def _is_sound(row: Charge) -> bool:
-    """Return whether a row is as this module writes it; NaN is not."""
+    """Return whether this module can have written a row; no row has NaN."""
     kinds: tuple[type | tuple[type, ...], ...] = (
         str,
         list,

@@ -18,7 +18,7 @@ LOST_S = 900.0  # after which a submission without an id is no more on its way
 
 
 def standings(environment: Mapping[str, str]) -> list[Standing]:
-    """Return what is left of each budget that holds here, as Slurm knows it now."""
+    """Return the rest of each budget that holds here, with the present use from Slurm."""
     if not (limits := allowances(environment)):
         return []
     with ledger.changing() as charges:
@@ -27,7 +27,7 @@ def standings(environment: Mapping[str, str]) -> list[Standing]:
 
 
 def reconcile(charges: Charges, environment: Mapping[str, str]) -> None:
-    """Charge jobs that have ended with what they took, where Slurm says it."""
+    """Charge ended jobs with the use that Slurm reports."""
     with contextlib.suppress(SlurmError):
         seen = _free_ended(charges, environment)
         open_ = {each.job: each for each in charges.values() if each.job and not each.at_once | each.known}

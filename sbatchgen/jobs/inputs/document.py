@@ -200,7 +200,7 @@ def is_required(field: Field[Any]) -> bool:
 
 
 def _other_place(key: str, value: Node, kind: Any) -> str:
-    """Return a fix for an unknown key: the record that has it, what people mean by it, or the nearest key."""
+    """Return a fix for an unknown key: its record, the key with this meaning, or the nearest key."""
     name, known = key.replace("-", "_").lower(), keys_of(kind)
     text = value.value if isinstance(value, ScalarNode) else "..."
     if name in known:

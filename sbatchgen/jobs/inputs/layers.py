@@ -155,7 +155,7 @@ class DecidedValues:
                 self._take_away(key)
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
-        """Set a value, which overrides the one that is there."""
+        """Set a value, which replaces an earlier value."""
         if key in self.values:
             self.overridden[key] = ((self.values[key], self.origins[key]), *self.overridden.get(key, ()))
         self.values[key] = value

@@ -37,7 +37,7 @@ class Problems:
             self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
 
     def error(self) -> DocumentError:
-        """Return all of them as one error."""
+        """Return all problems as one error."""
         more = self.count - len(self._shown)
         rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
         return DocumentError(self._shown + rest * bool(more))

@@ -44,7 +44,7 @@ def is_file_name(profile: str) -> bool:
 
 
 def beside(file: Path, profile: str) -> str:
-    """Return a profile as the file that names it means it: a path is relative to that file's folder."""
+    """Return the profile that a file names: a path is relative to the folder of the file."""
     if not is_file_name(profile):
         return profile
     path = file.parent / profile
@@ -155,7 +155,7 @@ class Places:
         return Path(root) / "sbatchgen" if root else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
-        """Name and file of every profile; the first one of a name is used."""
+        """Yield the name and file of every profile; the first file of a name is used."""
         for folder in self.folders("profiles", self.sites):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_profile(file):
@@ -194,7 +194,7 @@ class Places:
         return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """Return the file of a profile, by name or by path; raises DocumentError if no file has it."""
+        """Return the file of a profile, by name or by path; raises DocumentError without such a file."""
         if is_file_name(name):
             path = self.folder / name
             if not path.exists():
@@ -236,7 +236,7 @@ def _refuse_others(name: str) -> None:
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file and folder in a folder, each with the name to call it by."""
+    """Yield every file and folder in a folder, each with its shown name."""
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(here)) in seen:  # links may lead in a circle

@@ -30,12 +30,12 @@ class JudgedJob(Job):
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """What it asks Slurm for."""
+        """The request of the job."""
         return self.resolved.resources
 
     @property
     def takes_one_gpu(self) -> bool:
-        """Whether its mode can use one GPU at most."""
+        """Whether the mode of the job can use one GPU at most."""
         return self.resolved.mode.gpus == 1
 
     @property
@@ -45,12 +45,12 @@ class JudgedJob(Job):
 
     @property
     def fits_nowhere(self) -> bool:
-        """Whether a partition was to be chosen for it, and none fits."""
+        """Whether the job names no partition, and fits none."""
         return self.resolved.fits_nowhere
 
     @property
     def has_chosen_partition(self) -> bool:
-        """Whether it names a partition, or one was chosen for it."""
+        """Whether the job names a partition, or sbatchgen has chosen a partition."""
         return bool(self.resolved.partition_name)
 
     @property

@@ -1,4 +1,4 @@
-"""A profile tried out: every mode in every partition, as `review` would have it.
+"""The check of a profile: a job of every mode in every partition is resolved and judged.
 
 Only what the profile itself says is judged. What a user has to add (an account, a number of GPUs) is made up,
 or left alone.
@@ -43,7 +43,7 @@ _MADE_UP = (
 
 
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
-    """Return what is wrong with a profile, each finding once; `text` is what an editor has of it.
+    """Return the findings of a profile, each once; `text` is the text of the file in an editor.
 
     Raises:
         DocumentError: It can't be read.
@@ -66,7 +66,7 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
 
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
-    """Warn if it has the name of a bundled profile, which reviews would show."""
+    """Warn if the profile has the name of a bundled profile, which reviews would show."""
     name, folder = profile.value.name, bundled("profiles")
     is_bundled = file.stem == name or file.resolve().parent == folder.resolve()
     if (folder / f"{name}.yaml").is_file() and not is_bundled:

@@ -40,13 +40,13 @@ class TrainerJob(JudgedJob):
 
     @cached_property
     def source(self) -> TrainerSource | None:
-        """What the trainer's text says; None if it can't be read from here, or is the bundled one's."""
+        """The facts in the trainer's source; None for an unreadable source, and for the bundled trainer."""
         trainer = self.resolved.trainer
         return read_trainer(trainer, self.working) if trainer and self.working else None
 
     @property
     def starts_again(self) -> bool:
-        """Whether it is started again whatever the trainer says, or continues what another job has saved."""
+        """Whether the job starts again in any case, or continues the training of another job."""
         if promises_restarts(self.resolved) or self.source is None:
             return promises_restarts(self.resolved)
         folder, saved = self.working or self.here, self.source.saved
@@ -85,7 +85,7 @@ _RESTART_KEYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.sign
 def restarts_of_source(
     resolved: ResolvedJob, here: Path | None, environment: Mapping[str, str]
 ) -> Layer | None:
-    """Return values for a job whose own trainer certainly never asks for a restart: no lines for one.
+    """Return values without restarts for a job whose own trainer certainly never asks for a restart.
 
     Where it may handle a signal, bash has to wait for it. Slurm still starts it again after a failure of a
     node, unless it certainly forgets what it has saved. None if the job says how it continues, or the trainer
@@ -108,7 +108,7 @@ def restarts_of_source(
 
 
 def promises_restarts(resolved: ResolvedJob) -> bool:
-    """Return whether it is started again whatever the trainer says.
+    """Return whether the job starts again in any case.
 
     At its time limit, preempted, in a next job.
     """
@@ -117,7 +117,7 @@ def promises_restarts(resolved: ResolvedJob) -> bool:
 
 
 def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
-    """Say what happens to a training at its time limit where it is not resumed; "" if it may be."""
+    """Return what is lost at the time limit of a training that is not resumed; "" if it may resume."""
     if source is None or not (resolved.restartable or resolved.never_asks):
         return ""
     forgets = forgets_all(str(resolved.trainer), source)

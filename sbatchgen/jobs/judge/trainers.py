@@ -1,4 +1,4 @@
-"""What is wrong with the user's own trainer: what its text and its Python say of it here, SB045 to SB054.
+"""The rules about the user's own trainer, from its source and its Python: SB045 to SB060.
 
 Nothing of it is imported or run.
 """

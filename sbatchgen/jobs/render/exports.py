@@ -44,7 +44,7 @@ def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
 
 
 def talk(resolved: ResolvedJob) -> list[str]:
-    """Return the words that tell the trainer by which files it and the script talk to each other."""
+    """Return the variables with the names of the files that trainer and script exchange, as words."""
     # The bundled trainer knows where `stop` is.
     files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
     return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]

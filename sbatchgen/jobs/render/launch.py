@@ -46,13 +46,13 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
 
 
 def contained(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines that start a program in the container of a job of Slurm; nothing without one."""
+    """Return the lines that start a program in the container of a job of Slurm, if it has a container."""
     wanted = resolved.slurm and resolved.runtime.is_container and not resolved.programs
     return tuple(quoting.packed(_runtime(resolved, exported, mounted))) if wanted else ()
 
 
 def excludes(resolved: ResolvedJob) -> bool:
-    """Return whether the check of the nodes requeues the job without the bad ones."""
+    """Return whether the check of the nodes requeues the job without its bad nodes."""
     return resolved.slurm and resolved.settings.preflight not in (None, False, True)
 
 
@@ -89,7 +89,7 @@ def shell_text(lines: Sequence[str]) -> str:
 
 
 def kept(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the user's lines of shell with a mark in the empty ones, by which `render.finish` knows them."""
+    """Return the user's lines of shell with a mark in the empty lines, which `render.finish` removes."""
     return tuple(line or KEPT for line in lines)
 
 
@@ -117,7 +117,7 @@ def files(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def hides_rank(resolved: ResolvedJob) -> bool:
-    """Return whether the trainer gets no variables of Slurm that would name it one of several processes."""
+    """Return whether the trainer gets no variables of Slurm, which would make it one of several processes."""
     return resolved.slurm and bool(resolved.trainer) and not resolved.mode.several_processes
 
 
@@ -133,7 +133,7 @@ def ends_steps(resolved: ResolvedJob) -> bool:
 
 
 def meets(resolved: ResolvedJob) -> bool:
-    """Return whether processes of several Slurm tasks need a rendezvous, or an argument names it."""
+    """Return whether several Slurm tasks need a rendezvous, or an argument names the rendezvous."""
     if resolved.programs:  # each program that needs a meeting has its own
         return False
     named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
@@ -355,7 +355,7 @@ def _trainer(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _is_module(trainer: str | None) -> bool:
-    """Return whether a trainer of one's own is a module of Python, not a file."""
+    """Return whether the user's own trainer is a module of Python, not a file."""
     if trainer is None:
         return False
     from sbatchgen.check.script.trainer_name import trainer_is_file  # only such trainers need it

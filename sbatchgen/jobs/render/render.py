@@ -84,7 +84,7 @@ def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) 
 
 
 def _runtime(environment: jinja2.Environment, program: JobProgram, resolved: ResolvedJob, code: Path) -> str:
-    """Return the lines that set up the runtime of a program, "" if that is the one of the job."""
+    """Return the lines that set up the runtime of a program; "" for the runtime of the job."""
     job = program.job
     if program.has_runtime_of(resolved):
         return ""
@@ -109,13 +109,13 @@ def finish(text: str, rerun: Sequence[str]) -> str:
 
 
 def rendered_by(script: str) -> str:
-    """Return the command in a script's second line that rendered it, or ""."""
+    """Return the command that rendered a script, from its second line, or ""."""
     match = re.match(rf"#!.*\n# {_PROVENANCE} \S+ \([0-9a-f]{{12}}\): (.+)", script)
     return match[1] if match else ""
 
 
 def digest(script: str) -> str:
-    """Return a checksum of everything but the line that holds it: it shows that a script was edited."""
+    """Return a checksum of the script without the line of the checksum; an edited script has another."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")
     body = rest.partition("\n")[2] if start else rest
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
@@ -142,7 +142,7 @@ _SUPER = re.compile(r"{{[-+]?\s*super\(\)\s*[-+]?}}")  # writes the text as it i
 
 
 class _Loader(jinja2.FileSystemLoader):
-    """Reads templates, but none of any size, and none with blocks that the bundled one no longer has."""
+    """A loader of templates that refuses huge templates, and blocks that the bundled template lacks."""
 
     keeps_text = False  # whether a template that was read makes a value of its text
 

@@ -1,4 +1,4 @@
-"""The partition of a job that names none: the default one, or the first where it can run."""
+"""The choice of a partition: the default partition, or the first partition where the job can run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ def in_short(resolved: ResolvedJob) -> str:
 
 
 def closed(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
+    """Yield why the job may be unable to use the partition, as without an account or QOS of it."""
     if resolved.partition.hidden:
         yield "hidden"
     for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):

@@ -1,4 +1,4 @@
-"""Where the values of a resolved job are from: all, for `explain`, and unexpected ones, for `review`."""
+"""The origins of the values of a resolved job: all for `explain`, the unexpected for `review`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 
 def _has(value: Any, other: Any) -> bool:
-    """Return whether a value equals another value, or is a list that adds to it."""
+    """Return whether a value equals another value, or is a list that adds to the other."""
     added = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
     return (added and bool(other)) or _text(value) == _text(other)
 
@@ -169,14 +169,14 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 
 
 def _is_inner(resolved: ResolvedJob, key: str) -> bool:
-    """Return whether it is a key of `network`, or of this job's runtime that no key of the job stands for."""
+    """Return whether a key is in `network`, or in the runtime of the job without an own key of jobs."""
     runtime = resolved.runtime
     of_job = {f"runtimes.{runtime.name}.{each.fact}" for each in runtime.keys}
     return key not in of_job and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
-    """Return the final value of a key; None if it is not set."""
+    """Return the final value of a key; None for a key that is not set."""
     head, dot, rest = key.partition(".")
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")

@@ -13,7 +13,7 @@ RUNS = "runs"
 
 
 def own_runs(folder: Path, name: str) -> tuple[str, str]:
-    """Return the folder of the user's runs below a folder, and why it is not `runs`; "" where it is.
+    """Return the folder of the user's runs below a folder, and why the folder is not `runs`; "" for `runs`.
 
     `runs` is the place, unless it belongs to another user: then runs/USER where this user can write there, as
     in a folder that the staff have made for all, else runs-USER. A run of this name that is there continues.

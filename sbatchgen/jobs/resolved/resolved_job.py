@@ -1,4 +1,4 @@
-"""Everything decided about a job on a cluster, and where each value is from. `resolve` makes it."""
+"""A resolved job: all values of a job on a cluster, with their origins. `resolve` makes resolved jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def one_at_a_time(array: str) -> bool:
 
 @frozen(kw_only=True, eq=False)
 class Share:
-    """What a program of a job has of it: nodes, from the first of its own on, and GPUs and CPUs of each.
+    """The share of a program in its job: its nodes from `first` on, and the GPUs and CPUs of each node.
 
     The nodes, GPUs and CPUs of a program with replicas are those of each replica.
     """
@@ -68,12 +68,12 @@ class Share:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the script calls it, as words of bash: each replica has a number, as in worker.3."""
+        """The names of the program in the script, as words of bash; replicas have numbers, as worker.3."""
         return tuple(f"{self.name}.{number}" for number in range(self.replicas)) or (self.name,)
 
     @property
     def own_word(self) -> str:
-        """What it is called where it starts itself, in bash: a replica gets its number as an argument."""
+        """The name of the program in its own start, in bash; a replica gets its number as an argument."""
         return f"{self.name}.$1" if self.replicas else self.name
 
 
@@ -95,7 +95,7 @@ class JobProgram:
         return self.share.name
 
     def has_runtime_of(self, job: ResolvedJob) -> bool:
-        """Return whether it runs where the job's main program does: in the same environment or image."""
+        """Return whether the program runs in the same environment or image as the main program."""
         return (self.job.runtime, self.job.software) == (job.runtime, job.software)
 
 
@@ -150,17 +150,17 @@ class ResolvedJob:
 
     @property
     def is_command(self) -> bool:
-        """Whether it starts a command as it is, no trainer."""
+        """Whether the job starts a command instead of a trainer."""
         return self.mode is COMMAND
 
     @property
     def is_bundled(self) -> bool:
-        """Whether it starts the bundled trainer."""
+        """Whether the job starts the bundled trainer."""
         return self.trainer is None and not self.is_command
 
     @property
     def slurm(self) -> bool:
-        """Whether Slurm runs the job; otherwise it is plain bash."""
+        """Whether Slurm runs the job; otherwise bash runs the script."""
         return self.profile.scheduler == "slurm"
 
     @property
@@ -214,7 +214,7 @@ class ResolvedJob:
 
     @property
     def gpus_of_programs(self) -> int:
-        """The GPUs that its programs have on one of its nodes, the most of all."""
+        """The largest number of GPUs that the programs have on a node."""
         shares = [program.share for program in self.programs if not program.share.beside]
         nodes = range(max(share.first + share.all_nodes for share in shares))
         return max(
@@ -261,12 +261,12 @@ class ResolvedJob:
 
     @property
     def never_asks(self) -> bool:
-        """Whether it is not resumed because its trainer never asks for that."""
+        """Whether the job is not resumed because its trainer never asks for a restart."""
         return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
     @property
     def gives_resume_args(self) -> bool:
-        """Whether the trainer gets further arguments once it has a checkpoint."""
+        """Whether the trainer gets further arguments once a checkpoint exists."""
         return self.stoppable and bool(self.checkpoint and self.resume_args)
 
     @property
@@ -276,7 +276,7 @@ class ResolvedJob:
 
     @property
     def consecutive(self) -> bool:
-        """Whether jobs continue one training, one after the other: of a chain, or an array's tasks."""
+        """Whether several jobs, of a chain or an array, continue one training one after the other."""
         several = self.chain > 1 or one_at_a_time(self.options.array or "")
         return self.slurm and self.stoppable and several and not self.sweep
 

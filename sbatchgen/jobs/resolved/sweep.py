@@ -92,7 +92,7 @@ class SweepArray:
         return f"{text}%{throttle}" if throttle else text
 
     def halves(self) -> list[SweepArray]:
-        """Return the same points in two arrays; in one if it is a single point."""
+        """Return the same points in two arrays; a single point in one array."""
         half = (len(self.indices) + 1) // 2
         return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
@@ -108,7 +108,7 @@ class Range:
 
     @property
     def count(self) -> float:
-        """How many numbers it has."""
+        """The number of values."""
         return self.high - self.low + 1 if self.whole else math.inf
 
     def number(self, share: float) -> str:
@@ -216,7 +216,7 @@ def _value(text: str, at: str) -> str:
 
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return a combination by its number, without making all of them."""
+    """Return a combination by its number, without making all combinations."""
     chosen = []
     for several in reversed(values):
         number, place = divmod(number, len(several))
@@ -249,7 +249,7 @@ def read_points(path: Path) -> Sweep:
 
 
 def parse_points(text: str, file: str) -> Sweep:
-    """Return the points in the text of such a file. Raises what `read_points` does."""
+    """Return the points in the text of a file of points; raises like `read_points`."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows_read: list[tuple[int, list[str]]] = []
     try:

@@ -1,4 +1,4 @@
-"""What a job gets of a node: GPUs and the option that asks for them, CPUs, memory."""
+"""The share of a node that a job gets: GPUs with their option, CPUs, memory."""
 
 from collections.abc import Iterable, Sequence
 
@@ -109,7 +109,7 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 
 
 def _at_most(request: Text, most: int) -> Text:
-    """Return a request for GPUs of one type, with at most as many as the mode uses."""
+    """Return a request for GPUs of one type, at most the number that the mode uses."""
     kind, _, count = request.rpartition(":")
     several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
     return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
@@ -122,12 +122,12 @@ def gpus_alike(partition: Partition) -> int | None:
 
 
 def _named(partition: Partition) -> str:
-    """Return the type of GPU that a request gets if it names no type; "" where no type is needed."""
+    """Return the type of GPU for a request without a type; "" if the request needs no type."""
     return partition.only_type() if partition.gpu_type_required else ""
 
 
 def _kinds(partition: Partition) -> list[NodeFacts]:
-    """Return kinds of nodes that a job may get if it names no type of GPU."""
+    """Return the kinds of nodes that a job without a type of GPU may get."""
     named = _named(partition)
     return partition.kinds([(named, 1)] if named else ())
 
@@ -152,7 +152,7 @@ def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
 
 
 def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
-    """Set the one GPU option, in the form that the cluster wants; a user's own other form stays."""
+    """Set the GPU option in the form that the cluster wants, unless the user wrote another form."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
     if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
@@ -240,7 +240,7 @@ def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
 
 
 def derive_memory(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
-    """Set the memory of a node: the GPUs' share; all of it where the partition's default is more."""
+    """Set the memory of a node: the share of the GPUs, or all memory if the partition's default is larger."""
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
         values.drop("options.mem_per_gpu")
     if values.highest(_MEMORY_KEYS):

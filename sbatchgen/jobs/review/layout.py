@@ -33,7 +33,7 @@ class NodeStarts:
 
 @frozen(kw_only=True)
 class ProgramStarts:
-    """What one of several programs starts, and where."""
+    """The processes of one of several programs, and their nodes."""
 
     name: str  # its name in the job
     main: bool  # whether the job ends when it does

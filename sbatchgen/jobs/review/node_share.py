@@ -104,7 +104,7 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
 
 
 def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
-    """Return the amount of a resource that a job with whole nodes gets: all of it; None if the nodes differ.
+    """Return the whole amount of a resource on a node; None if the nodes of the job differ.
 
     If no node's amount is known, return the amount that the job asks for.
     """
@@ -113,7 +113,7 @@ def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | N
 
 
 def elements(array: str) -> int:
-    """Return how many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
+    """Return the number of jobs of an array such as 0-9:2,20%4; 1 for another text."""
     from sbatchgen.check.sbatch.array import indices
 
     return sum(map(len, indices(array) or ())) or 1

@@ -30,7 +30,7 @@ _STYLES = (
 
 
 def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
-    """Return the review as lines, what it asks for first, the script last; paths are relative to `folder`.
+    """Return the lines of the review, from the request to the script; paths are relative to `folder`.
 
     Of a script in two parts only the first is shown, unless it is wanted `whole`.
     """
@@ -52,7 +52,7 @@ def coloured(text: str) -> str:
 
 
 def script(review: Review, *, whole: bool = False) -> str:
-    """Return the script; of one in two parts the first, and how many lines follow.
+    """Return the script; only the first part and the number of further lines, if the script has two parts.
 
     All of it where a site's template has a line in the second part, or may have one.
     """
@@ -230,7 +230,7 @@ def _answer(answer: Answer) -> Iterator[str]:
 
 
 def explanation(settings: Iterable[Setting]) -> str:
-    """Return every option: its value, where it was set, what it overrode, and where it is documented."""
+    """Return every option with its value, its origin, the replaced values and its documentation."""
     rows = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)

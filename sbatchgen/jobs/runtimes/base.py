@@ -133,7 +133,7 @@ class NoFacts:
 
 
 class Runtime:
-    """Where Python comes from. What a runtime does not need stays as it is here."""
+    """The source of a job's Python. A runtime leaves out the attributes and methods that it does not need."""
 
     name: str  # what users write
     title: str  # what it is, for the keys of profiles
@@ -163,15 +163,15 @@ class Runtime:
 
     @property
     def attribute(self) -> str:
-        """Its name as Python has it."""
+        """The name of the runtime as an attribute of Python."""
         return self.name.replace("-", "_")
 
     def needs(self, facts: Any) -> Requirement | None:
-        """Return the job key that it can't do without, in this profile."""
+        """Return the job key that the runtime requires with this profile."""
         return self.requires
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the variables of the runtime's function for a job of it; for others they are `unset`.
+        """Return the variables of the template for a job of this runtime; other jobs have `unset`.
 
         The variable `here` holds the folder of submission; the training must get those of `exported`.
         """
@@ -182,7 +182,7 @@ class Runtime:
         yield from ()
 
     def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the commands of bash that set it up; a container sees what is `mounted`, as in `command`."""
+        """Yield the commands of bash that set the runtime up; a container sees the `mounted` folders."""
         if self.function:
             yield self.function
 
@@ -227,7 +227,7 @@ class Runtime:
         return ""
 
     def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
-        """Yield what the job needs and the machine of submission lacks; compute nodes may have it."""
+        """Yield the files that the job needs and this machine lacks; compute nodes may have the files."""
         yield from ()
 
     def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
@@ -342,7 +342,7 @@ def keeps(job: RuntimeJob, name: str) -> bool:
 
 
 def absolute(path: str, here: str) -> ShellPath:
-    """Return the path; a relative one counts from the folder in the variable `here`."""
+    """Return the path; a relative path counts from the folder in the variable `here`."""
     return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
 
 

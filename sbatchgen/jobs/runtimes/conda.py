@@ -72,7 +72,7 @@ class CondaRuntime(base.Runtime):
 
 
 def _root(path: str, end: str) -> dict[str, str] | None:
-    """Return the installation that has a file at this path; the bare word is the one on PATH."""
+    """Return the installation that has a file at this path; a bare word means the program on PATH."""
     if path == "conda":
         return {}
     root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")

@@ -43,7 +43,7 @@ exec "$@"
 
 
 def _source(source: str) -> str:
-    """Return a URI; older releases know a registry only by the # after it."""
+    """Return a URI with # after the registry, as older releases of Enroot need."""
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
         what = f"'{source}' is a file: Enroot imports from registries, Docker and Podman"

@@ -4,7 +4,7 @@ from sbatchgen.jobs.runtimes.base import Runtime
 
 
 class Host(Runtime):
-    """The Python that is there; it needs nothing."""
+    """The Python of the node; this runtime needs no key."""
 
     name = "host"
     title = "The Python on PATH"

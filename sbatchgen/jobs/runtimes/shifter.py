@@ -64,7 +64,7 @@ class ShifterRuntime(base.ContainerRuntime):
         return "Shifter would split it at the semicolon" if ";" in path else ""
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image and volumes; a directive may have them, too."""
+        """Return image and volumes, also those of a directive."""
         asked = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": asked.pop("image", None)}
         volumes = [volume for volume in asked.pop("volume", "").split(";") if volume]

@@ -34,7 +34,7 @@ class VenvRuntime(base.Runtime):
         yield f"{name}={path(base.absolute(job.software.get('venv') or '', here))}"
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the function that does what bin/activate does, or the one that sources the file."""
+        """Yield the function that sets the variables of bin/activate, or that sources the file."""
         yield "source_activate" if job.facts.activate else self.function
 
     def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:

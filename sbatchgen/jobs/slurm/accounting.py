@@ -43,7 +43,7 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 
 @frozen(kw_only=True)
 class JobUsage:
-    """The resources that a job had and used from one start to its end; None for what is not known."""
+    """The resources that a job had and used from one start to its end; None for unknown values."""
 
     job: str = ""  # its id, or the id of the whole array
     task: str = ""  # of an array: "3"
@@ -140,7 +140,7 @@ def _rows(
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
-    """Return what sacct prints of these fields; None without a database, or if it does not answer."""
+    """Return the output of sacct for these fields; None if no database answers."""
     if not jobs:
         return []
     between = separator()

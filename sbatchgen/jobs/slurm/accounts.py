@@ -21,7 +21,7 @@ _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 @frozen(slots=True)
 class Account:
-    """An account that a user may charge; in one partition only, if it names one.
+    """An account that a user may charge; only in `partition`, if the account names a partition.
 
     `is_default`: a job that names no account has this one.
     """
@@ -34,13 +34,13 @@ class Account:
 
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
-    """Return all qualities of service by name; None if there is no database, or it does not answer."""
+    """Return all qualities of service by name; None if no database answers."""
     rows = _rows(["qos"], _QOS, environment)
     return None if rows is None else {row["name"]: _qos(row) for row in rows}
 
 
 def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
-    """Return the accounts of a user on a cluster, as in the database; None if it does not answer."""
+    """Return the accounts of a user on a cluster; None if the database does not answer."""
     rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
     if rows is None:
         return None

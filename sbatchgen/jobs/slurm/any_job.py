@@ -1,4 +1,4 @@
-"""What Slurm knows of any job, also of one that another program or another user submitted.
+"""The facts of any job in Slurm, also of jobs of other programs and other users.
 
 squeue has the states, and scontrol(1) the files: scontrol alone fills in the patterns of a log's name.
 What the controller has forgotten, sacct(1) may know: the folder and the command.
@@ -23,7 +23,7 @@ JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 
 @frozen(kw_only=True)
 class AnyJob:
-    """A job or a task of an array, with its files, where Slurm knows them; "" for what is not known."""
+    """A job or a task of an array, with its files; "" for unknown values."""
 
     row: SlurmJob
     user: str = ""  # its owner
@@ -38,7 +38,7 @@ class AnyJob:
 
 
 def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs with these ids, of arrays all their tasks, as Slurm knows them.
+    """Return the jobs with these ids, and all tasks of arrays, from Slurm.
 
     Raises SlurmError if Slurm's commands are not here, or the controller does not answer.
     """
@@ -133,7 +133,7 @@ def _forgotten(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJo
 
 
 def _cancelled(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
-    """Yield the jobs, with who has cancelled them, which the database alone knows."""
+    """Yield the jobs with the user who cancelled each, whom only the database knows."""
     ids = [str(job.row.job) for job in known if job.row.state.name == "CANCELLED"]
     try:
         answers = any_accounting([*dict.fromkeys(ids)], environment) or ()

@@ -45,14 +45,14 @@ class Output:
 
     @property
     def failure(self) -> str:
-        """The way in which it failed, or ""."""
+        """The kind of the failure; "" for success."""
         if self.status is None:
             return f"{self.program} did not end within {self.timeout:g} s"
         return f"{self.program} ended with exit status {self.status}" if self.status else ""
 
     @property
     def unreachable(self) -> bool:
-        """Whether it failed because Slurm's controller does not answer."""
+        """Whether Slurm's controller does not answer."""
         return self.status is None or bool(self.status and _UNREACHABLE.search(self.err))
 
     @property
@@ -155,14 +155,14 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what changes the format of an answer, or whom it is about."""
+    """Return the environment without variables that change the format or the subject of an answer."""
     names = [name for name in environment if name == _KEPT or not name.startswith(_QUERY_VARIABLES)]
     clean = {name: environment[name] for name in names}
     return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
 
 
 def status_in_shell(returncode: int) -> int:
-    """Return the exit status as a shell has it, where a process may also be ended by a signal."""
+    """Return the exit status as a shell counts it, also of a process that a signal ended."""
     return returncode if returncode >= 0 else 128 - returncode
 
 

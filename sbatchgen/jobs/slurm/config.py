@@ -62,6 +62,6 @@ def printed(key: str, read: Callable[[str], Any] = str) -> Any:
 
 
 def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
-    """Return a record of such fields from what scontrol printed."""
+    """Return a record of the fields in the output of scontrol."""
     known = {each.name: each.metadata for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: about["read"](values[about["key"]]) for name, about in known.items()})

@@ -11,7 +11,7 @@ _DIGITS = 18  # Slurm's largest are NO_VAL64 and its like, for "none"; Python re
 
 
 def text(printed: str) -> str:
-    """Return text; "" if it is missing."""
+    """Return a text; "" for a missing field."""
     return "" if printed in ("(null)", "N/A", "None assigned") else printed
 
 
@@ -28,17 +28,17 @@ def gpus_of(tres: Mapping[str, str]) -> int:
 
 @functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
 def names(printed: str) -> tuple[str, ...]:
-    """Return names in a list; none if it is missing."""
+    """Return the names in a list; no names for a missing field."""
     return tuple(filter(None, text(printed).split(",")))
 
 
 def count(printed: str) -> int:
-    """Return a number of things; 0 if it is missing."""
+    """Return a count; 0 for a missing field."""
     return limit(printed) or 0
 
 
 def limit(printed: str) -> int | None:
-    """Return a number; None for UNLIMITED, and if it is missing or has more digits than any of Slurm's."""
+    """Return a number; None for UNLIMITED, a missing field, and more digits than Slurm's numbers have."""
     known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
     return int(printed) if known else None
 

@@ -72,7 +72,7 @@ class GpuCount:
 
 
 def unavailable(node: SlurmNode) -> str:
-    """Return why a node takes no jobs, in a word or two; "" if it does."""
+    """Return why a node takes no jobs, in a word or two; "" for a node that takes jobs."""
     if node.state not in _TAKES_JOBS:
         return node.state.lower()
     return next((words for flag, words in state_texts().nodes.items() if flag in node.flags), "")
@@ -123,7 +123,7 @@ def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return each GPU's type: by the GRES in use if a job has it, else in the order of the configuration."""
+    """Return the type of each GPU: from the GRES of its job, else in the order of the configuration."""
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MOST)
@@ -147,7 +147,7 @@ def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
 
 
 def _of_type(types: Sequence[str], kind: str) -> list[int]:
-    """Return the GPUs of a type; all, if no GPU has it or no type is named."""
+    """Return the GPUs of a type; all GPUs if no GPU has the type, or if no type is named."""
     return [index for index, type_ in enumerate(types) if type_ == kind] or [*range(len(types))]
 
 
@@ -177,7 +177,7 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
 
 
 def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
-    """Return a record's part between the name of a job and other texts of its user; "" if it is uncertain."""
+    """Return the part of a record between the name of a job and other texts of its user; "" if uncertain."""
     name = f"{row['Name']} UserId="
     labels = "".join(row[key] for key in _LABELS)
     if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):

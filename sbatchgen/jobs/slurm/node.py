@@ -114,7 +114,7 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
-    """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
+    """Yield the nodes in the output of scontrol, which has a line for each; skip other lines."""
     for line in filter(_START.match, printed.split("\n")):
         known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
         known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""

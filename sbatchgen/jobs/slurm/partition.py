@@ -69,7 +69,7 @@ def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
-    """Yield the partitions in what scontrol printed, one a line."""
+    """Yield the partitions in the output of scontrol, which has a line for each."""
     for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
         values = pairs(_BETWEEN.split(line.strip()))
         values |= pairs(values["JobDefaults"].split(","))
@@ -94,7 +94,7 @@ class SlurmReservation:
     accounts: tuple[str, ...] = printed("Accounts", names)
 
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
-        """Return whether this user may use it: each list that it has must have the user."""
+        """Return whether this user may use the reservation: each of its lists must name the user."""
         lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
         known = ((allowed, having) for allowed, having in lists if allowed and allowed[0][:1] != "-")
         return all(having & {*allowed} for allowed, having in known)
@@ -107,6 +107,6 @@ def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | Non
 
 
 def reservations_in(printed: str) -> Iterator[SlurmReservation]:
-    """Yield the reservations in what scontrol printed, one a line."""
+    """Yield the reservations in the output of scontrol, which has a line for each."""
     for line in (line for line in printed.split("\n") if line.startswith("ReservationName=")):
         yield record_of(SlurmReservation, pairs(line.partition(" Comment=")[0].split()))

@@ -45,7 +45,7 @@ _KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the scr
 
 @frozen(kw_only=True)
 class SlurmJob:
-    """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it."""
+    """A job, a task of an array, or all waiting tasks of an array, from squeue or sacct."""
 
     id: str  # as Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0"
     job: int  # the id of the job, or of the whole array
@@ -159,7 +159,7 @@ def folder_name(key: str) -> str:
 
 
 def key_of(command: str) -> str:
-    """Return the key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
+    """Return the key of the submission with this Command; "" for a job that sbatchgen did not submit."""
     match = _KEY.search(command)
     return match[1] if match else ""
 

@@ -1,4 +1,4 @@
-"""What Slurm says when it refuses a job, and what that means: the options at fault, and what to do.
+"""The refusals of Slurm, explained: the meaning, the options at fault, and the fix.
 
 A site's own plugin may say anything: a text that refusals.yaml does not know is passed on as it is.
 """

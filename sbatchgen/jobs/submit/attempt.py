@@ -60,7 +60,7 @@ def ask(
     clusters: str = "",
     lock: int | None = None,
 ) -> Accepted:
-    """Run sbatch, retrying until it is known whether the job exists.
+    """Run sbatch, again if necessary, until it is certain whether the job exists.
 
     The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `refused` makes the
     error for an answer that refuses the job. `note` prints why a submission takes long. sbatch holds `lock`
@@ -143,7 +143,7 @@ def _search(
 
 
 def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None:
-    """Return when the controller was started; None if it does not answer, or is one of several."""
+    """Return the start time of the controller; None without an answer, or with several controllers."""
     if "," in clusters:
         return None
     return fields.time(config(environment, clusters).get("BOOT_TIME", ""))

@@ -62,7 +62,7 @@ def _sums(read: Iterable[Path], folder: Path) -> tuple[str, ...]:
 
 
 def _sum(file: Path) -> str:
-    """Return the checksum of a file; "" if it can't be read."""
+    """Return the checksum of a file; "" for an unreadable file."""
     with contextlib.suppress(OSError):
         return hashlib.sha256(files.read_file(file, MAX_BYTES)).hexdigest()[:_CHARACTERS]
     return ""

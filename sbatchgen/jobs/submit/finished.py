@@ -33,7 +33,7 @@ def of_script(
     keep_env: bool = False,
     earlier: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a finished script; options of sbatch go with it, over its own.
+    """Return the submission of a finished script; further options of sbatch win over its own options.
 
     `earlier` are the options that it was submitted with before, as "--mem=64G". Raises CommandLineError:
     other options of a job were given: they can't change the script; DocumentError: it can't be read.
@@ -120,7 +120,7 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
 
 
 def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
-    """Yield a warning if the script lets Slurm start it again, and its trainer forgets all."""
+    """Yield a warning if Slurm may start the script again, and the trainer would forget its progress."""
     requeues = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
     )

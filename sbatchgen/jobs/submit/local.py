@@ -77,7 +77,7 @@ def _start(
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
-    """Open a new log; return it with the time of the start that is in its name."""
+    """Open a new log; return the log, and the time of the start in its name."""
     started, count = time.strftime("%Y%m%d-%H%M%S"), 1
     while True:
         name = started if count == 1 else f"{started}-{count}"

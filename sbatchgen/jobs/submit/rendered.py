@@ -145,7 +145,7 @@ def _run_dir(
 def _queued(
     resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
 ) -> Callable[[], Problem | None] | None:
-    """Return the function that asks Slurm for another job of the run folder; None if jobs may share it."""
+    """Return the function that asks Slurm for other jobs of the run folder; None if they may share it."""
     alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
     if not alone or resolved.options.dependency:
         return None
@@ -240,7 +240,7 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
 def _judged(
     request: Request, here: Sequence[Finding], snapshot: Snapshot | None
 ) -> tuple[TracedScript | None, list[Finding]]:
-    """Return the script, None where an error keeps it from being rendered, and all findings."""
+    """Return the script and all findings; None in place of a script that an error prevents."""
     resolved = request.resolved
     findings = [*check(resolved, log_folders_made=True), *here]
     if any(finding.severity == "error" for finding in findings):
@@ -286,7 +286,7 @@ def _snapshot(
 
 
 def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
-    """Return the snapshot that a job runs again; None if it runs the files as they are."""
+    """Return the snapshot that a job runs again; None for a job that runs the files themselves."""
     if not resolved.snapshot_dir or not resolved.slurm:
         return None
     place = Path(resolved.snapshot_dir)

@@ -69,7 +69,7 @@ def with_digest(
 
 
 def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise DocumentError for jobs that differ from the reviewed ones, with the changes if they are known."""
+    """Raise DocumentError for jobs that differ from the reviewed jobs, with the changes if known."""
     import difflib
 
     digests = [review.digest for review in reviews]
@@ -91,7 +91,7 @@ def _folder(environment: Mapping[str, str]) -> Path:
 
 
 def _read_kept(folder: Path, name: str) -> list[str]:
-    """Return the lines of a reviewed text; none if the text is not kept, or its digest is another one."""
+    """Return the lines of a reviewed text; no lines if the text is missing or has another digest."""
     with contextlib.suppress(OSError):
         if _NAME.fullmatch(name):
             text = files.read_own(folder / name, 2 * MAX_BYTES)

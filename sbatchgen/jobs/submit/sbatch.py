@@ -46,7 +46,7 @@ class TooManyJobsError(SlurmError):
 
 @frozen()
 class SubmittedRun:
-    """A job that Slurm has accepted, its record, its folder, and whether the index has it."""
+    """A job that Slurm has accepted, its record, its folder, and whether the index has the run."""
 
     accepted: Accepted
     record: Record
@@ -217,7 +217,7 @@ def _taken_back(
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
-    """Return the index of runs; None if it can't be used: the job is submitted without it."""
+    """Return the index of runs; None if the index can't be used, as a submission needs no index."""
     with _noted(note):
         return Index(run_index.place(environment), note)
     return None
@@ -235,7 +235,7 @@ def _noted(note: Note) -> Iterator[None]:
 
 
 class IndexEntry:
-    """A submission in the index, and the name of its run; `index` is None if it can't be used."""
+    """A submission in the index, and the name of its run; `index` is None if the index can't be used."""
 
     def __init__(self, index: Index | None, about: Record, run_dir: Path, note: Note) -> None:
         self.index: Index | None = None
