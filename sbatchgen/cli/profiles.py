@@ -1,4 +1,4 @@
-"""The commands about profiles, and schema."""
+"""profile, schema: profiles of clusters, and schemas of files and of output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""logs: what a run has printed, once or until the run ends."""
+"""logs: the output of a run, once or until the run ends."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
 
 @contextlib.contextmanager
 def _as_document(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
-    """Yield what prints pieces of a log: at once, or at the end as a document."""
+    """Yield the function that prints pieces of a log, at once or at the end as a document."""
     from sbatchgen.jobs.outputs.runs import logs_output
 
     if form != "json":
@@ -197,7 +197,7 @@ def follow_run(
 
 
 class _News:
-    """The news of a followed run beside its log: each new state, and that the run stands still."""
+    """The news of a followed run beside its log: new states, and a notice if the run stands still."""
 
     def __init__(self) -> None:
         self._shown, self._quiet = "", False

@@ -1,4 +1,4 @@
-"""The commands about scripts of others: lint, lsp and adopt."""
+"""lint, lsp, adopt: reviews of scripts, also in editors, and jobs made of scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fix as a command line that can be run: the command in its text, or the typed one with an option more."""
+"""A fix as a command line to run: the command in the fix, or the typed command with another option."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _COMMAND = re.compile(
     r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;()]+?)"
     r"(?= (?:shows|lists|says|makes)\b|[;()]|, |,?$|\. )"
 )
-_VALUE = r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma within it belongs to it
+_VALUE = r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma between other characters is part of the value
 _OPTION = re.compile(rf"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]({_VALUE})|, one of: (\w+))?")
 _NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
 _MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
 _COUNTED = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
-_WRITTEN = re.compile(r"; write (\S+)$")  # in what is wrong with the value of an option
-_SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # of sbatch
+_WRITTEN = re.compile(r"; write (\S+)$")  # in a message about the value of an option
+_SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # a message of sbatch
 _MEANT = re.compile(r"did you mean '([^']+)'")
 _ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
 _TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
-# What a person has to fill in: a placeholder, an example, or no value at all.
+# A value that a person must fill in: a placeholder, an example, or nothing.
 _OPEN = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
     r"|and|as|before|for|in|is|of|or|to|with"
@@ -36,13 +36,13 @@ _OPEN = re.compile(
 
 
 def asks_for_json(typed: Sequence[str]) -> bool:
-    """Return whether words ask for a document, before what is the trainer's."""
+    """Return whether words ask for a document, before the arguments of the trainer."""
     own = typed[: typed.index("--")] if "--" in typed else typed
     return " --format json " in f" {' '.join(own)} ".replace("=", " ")
 
 
 def runner(root: click.Context, typed: Sequence[str]) -> Run:
-    """Return what makes the words to run of a problem, for a command that was typed."""
+    """Return the function that returns the words to run for a problem of the typed command."""
     options = _options_called(root, [*_names(root, typed)])
 
     def run(problem: Mapping[str, str]) -> list[str]:
@@ -53,7 +53,7 @@ def runner(root: click.Context, typed: Sequence[str]) -> Run:
 
 
 def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the command that words call: profile check."""
+    """Yield the names of the command that words call, as profile and check."""
     command, context = root.command, root
     for word in words:
         if not isinstance(command, click.Group) or not (called := command.get_command(context, word)):
@@ -63,7 +63,7 @@ def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
 
 
 def _in_json(root: click.Context, words: list[str]) -> list[str]:
-    """Return words that print a document too, where their command can do that."""
+    """Return words that print a document too, if their command has --format json."""
     names = [*_names(root, words[1:])] if words[:1] == ["sbatchgen"] else []
     ends_in_json = names and not asks_for_json(words) and not {"--fix", "--diff"}.intersection(words)
     if not ends_in_json or "--format" not in _options_called(root, names):
@@ -73,7 +73,7 @@ def _in_json(root: click.Context, words: list[str]) -> list[str]:
 
 
 def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool]:
-    """Return the options that a command takes, by its names."""
+    """Return the options of the command with these names."""
     command, context, taken = root.command, root, dict[str, bool]()
     for name in names:
         assert isinstance(command, click.Group)  # noqa: S101 - as `_names` has seen
@@ -85,7 +85,7 @@ def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool
 
 
 def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """Return the words to run; none where a person must decide.
+    """Return the words to run; no words if a person must decide.
 
     Of several ways only the first counts. No command ends a job, and none submits: where --yes was typed, the
     changed command line reviews again. `options` are those of the command that was `typed`, each with whether
@@ -134,7 +134,7 @@ def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequen
 
 
 def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the options that a fix sets, with their values; None for one to leave out."""
+    """Yield the options that a fix sets, with their values; None for an option to leave out."""
     if meant := _MEANT.search(fix):
         about = _ABOUT.search(f"{problem.get('at', '')} {problem.get('what', '')}")
         if about and not meant[1].startswith("-"):
@@ -142,7 +142,7 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
         return
     if written := _WRITTEN.search(problem.get("what", "")):
         yield problem.get("at", ""), written[1]
-    fix = fix.partition("as in: --")[0]  # values of an example are not the user's
+    fix = fix.partition("as in: --")[0]  # an example has no values of the user
     for value, noun in _MOST.findall(fix):
         yield _COUNTED[noun], value
     for noun, value in _NAMED.findall(fix):
@@ -159,7 +159,7 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
 def _with(
     typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool], what: str = ""
 ) -> list[str]:
-    """Return words with an option in place of what they have of it, before what is the trainer's.
+    """Return words with an option in place of its earlier values, before the arguments of the trainer.
 
     Of an option that is there several times, as --param, only the value in `what` is wrong.
     """

@@ -1,4 +1,4 @@
-"""What Slurm's database keeps of jobs, also of jobs that ended long ago: sacct(1).
+"""The jobs in Slurm's database, also jobs that ended long ago: sacct(1).
 
 Not every site has one, and the controller knows more of a job that has not ended: ask queue.py first.
 """
@@ -37,7 +37,7 @@ _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "Ma
 REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
 _ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
 _FIELDS_OF_ALL_STARTS = ("user", "name", "folder", "submitted")  # after a requeue too
-_LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
+_LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has the field since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
 
@@ -45,16 +45,16 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 class JobUsage:
     """The resources that a job had and used from one start to its end; None for unknown values."""
 
-    job: str = ""  # its id, or the id of the whole array
-    task: str = ""  # of an array: "3"
-    used_s: int = 0  # how long it ran
-    limit_s: int | None = None  # its time limit
-    nodes: int = 1  # this and the next two: allocated in all
+    job: str = ""  # the id of the job, or of the whole array
+    task: str = ""  # the number of a task of an array, as "3"
+    used_s: int = 0  # the seconds that the job ran
+    limit_s: int | None = None  # the time limit
+    nodes: int = 1  # allocated nodes; cpus and gpus are totals of the job too
     cpus: int | None = None
     gpus: int | None = None  # None where Slurm does not count them
     memory_mib: int | None = None  # allocated on each node
     cpu_s: int | None = None  # CPU time of all processes that have ended
-    # The most that was in use on a node: of each task the most that was seen, at all once
+    # The largest use of a node, if all its tasks had their largest use at the same time
     memory_bytes: int | None = None
 
 
@@ -118,12 +118,12 @@ def _job(*starts: Mapping[str, str]) -> SlurmJob:
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return what every run of these jobs had and used, without runs that never began; see `accounting`."""
+    """Return the resources and the use of every start of these jobs; see `accounting`."""
     more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if printed is None:
         return None
-    # Each run with its steps, which sacct prints after it.
+    # Each start with its steps, which sacct prints after the start.
     runs: list[tuple[dict[str, str], list[dict[str, str]]]] = []
     for row in printed:
         if "." not in row["id"]:

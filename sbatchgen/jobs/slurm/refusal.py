@@ -17,7 +17,7 @@ from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, rea
 
 @frozen()
 class OptionSource:
-    """An option of the job, its value, and where it was written."""
+    """An option of the job, its value, and the place where it was written."""
 
     option: str
     value: str
@@ -32,14 +32,14 @@ class OptionSource:
 class Refusal:
     """A refusal of a job by Slurm."""
 
-    says: str  # Slurm's own words
-    means: str = ""  # the same in plain words; "" if refusals.yaml does not know the text
+    says: str  # the text of Slurm
+    means: str = ""  # the explanation; "" if refusals.yaml does not have the text
     options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
-    fix: str = ""  # what to do
+    fix: str = ""  # the fix
 
     @property
     def problem(self) -> Problem:
-        """As an error shows it."""
+        """The refusal as an error."""
         what = f"{self.means}\n  Slurm said: {self.says}" if self.means else self.says
         return Problem(what, ", ".join(map(str, self.options)), self.fix)
 
@@ -49,16 +49,16 @@ class Answer:
     """The answer of `sbatch --test-only`."""
 
     accepted: bool  # whether Slurm would accept the job
-    says: str  # Slurm's own words
-    warnings: tuple[str, ...] = ()  # its warnings
+    says: str  # the text of Slurm
+    warnings: tuple[str, ...] = ()  # the warnings of sbatch
     start: str = ""  # when the job would start, as Slurm prints it, if all running jobs used up their time
-    nodes: str = ""  # where it would start
+    nodes: str = ""  # the nodes where the job would start
     refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
 
 
 @frozen(kw_only=True)
 class RefusalText(TextExplanation):
-    """A text of Slurm's, as refusals.yaml explains it."""
+    """A text of Slurm with its explanation in refusals.yaml."""
 
     options: str = ""
     general: bool = False
@@ -74,7 +74,7 @@ class RefusalTexts:
 
 @functools.cache
 def texts() -> Texts[RefusalText]:
-    """Return the texts that are known."""
+    """Return the texts of refusals.yaml."""
     return Texts(_table().texts)
 
 
@@ -90,14 +90,14 @@ def options_of(known: RefusalText) -> list[str]:
     return names.split()
 
 
-# What Slurm does not check for `--test-only`: Slurm 22.05, by trial.
+# Limits that Slurm 22.05 does not check for `--test-only`, as trials showed.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
     "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
     "whether the partition is DOWN",
 )
-# What comes before the text: who speaks, and of what.
+# The prefix of a text: the program, and its subject.
 _SPEAKER = re.compile(
     r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
     r"(?:\S+: line \d+: )?"
@@ -130,7 +130,7 @@ def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
 
 
 def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return the refusals in stderr of sbatch for a job with these options; without any, its exit status."""
+    """Return the refusals in the stderr of sbatch for a job; its exit status if stderr has no refusal."""
     lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
     special = any(refusal.means for refusal, general in lines if not general)
     shown = [refusal for refusal, general in lines if not (general and special)]
