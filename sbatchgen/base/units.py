@@ -178,6 +178,7 @@ class NodeRange(str):
 class Duration(int):
     """A Slurm time limit in seconds, printed as D-HH:MM:SS, which can't be misread."""
 
+    SHORTEST_S = 0
     written = ""  # what was parsed
 
     @classmethod
@@ -185,13 +186,15 @@ class Duration(int):
         """Return minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
         if re.fullmatch("[0-9]+:[0-9]+", text):
             left, right = text.split(":")
+            forms = [f"{int(left):02}:{right}:00", f"00:{int(left):02}:{right}"]
             raise ValueError(
                 f"time '{text}' is ambiguous: Slurm reads {left} minutes {right} seconds; "
-                f"write {int(left):02}:{right}:00 or 00:{int(left):02}:{right}"
+                f"write {' or '.join(form for form in forms if cls._is_allowed(form))}"
             )
         total = seconds(text)
         if total is None:
             meant = meant_time(text) or "HH:MM:SS or D-HH:MM:SS"
+            meant = meant if cls._is_allowed(meant) else f"{cls(cls.SHORTEST_S)} or more"
             raise ValueError(f"'{text}' is not a time; write {meant}")
         if any(number(field) > 59 for field in text.split(":")[1:]):
             raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
@@ -201,6 +204,12 @@ class Duration(int):
         made.written = text
         return made
 
+    @classmethod
+    def _is_allowed(cls, text: str) -> bool:
+        """Return whether a text may be proposed: a time that is long enough, or the form of a time."""
+        total = seconds(text)
+        return total is None or total >= cls.SHORTEST_S
+
     def __str__(self) -> str:
         days, rest = divmod(int(self), 86400)
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
@@ -209,11 +218,13 @@ class Duration(int):
 class TimeLimit(Duration):
     """The time limit of a job, of at least a minute."""
 
+    SHORTEST_S = 60
+
     @classmethod
     def parse(cls, text: str) -> TimeLimit:
         """Refuse the times that `Duration` refuses, and times below a minute."""
         made = super().parse(text)
-        if made < 60:
+        if made < cls.SHORTEST_S:
             what = f"time {made} is less than a minute, the shortest limit that Slurm has"
             raise RefusedValueError(what, "set at least 00:01:00")
         return made  # type: ignore[return-value]

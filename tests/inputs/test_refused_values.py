@@ -26,6 +26,13 @@ REFUSED: list[tuple[str, str, str, str]] = [
         "time 0-00:00:59 is less than a minute, the shortest limit that Slurm has",
         "set at least 00:01:00",
     ),
+    ("options.time", "30s", "'30s' is not a time; write 0-00:01:00 or more", ""),
+    (
+        "options.time",
+        "0:30",
+        "time '0:30' is ambiguous: Slurm reads 0 minutes 30 seconds; write 00:30:00",
+        "",
+    ),
     ("options.gpus", "a100", f"'a100' {NO_COUNT[0]}", NO_COUNT[1]),
     ("options.gpus_per_node", "x:y:4", f"'x:y:4' {NO_COUNT[0]}", NO_COUNT[1]),
     ("options.gpus_per_task", "0", f"'0' {NO_COUNT[0]}", NO_COUNT[1]),
