@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """How true `sbatchgen when` is on a real Slurm: as root, with the packages that the tests of jobs need.
 
-    python benchmarks/when.py                          # three loads at once, 45 minutes
+    python benchmarks/when.py                          # three loads at once, an hour
     python benchmarks/when.py --root build/sid         # with the later Slurm
     python benchmarks/when.py --quick                  # does it run? its figures mean little
 
-Eight nodes, backfill, 200 jobs for each load. The jobs are made, after what is published of logs of
-supercomputers: 20 values are 90 % of the limits (Tsafrir, Etsion and Feitelson, 2005). Most jobs have a node,
-and sizes are powers of two. Two thirds of the jobs end within a tenth of their limit, which no log says. Time
-is compressed: a minute of the cluster is an hour, so a second is a minute. Holes count from a minute on, not
-from five.
+Eight nodes, backfill, 200 jobs for each load. The jobs are drawn from tables of a public trace: the 23,911
+jobs of Theta at Argonne in 2022 (`theta_2022.swf`, Standard Workload Format, in the repository
+SPEAR-UIC/CQSim). The tables have its limits, the share of the limit that jobs use, and sizes, as parts of
+Theta's 4,392 nodes. Each is drawn apart from the others. In the trace large jobs ask for longer limits. Time
+is compressed: half a minute of the cluster is an hour, so a second is two minutes. Slurm counts limits in
+whole minutes, so limits below two hours are two hours. Holes count from a minute on, not from five.
 
 60 times a training is asked for, and submitted in three ways: as it was asked for, as the first row of `when`
 has it, and as the first row of `when --fit`. Each load runs on three clusters at once, with the same jobs at
@@ -24,6 +25,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import random
 import subprocess
 import sys
@@ -39,12 +41,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 NODES, SEED = 8, 63
-LIMITS, SHARES = (1, 1, 2, 2, 3, 4, 6), (0.01, 0.03, 0.05, 0.1, 0.2, 0.5)  # minutes; what is used of them
-SIZES = (1,) * 12 + (2,) * 5 + (4,) * 3 + (8,)
-TRAININGS = ((1, 1, 2, 4), (20, 40, 80, 140))  # nodes, and seconds that are needed
+HOUR_S = 30  # of the cluster, for an hour of the trace
+# Hours and their percentage of jobs; deciles of what jobs use of their limit; nodes and their percentage
+LIMITS = {0.5: 11, 1: 25, 2: 8, 3: 34, 4: 2, 6: 12, 9: 4, 12: 1, 24: 3}
+SHARES = (0.01, 0.04, 0.16, 0.45, 0.71, 0.88, 0.98, 1.0, 1.0, 1.0)
+SIZES = {1: 87, 2: 10, 4: 2, 8: 1}
+TRAININGS = ((1, 1, 2, 4), (20, 40, 60, 100))  # nodes, and seconds that are needed
 ASKED_S = 360  # the limit that is asked for
 LOADS = (1.3, 1.6, 2.0)  # the work that arrives, over what eight nodes do
 PLAN_S = 4.0  # after a submission
+WAIT_S = 55 * 60  # for the ends of trainings, from the first job on
 SAVE_S = 5  # before the end that Slurm gives a job
 # Trains for what is left, or for its piece of that, and is then requeued
 TRAINING = """#!/bin/bash
@@ -95,7 +101,9 @@ def main() -> int:
             load: [pool.submit(of_load, load, turn, jobs, questions, root) for turn in turns]
             for load in loads
         }
-    print(f"seed {SEED}, {jobs} jobs and {questions} questions a load; a second is a minute of the cluster")
+    print(
+        f"seed {SEED}, {jobs} jobs and {questions} questions a load; a second is two minutes of the cluster"
+    )
     for load, clusters in asked.items():
         answers = [answer for each in clusters for answer in each.result()]
         if options.keep:
@@ -123,12 +131,13 @@ def inside(load: float, turn: int, jobs: int, questions: int) -> list[dict[str, 
     from sbatchgen.jobs.starts import holes
 
     holes.LEAST_S = 60
-    limits, trainings = (LIMITS, TRAININGS) if jobs > 100 else ((1,), ((1, 2), (3,)))
+    limits, trainings = (LIMITS, TRAININGS) if jobs > 100 else ({0.5: 1}, ((1, 2), (3,)))
     draw = random.Random(SEED)  # noqa: S311 - a sample
     work = []
     for _ in range(jobs):
-        limit, share = draw.choice(limits), draw.choice(SHARES)
-        work.append((draw.choice(SIZES), limit, max(1, round(60 * limit * share))))
+        (asked_s,) = (HOUR_S * hours for hours in draw.choices([*limits], [*limits.values()]))
+        (nodes,) = draw.choices([*SIZES], [*SIZES.values()])
+        work.append((nodes, math.ceil(asked_s / 60), max(1, round(asked_s * draw.choice(SHARES)))))
     shapes = [tuple(map(draw.choice, trainings)) for _ in range(questions)]
     sizes = [nodes * seconds for nodes, _, seconds in work] + [nodes * needs_s for nodes, needs_s in shapes]
     window = sum(sizes) / NODES / load
@@ -150,8 +159,7 @@ def inside(load: float, turn: int, jobs: int, questions: int) -> list[dict[str, 
             number, shape = what
             answers.append(question(number, shape, WAYS[(number + turn) % len(WAYS)]))
         look(answers)
-    until = time.monotonic() + 1800
-    while any("end" not in each for each in answers) and time.monotonic() < until:
+    while any("end" not in each for each in answers) and time.monotonic() < began + WAIT_S:
         time.sleep(2)
         look(answers)
     return answers
@@ -163,7 +171,7 @@ def question(number: int, shape: tuple[int, ...], way: str) -> dict[str, Any]:
     more = [] if way == AS_ASKED else ["--needs", f"{needs_s}s", *(["--fit"] if way == WAYS[2] else [])]
     job = ["ddp", "--profile", "./bench.yaml", "--nodes", str(nodes), "--time", f"0:{ASKED_S // 60:02}:00"]
     job += ["--job-name", f"q{number}"]
-    asked = time.time()
+    queue, asked = seen(), time.time()
     shown = json.loads(sbatchgen("when", *job, *more, "--format", "json"))
     took, rows = time.time() - asked, [row for row in shown["rows"] if row["start"]]
     row = rows[0] if more and rows else next((each for each in rows if not each["options"]), None)
@@ -180,8 +188,20 @@ def question(number: int, shape: tuple[int, ...], way: str) -> dict[str, Any]:
         "asked": asked,
         "took": took,
     }
+    answer |= {"queue": queue} if answer["kind"] == "hole" else {}
     answer |= {"job": sbatch([each for each in directives if not each.startswith(own)], training)}
     return answer | {"submitted": time.time(), "looked": 0.0, "starts": row["starts"] if row else 1}
+
+
+def seen() -> list[str]:
+    """Return the queue, the nodes, and when backfill looked at the queue: why a hole was none."""
+    fields = (
+        "JobID,State,Reason,PriorityLong,NumNodes,TimeLimit,SubmitTime,StartTime,EndTime,NodeList,SchedNodes"
+    )
+    form = ",".join(f"{field}:30" for field in fields.split(","))
+    scheduler = [line for line in run(["sdiag"]).splitlines() if "Last cycle when" in line]
+    nodes = run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).splitlines()
+    return [*run(["squeue", "--noheader", f"--Format={form}"]).splitlines(), *nodes, *scheduler]
 
 
 def look(answers: list[dict[str, Any]]) -> None:
@@ -199,8 +219,10 @@ def look(answers: list[dict[str, Any]]) -> None:
         record = by_job[str(each["job"])]
         if record["JobState"] != "PENDING":
             each.setdefault("start", stamp(record["StartTime"]))
-        elif not each["looked"] and record.get("SchedNodeList", "(null)") != "(null)":
-            each["shown"]["plan"] = stamp(record["StartTime"])
+        elif not each["looked"]:
+            each["later"] = seen() if each["kind"] == "hole" else []  # a hole that is not one
+            if record.get("SchedNodeList", "(null)") != "(null)":
+                each["shown"]["plan"] = stamp(record["StartTime"])
         if record["JobState"] in ("COMPLETED", "TIMEOUT", "FAILED"):
             each["end"] = stamp(record["EndTime"])
             each["how"] = record["JobState"]
