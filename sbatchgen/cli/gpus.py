@@ -146,7 +146,11 @@ def prospects_of(
     resolved, named = first.resolved, job_options["partition"]
     _refuse_without_slurm(resolved)
     if fit and not resolved.restartable:
-        fix = "leave --fit out, or let the job restart: --max-restarts 10"
+        lets = [
+            *["--resume auto"] * (not resolved.stoppable),
+            *["--max-restarts 10"] * (not resolved.max_restarts),
+        ]
+        fix = f"leave --fit out, or let the job restart: {' '.join(lets)}"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
     report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
     wait_for(resolved.profile.answer_within)
