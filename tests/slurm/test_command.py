@@ -95,6 +95,24 @@ def test_a_machine_without_a_cluster_is_told_in_a_line() -> None:
     assert problem.fix == "use a login node of the cluster"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_missing_slurm_conf_is_told_in_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """Slurm itself looks a minute long for the file that SLURM_CONF names."""
+    monkeypatch.setattr(client, "MISSING_CONF_S", 0.5)
+    monkeypatch.setattr(client, "QUERY_TIMEOUT_S", 1)
+    lost = "s_p_parse_file: cannot stat file /none/slurm.conf: No such file or directory"
+    environment = program(
+        tmp_path, f"echo 'squeue: error: {lost}, retrying in 1sec up to 60sec' >&2; exec sleep 500"
+    )
+    answer = query(["squeue"], environment | ({"SLURM_CONF": "/none/slurm.conf"} if named else {}))
+    assert (answer.status, answer.timeout) == (None, 0.5 if named else 1)
+    (problem,) = answer.error.problems
+    assert problem.what == f"squeue finds no slurm.conf: {lost.partition(': ')[2]}"
+    assert problem.fix.endswith("unset SLURM_CONF")
+
+
 def test_what_slurm_hides_is_told() -> None:
     answer = Output("scontrol", 1, "", "slurm_load_node error: Access/permission denied\n", 30)
     assert "PrivateData" in answer.error.problems[0].fix

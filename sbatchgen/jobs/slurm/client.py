@@ -11,6 +11,7 @@ from sbatchgen.base.machine import child, search_path
 from sbatchgen.base.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
+MISSING_CONF_S = 5.0  # where SLURM_CONF names no file, for which Slurm looks a minute long
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _KEPT = "SLURM_CONF"  # where the cluster is
@@ -18,6 +19,7 @@ _JOB_VARIABLES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _QUERY_VARIABLES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
 _NO_CLUSTER = "Could not establish a configuration source"
+_MISSING_CONF = re.compile(r"s_p_parse_file: (.*?), retrying")
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
     r"|Communication connection failure|Zero Bytes were transmitted or received"
@@ -62,6 +64,11 @@ class Output:
         if _NO_CLUSTER in message:
             what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
             return SlurmError.of(what, fix="use a login node of the cluster")
+        if missing := _MISSING_CONF.search(message):
+            what = f"{self.program} finds no slurm.conf: {missing[1]}"
+            return SlurmError.of(
+                what, fix="let SLURM_CONF name the file of the cluster, or: unset SLURM_CONF"
+            )
         if self.unreachable:
             last = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
@@ -83,6 +90,13 @@ def waits_for() -> float:
     return _LIMIT.get() or QUERY_TIMEOUT_S
 
 
+def patience_s(environment: Mapping[str, str], limit_s: float) -> float:
+    """Return how long a question to Slurm may take: a few seconds where SLURM_CONF names no file."""
+    named = environment.get(_KEPT, "")
+    missing = named and not os.path.exists(named)  # noqa: PTH110 - pathlib raises for a closed folder
+    return min(limit_s, MISSING_CONF_S) if missing else limit_s
+
+
 def wait_for(limit_s: float | None) -> None:
     """Let this thread wait so many seconds for an answer, from now on; None for the default."""
     _LIMIT.set(limit_s)
@@ -90,7 +104,8 @@ def wait_for(limit_s: float | None) -> None:
 
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
     """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
-    return run(arguments, query_environment(environment), timeout=waits_for())
+    limit_s = patience_s(environment, waits_for())
+    return run(arguments, query_environment(environment), timeout=limit_s)
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -28,11 +28,10 @@ def ask_slurm(
     try:
         with private_script(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", *options, str(file)]
-            answer = client.run(
-                words, env, timeout=timeout or TEST_TIMEOUT_S, elsewhere=client.FOR_SUBMISSIONS, for_job=True
-            )
+            limit_s = client.patience_s(env, timeout or TEST_TIMEOUT_S)
+            answer = client.run(words, env, timeout=limit_s, elsewhere=client.FOR_SUBMISSIONS, for_job=True)
         if answer.status is None:
-            raise SlurmError.of(answer.failure, fix="try again later")
+            raise answer.error
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
