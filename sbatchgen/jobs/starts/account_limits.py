@@ -55,6 +55,12 @@ def held_back(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]
     return ""
 
 
+def longest_s(limits: str, job: ResourceRequest, qos: Sequence[str]) -> int | None:
+    """Return the longest time limit that a job may ask for; None if no limit is known."""
+    known = _limits_of(limits, job.options.get("account", ""), qos)
+    return min((60 * count(value) for _, name, value in known if name == "MaxWallPJ"), default=None)
+
+
 def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield whose each limit is, its name and its value."""
     for line in printed.split("\n"):

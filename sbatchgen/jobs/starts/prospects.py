@@ -26,7 +26,7 @@ from sbatchgen.jobs.runs import shown_starts
 from sbatchgen.jobs.slurm.client import waits_for
 from sbatchgen.jobs.slurm.partition import SlurmPartition
 from sbatchgen.jobs.slurm.refusal import asked_by
-from sbatchgen.jobs.starts.account_limits import held_back, other_qos, read_limits
+from sbatchgen.jobs.starts.account_limits import held_back, longest_s, other_qos, read_limits
 from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
 from sbatchgen.jobs.starts.moment import LATE_S, ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.needs import MARGIN, Pace
@@ -92,6 +92,7 @@ class _Search:
         self._restart_s = (pace.restart_s or 0.0) if fit else None
         self._out: dict[str, str] = {}
         self._notes: list[str] = []
+        self._longest: dict[str, int] = {}  # the limits of accounts and QOS on time limits, by partition
         self._taken: dict[str, Claim] = {}  # what keeps the job from free nodes, by partition
 
     def rows(self, names: Sequence[str]) -> Prospects:
@@ -152,32 +153,39 @@ class _Search:
     ) -> tuple[Request, Mapping[str, str], float | None]:
         """Return the request with further options and the limit that its training needs, and that need.
 
-        A training that needs more than the longest limit of the partition gets that limit, and is a piece.
+        A training that needs more than the longest limit that it may have gets that limit, and is a piece.
         """
         request = self._ask(more) if more else self._asked
         job = request.resolved
         needs_s = self._pace.needs(job.resources.gpus_in_all)
         if needs_s is not None:
             of_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
-            longest = [int(limit) for limit in (partition.time_max_s, of_profile) if limit]
+            of_account = self._longest.get(partition.name)
+            longest = [int(limit) for limit in (partition.time_max_s, of_profile, of_account) if limit]
             limit = Duration(min([max(1, math.ceil(needs_s * MARGIN / 60)) * 60, *longest]))
             more = {**more, "time": str(limit)}
             request = self._ask(more)
         return request, more, needs_s
 
     def _allowed(self, shape: _Shape, limits: str) -> _Shape | None:
-        """Return the job, in another QOS where a limit holds it back; None where it must wait for limits."""
+        """Return the job, in another QOS or as a piece where a limit holds it back; None if it must wait."""
+        asked = self._qos(shape.job)
 
-        def held(*qos: str) -> str:
+        def held(shape: _Shape, qos: Sequence[str]) -> str:
             return held_back(limits, shape.job.resources, shape.time_s, [*qos, shape.partition.own_qos])
 
-        asked = self._qos(shape.job)
-        if not (why := held(*asked)):
+        if not (why := held(shape, asked)):
             return shape
         self._out[shape.partition.name] = why
         others = other_qos(asked, self._moment.settings.get("ClusterName", ""), self._environment)
-        other = next((name for name in others if not held(name)), None)
-        return self._changed(shape, qos=other) if other else None
+        if other := next((name for name in others if not held(shape, [name])), None):
+            return self._changed(shape, qos=other)
+        longest = longest_s(limits, shape.job.resources, [*asked, shape.partition.own_qos])
+        if shape.needs_s is None or longest is None:
+            return None
+        self._longest[shape.partition.name] = longest
+        piece = self._changed(shape)
+        return None if piece is None or held(piece, asked) else piece
 
     def _qos(self, job: ResolvedJob) -> list[str]:
         """Return the QOS whose limits hold: the job's own, or those of the user's jobs in the queue."""
