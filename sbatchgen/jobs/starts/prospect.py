@@ -21,10 +21,10 @@ class Prospect:
     start: str | None
     end: str | None  # when the training ends, or else its time limit
     gpu_hours: float
-    needs_s: float | None  # what the training still needs with these GPUs; None if it is not known
-    starts: int  # how often the job starts until the training ends, if that is known
-    options: tuple[str, ...]  # what makes this shape of the job, as words
-    argv: tuple[str, ...]  # the command that submits the shape; empty for a job that waits
+    needs_s: float | None = None  # what the training still needs with these GPUs; None if it is not known
+    starts: int = 1  # how often the job starts until the training ends, if that is known
+    options: tuple[str, ...] = ()  # what makes this shape of the job, as words
+    argv: tuple[str, ...] = ()  # the command that submits the shape; empty for a job that waits
     says: str  # why, and what is not known
     job: str = ""  # the id of a job that waits
 

@@ -1,4 +1,4 @@
-"""Shapes of a job, and when each would start: holes, Slurm's plan, and rough bounds; the soonest end first.
+"""When each shape of a job would start: holes, Slurm's plan, and rough bounds; the soonest end first.
 
 Nothing is submitted: squeue and scontrol are read, and `sbatch --test-only` is asked for few shapes.
 """
@@ -6,61 +6,33 @@ Nothing is submitted: squeue and scontrol are read, and `sbatch --test-only` is 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import NamedTuple, final
+from typing import final
 
-from sbatchgen.base.errors import FitError, SbatchgenError
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Duration
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
-from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
-from sbatchgen.jobs.resolved.choice import closed
-from sbatchgen.jobs.resolved.request import Request, typed
+from sbatchgen.jobs.resolved.request import typed
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs import shown_starts
 from sbatchgen.jobs.slurm.client import waits_for
-from sbatchgen.jobs.slurm.partition import SlurmPartition
 from sbatchgen.jobs.slurm.refusal import asked_by
-from sbatchgen.jobs.starts.account_limits import held_back, longest_s, other_qos, read_limits
-from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
+from sbatchgen.jobs.starts.holes import Hole
+from sbatchgen.jobs.starts.job_shapes import Ask, JobShape, JobShapes
 from sbatchgen.jobs.starts.moment import LATE_S, ClusterMoment, QueuedJob
-from sbatchgen.jobs.starts.needs import MARGIN, Pace
+from sbatchgen.jobs.starts.needs import Pace
 from sbatchgen.jobs.starts.prospect import Kind, Prospect, Prospects, clock, iso, order
-from sbatchgen.jobs.starts.room import Availability, rooms
 from sbatchgen.jobs.starts.rough import ask_slurm
 from sbatchgen.jobs.starts.waiting import plans
 
-Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
 MOST_QUESTIONS = 4  # of `sbatch --test-only`, each of which holds a lock of the controller
 SLOW_S = 1.0  # an answer after which none is asked again
 NOT_TESTED = ("dependency", "hold")  # options that `sbatch --test-only` does not count
 WAITS = ("begin", *NOT_TESTED)  # options that keep a job from starting now
-
-
-class _Shape(NamedTuple):
-    """A job in a partition, as it fits there."""
-
-    request: Request
-    partition: SlurmPartition
-    room: Availability
-    more: Mapping[str, str]  # the options that make it, by their names
-    needs_s: float | None  # what the training still needs with these GPUs
-
-    @property
-    def job(self) -> ResolvedJob:
-        """The job."""
-        return self.request.resolved
-
-    @property
-    def time_s(self) -> int:
-        """Its time limit, or what the partition gives it."""
-        asked = self.job.resources.time or self.partition.time_default_s or self.partition.time_max_s
-        return asked or 365 * 86400
 
 
 def starts(
@@ -76,170 +48,62 @@ def starts(
 
     Raises FitError: none of them is a partition of this cluster.
     """
-    return _Search(ask, moment, environment, pace, fit=fit).rows(names)
+    return _Search(JobShapes(ask, moment, environment, pace), fit=fit).rows(names)
 
 
 @final
 class _Search:
-    """The search for shapes of a job; it learns why others are out, and what is to be noted."""
+    """The search for the starts of shapes; it learns what is to be noted."""
 
-    def __init__(
-        self, ask: Ask, moment: ClusterMoment, environment: Mapping[str, str], pace: Pace, *, fit: bool
-    ) -> None:
-        self._ask, self._moment, self._environment, self._pace = ask, moment, environment, pace
-        self._asked = ask({})
-        # what another start costs; None where the training is not cut into pieces
-        self._restart_s = (pace.restart_s or 0.0) if fit else None
-        self._out: dict[str, str] = {}
+    def __init__(self, shapes: JobShapes, *, fit: bool) -> None:
+        self._shapes, self._moment, self._fit = shapes, shapes.moment, fit
         self._notes: list[str] = []
-        self._longest: dict[str, int] = {}  # the limits of accounts and QOS on time limits, by partition
-        self._taken: dict[str, Claim] = {}  # what keeps the job from free nodes, by partition
 
     def rows(self, names: Sequence[str]) -> Prospects:
-        moment, environment = self._moment, self._environment
-        shapes = [shape for name in dict.fromkeys(names) for shape in self._shape(name)]
-        if not shapes and not self._out:
-            known = ", ".join(each.name for each in moment.partitions)
-            fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
-            raise FitError.of(f"this cluster has no partition {' or '.join(dict.fromkeys(names))}", fix=fix)
-        limits = "" if moment.is_late else read_limits(moment.settings, environment)
-        shapes = [allowed for shape in shapes if (allowed := self._allowed(shape, limits))]
+        moment, environment = self._moment, self._shapes.environment
+        shapes, hidden = self._shapes.of(names), "so no hole and no plan is shown"
         if moment.hidden:
-            self._notes.append(
-                "Slurm hides jobs of other users here (PrivateData), so no hole and no plan is shown"
-            )
+            self._notes.append(f"Slurm hides jobs of other users here (PrivateData), {hidden}")
         listed = [row for shape in shapes if not moment.hidden for row in self._holes(shape)]
-        full = {(row.partition, row.nodes, row.time_s) for row in listed}
-        listed += plans(self._asked.resolved, moment, environment)
-        asked = [(each.partition.name, each.job.resources.nodes, each.time_s) for each in shapes]
-        listed += self._bounds([shape for key, shape in zip(asked, shapes, strict=True) if key not in full])
+        whole = {(row.partition, row.nodes, row.time_s) for row in listed}
+        listed += plans(self._shapes.asked.resolved, moment, environment)
+        listed += self._bounds([shape for shape in shapes if shape.key not in whole])
         listed += _anywhere(listed)
         self._notes += _queue_notes(moment, listed)
         kinds = {row.kind: shown_starts.comparison(environment, row.kind) for row in listed}
         self._notes += [f"{kind}: {so_far}" for kind, so_far in kinds.items() if so_far]
         listed.sort(key=order)
-        return Prospects(time=iso(moment.now), rows=listed, out=self._out, notes=self._notes)
+        return Prospects(time=iso(moment.now), rows=listed, out=self._shapes.out, notes=self._notes)
 
-    def _shape(self, name: str) -> Iterator[_Shape]:
-        """Yield the job in a partition, if it can run there."""
-        plain, moment = self._asked.resolved, self._moment
-        partition = next((each for each in moment.partitions if each.name == name), None)
-        if partition is None:
-            return
-        is_asked = name in (plain.partition_name, plain.directives.get("partition"))
-        more: Mapping[str, str] = {} if is_asked or not plain.partition_name else {"partition": name}
-        request, more, needs_s = self._fitted(more, partition)
-        job = request.resolved
-        why = [
-            finding.why_not or finding.problem.what for finding in check(job) if finding.severity == "error"
-        ]
-        if partition.state != "up":
-            why.insert(0, f"the partition is {partition.state}")
-        elif not partition.nodes:
-            why.insert(0, "the partition has no nodes")
-        elif more.get("partition"):
-            why += closed(job)
-        limit = job.resources.time
-        if limit and partition.time_max_s is not None and limit > partition.time_max_s:
-            why.append(f"its time limit is {Duration(partition.time_max_s)}")
-        if why:
-            self._out[name] = why[0]
-            return
-        (room,) = rooms(job.resources, moment.nodes, moment.gpus, [partition], moment.settings)
-        yield _Shape(request, partition, room, more, needs_s)
-
-    def _fitted(
-        self, more: Mapping[str, str], partition: SlurmPartition
-    ) -> tuple[Request, Mapping[str, str], float | None]:
-        """Return the request with further options and the limit that its training needs, and that need.
-
-        A training that needs more than the longest limit that it may have gets that limit, and is a piece.
-        """
-        request = self._ask(more) if more else self._asked
-        job = request.resolved
-        needs_s = self._pace.needs(job.resources.gpus_in_all)
-        if needs_s is not None:
-            of_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
-            of_account = self._longest.get(partition.name)
-            longest = [int(limit) for limit in (partition.time_max_s, of_profile, of_account) if limit]
-            limit = Duration(min([max(1, math.ceil(needs_s * MARGIN / 60)) * 60, *longest]))
-            more = {**more, "time": str(limit)}
-            request = self._ask(more)
-        return request, more, needs_s
-
-    def _allowed(self, shape: _Shape, limits: str) -> _Shape | None:
-        """Return the job, in another QOS or as a piece where a limit holds it back; None if it must wait."""
-        asked = self._qos(shape.job)
-
-        def held(shape: _Shape, qos: Sequence[str]) -> str:
-            return held_back(limits, shape.job.resources, shape.time_s, [*qos, shape.partition.own_qos])
-
-        if not (why := held(shape, asked)):
-            return shape
-        self._out[shape.partition.name] = why
-        others = other_qos(asked, self._moment.settings.get("ClusterName", ""), self._environment)
-        if other := next((name for name in others if not held(shape, [name])), None):
-            return self._changed(shape, qos=other)
-        longest = longest_s(limits, shape.job.resources, [*asked, shape.partition.own_qos])
-        if shape.needs_s is None or longest is None:
-            return None
-        self._longest[shape.partition.name] = longest
-        piece = self._changed(shape)
-        return None if piece is None or held(piece, asked) else piece
-
-    def _qos(self, job: ResolvedJob) -> list[str]:
-        """Return the QOS whose limits hold: the job's own, or those of the user's jobs in the queue."""
-        if job.options.qos:
-            return [str(job.options.qos)]
-        mine = [each.qos for each in self._moment.jobs if each.user == os.getuid() and each.qos]
-        return mine or ["normal"]
-
-    def _changed(self, shape: _Shape, **options: str) -> _Shape | None:
-        """Return the job with other options, as fewer nodes; None where it can't have them."""
-        kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
-        try:
-            request, more, needs_s = self._fitted({**kept, **options}, shape.partition)
-        except SbatchgenError:
-            return None
-        fails = any(finding.severity == "error" for finding in check(request.resolved))
-        return None if fails else shape._replace(request=request, more=more, needs_s=needs_s)
-
-    def _holes(self, shape: _Shape) -> Iterator[Prospect]:
+    def _holes(self, shape: JobShape) -> Iterator[Prospect]:
         """Yield the holes that the job fits, as it is asked for, shorter, and with fewer nodes."""
-        resources, moment, free = shape.job.resources, self._moment, shape.room.nodes
-        if held := _held(shape, moment):
-            self._out[shape.partition.name] = held
+        if held := _held(shape):
+            self._shapes.out[shape.partition.name] = held
             return
-        next_taken = taken(moment, shape.partition.tier, resources.options.get("reservation", ""))
-        here = hole(moment, free, next_taken, shape.room.wanted)
+        here = shape.hole(shape.room.wanted)
         if here:
             yield self._of_hole(shape, here)
             if here.time_s >= shape.time_s:
                 return
-            claim = here.until
         else:
-            claims = [next_taken[name] for name in free if name in next_taken]
-            claim = min(claims, key=attrgetter("at")) if shape.room.starts else None
-            self._out[shape.partition.name] = _why_none(shape, moment, claim)
-        if claim:
-            self._taken[shape.partition.name] = claim
-        if "nodelist" in resources or shape.job.programs:
+            self._shapes.out[shape.partition.name] = _why_none(shape)
+        if "nodelist" in shape.job.resources or shape.job.programs:
             return
         fewer = shape.room.wanted // 2
         while fewer:
-            part = hole(moment, free, next_taken, fewer)
+            part = shape.hole(fewer)
             longer = part and (not here or part.time_s > here.time_s)
-            if part and longer and (smaller := self._changed(shape, nodes=str(fewer))):
+            if part and longer and (smaller := self._shapes.changed(shape, nodes=str(fewer))):
                 yield self._of_hole(smaller, part)
                 return
             fewer //= 2
 
-    def _of_hole(self, shape: _Shape, here: Hole) -> Prospect:
+    def _of_hole(self, shape: JobShape, here: Hole) -> Prospect:
         moment, until, time_s = self._moment, here.until, min(shape.time_s, here.time_s)
         if time_s < shape.time_s:  # of a piece, or with --time-min, Slurm chooses a limit that the hole has
-            chooses = self._restart_s is not None or shape.job.options.time_min
+            chooses = self._fit or shape.job.options.time_min
             name = "time-min" if chooses else "time"
-            shape = shape._replace(more={**shape.more, name: str(Duration(time_s))})
+            shape = replace(shape, more={**shape.more, name: str(Duration(time_s))})
         count = len(here.nodes)
         says = f"{counted(count, 'node')} of {shape.partition.name} {'is' if count == 1 else 'are'} free"
         if until:
@@ -248,31 +112,31 @@ class _Search:
             says += f"; nodes that are off take up to {here.boot_s} s to be switched on"
         if "array" in shape.job.resources:
             says += "; for one task of the array"
-        if preempt := _preemption(shape, moment):
+        if preempt := _preemption(shape):
             says += f"; {preempt}"
         begin = moment.now + timedelta(seconds=here.boot_s)
         closed_s = (here.again - begin).total_seconds() - time_s if here.again else 0.0
         return self._row("hole", shape, begin, time_s, says, closed_s=max(0.0, closed_s))
 
     def _row(
-        self, kind: Kind, shape: _Shape, begin: datetime, time_s: int, says: str, *, closed_s: float = 0.0
+        self, kind: Kind, shape: JobShape, begin: datetime, time_s: int, says: str, *, closed_s: float = 0.0
     ) -> Prospect:
         """Return the row of a shape; `closed_s` is how long nothing starts after its first piece."""
         resources, needs = shape.job.resources, shape.needs_s
         number, trains_s = 1, time_s if needs is None else needs
-        if needs is None and self._pace.per_s:
+        if needs is None and self._shapes.pace.per_s:
             says += f"; how long the training needs with {counted(resources.gpus_in_all, 'GPU')} is not known"
         if needs and needs > time_s:
             says += f"; a piece: {time_s / needs:.0%} of what the training needs"
-            trains_s, cost_s = time_s, self._restart_s
-            if cost_s is not None and time_s > cost_s:
+            trains_s, cost_s = time_s, self._shapes.pace.restart_s or 0.0
+            if self._fit and time_s > cost_s:
                 number = math.ceil(needs / (time_s - cost_s))
                 trains_s = needs + (number - 1) * cost_s + closed_s
                 cost = f"{cost_s:.0f} s" if cost_s else "what no run has measured"
                 says += f", which ends after {number} starts at the soonest; a start costs {cost}"
-                shape = shape._replace(more={**shape.more, **_started_again(shape.job, number)})
+                shape = replace(shape, more={**shape.more, **_started_again(shape.job, number)})
         options = tuple(word for name, value in shape.more.items() for word in (f"--{name}", value))
-        run, used_s = self._asked.rerun, max(time_s, (trains_s - closed_s) * (number > 1))
+        run, used_s = self._shapes.asked.rerun, max(time_s, (trains_s - closed_s) * (number > 1))
         return Prospect(
             kind=kind,
             partition=shape.partition.name,
@@ -289,7 +153,7 @@ class _Search:
             says=says,
         )
 
-    def _bounds(self, shapes: Sequence[_Shape]) -> Iterator[Prospect]:
+    def _bounds(self, shapes: Sequence[JobShape]) -> Iterator[Prospect]:
         """Yield what `sbatch --test-only` says of shapes that fit no hole as they are."""
         took, limit_s = self._moment.took_s, min(LATE_S, waits_for())
         for number, shape in enumerate(shapes):
@@ -302,7 +166,7 @@ class _Search:
                 return
             script, asked = render_request(shape.request).encode(), asked_by(shape.job)
             began = time.monotonic()
-            answer = ask_slurm(script, "job.slurm", (), asked, self._environment, timeout=limit_s)
+            answer = ask_slurm(script, "job.slurm", (), asked, self._shapes.environment, timeout=limit_s)
             took = time.monotonic() - began
             if answer.start:
                 begin = datetime.fromisoformat(answer.start).astimezone()
@@ -313,20 +177,21 @@ class _Search:
                     row = replace(row, start=None, end=None, says=f"its start is not known: {unknown}")
                 yield row
             elif answer.refusals:
-                self._out[shape.partition.name] = answer.refusals[0].means or answer.refusals[0].says
+                self._shapes.out[shape.partition.name] = answer.refusals[0].means or answer.refusals[0].says
 
-    def _left_out(self, shape: _Shape, begin: datetime) -> str:
+    def _left_out(self, shape: JobShape, begin: datetime) -> str:
         """Return what Slurm's answer does not count, so that the job starts later; "" for nothing known."""
         if option := next((each for each in NOT_TESTED if each in shape.job.resources), ""):
             return f"--{option} keeps it waiting"
         soon = self._moment.now + timedelta(seconds=self._moment.delay_s)
-        claim = self._taken.get(shape.partition.name)  # of jobs that wait in other partitions
+        is_seen = not self._moment.hidden and not _held(shape)
+        claim = shape.claim if is_seen else None  # of jobs that wait in other partitions
         why = claim.why if claim and begin < max(claim.at, soon) else ""
         ahead = next((each for each in self._moment.jobs if self._is_ahead(each, shape, begin)), None)
         why = why or (f"job {ahead.id} is planned there" if ahead else "")
         return f"Slurm's answer leaves out that {why}" if why else ""
 
-    def _is_ahead(self, job: QueuedJob, shape: _Shape, begin: datetime) -> bool:
+    def _is_ahead(self, job: QueuedJob, shape: JobShape, begin: datetime) -> bool:
         """Return whether a job of other partitions is planned where and when the shape would run."""
         lower = {each.name for each in self._moment.partitions if each.tier < shape.partition.tier}
         if shape.partition.name in job.partitions or lower.issuperset(job.partitions):
@@ -349,12 +214,13 @@ def _started_again(job: ResolvedJob, number: int) -> dict[str, str]:
     return {"max-restarts": str(number)} if number > job.max_restarts + 1 else {}
 
 
-def _held(shape: _Shape, moment: ClusterMoment) -> str:
+def _held(shape: JobShape) -> str:
     """Return what keeps the job from starting now, whatever is free."""
     if option := next((option for option in WAITS if option in shape.job.resources), ""):
         return f"--{option} keeps it waiting"
     if shape.room.not_seen:
         return f"whether there is room is not known with {', '.join(shape.room.not_seen)}"
+    moment = shape.moment
     in_order = moment.settings.get("SchedulerType", "sched/backfill") != "sched/backfill"
     waiting = [each for each in moment.jobs if each.waits_for_nodes]
     if not any(shape.partition.name in each.partitions for each in waiting):
@@ -367,22 +233,22 @@ def _held(shape: _Shape, moment: ClusterMoment) -> str:
     return ""
 
 
-def _why_none(shape: _Shape, moment: ClusterMoment, claim: Claim | None) -> str:
+def _why_none(shape: JobShape) -> str:
     """Return why no node of a partition is free for the job, or not for long enough."""
-    room = shape.room
+    room, claim, now = shape.room, shape.claim, shape.moment.now
     if claim is None:
         each = (f"{counted(len(names), 'node')}: {what}" for what, names in room.lacking.items())
         return f"{len(room.nodes)} of {counted(room.wanted, 'node')} with room now ({'; '.join(each)})"
-    when = f"at {clock(claim.at, moment.now)}" if claim.at > moment.now else "already"
+    when = f"at {clock(claim.at, now)}" if claim.at > now else "already"
     return f"nodes are free, and {claim.why} {when}"
 
 
-def _preemption(shape: _Shape, moment: ClusterMoment) -> str:
+def _preemption(shape: JobShape) -> str:
     """Return whether jobs of other partitions may end the job, and what is left to save."""
-    mode, settings = shape.partition.preempt, moment.settings
+    mode, settings = shape.partition.preempt, shape.moment.settings
     if settings.get("PreemptType") != "preempt/partition_prio" or mode in ("", "OFF"):
         return ""
-    higher = [each for each in moment.partitions if each.tier > shape.partition.tier]
+    higher = [each for each in shape.moment.partitions if each.tier > shape.partition.tier]
     if not higher:
         return ""
     # In the first until 22.05, in the second since
@@ -402,12 +268,11 @@ def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
     if len({row.partition for row in bounds}) > 1 and not any(row.kind == "hole" for row in listed):
         first = min(bounds, key=order)
         names = ",".join(dict.fromkeys(row.partition for row in bounds))
-        words = [*zip(first.options[::2], first.options[1::2], strict=True)]
-        options = [word for pair in words if pair[0] != "--partition" for word in pair]
-        options += ["--partition", names]
+        named = dict(zip(first.options[::2], first.options[1::2], strict=True)) | {"--partition": names}
+        options = tuple(word for pair in named.items() for word in pair)
         says = f"{first.says}; Slurm starts the job in the first of {names} that has room"
         argv = tuple(typed(first.argv, options))
-        yield replace(first, partition=names, options=tuple(options), argv=argv, says=says)
+        yield replace(first, partition=names, options=options, argv=argv, says=says)
 
 
 def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[str]:

@@ -34,10 +34,6 @@ def plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str
             start=iso(planned) if planned else None,
             end=iso(each.end) if planned and each.end else None,
             gpu_hours=round(each.gpus * (time_s or 0) / 3600, 2),
-            needs_s=None,
-            starts=1,
-            options=(),
-            argv=(),
             says=f"{where}{reason}; {ahead(each, moment)}{terms.get(each.id.partition('_')[0], '')}",
             job=each.id,
         )
