@@ -116,6 +116,37 @@ def test_a_reservation_takes_nodes_from_all_but_its_own_jobs() -> None:
     assert minutes(moment(reservations=[replace(maint, start=NOW - timedelta(hours=1))]), 1) is None
 
 
+def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_longer() -> None:
+    """The plan of that job is of the time before; Slurm starts the job there in its next turn."""
+    freed, looked, long_ago = (NOW - timedelta(seconds=seconds) for seconds in (5, 20, 3600))
+    nodes = [node("n1"), replace(node("n2"), last_busy=long_ago.isoformat())]
+    nodes += [replace(node("n4"), last_busy=freed.isoformat())]
+    other = replace(WAITS, id="3", priority=3, start=NOW + timedelta(minutes=30), planned=("n4",), looked=NOW)
+    later = NOW + timedelta(hours=2)
+    first = replace(WAITS, start=later, planned=("n4",), limit_s=600, looked=looked, submitted=looked)
+
+    def goes_to(job: QueuedJob, *others: QueuedJob) -> set[str]:
+        claims = taken(moment(RUNS, job, *others, nodes=nodes))
+        return {
+            name for name, claim in claims.items() if claim.why == "job 2, which waits longer, fits there"
+        }
+
+    soon = replace(other, start=NOW + timedelta(minutes=5))  # of a job that comes later
+    assert goes_to(first) == goes_to(first, other) == goes_to(first, soon) == {"n4"}
+    assert goes_to(first, replace(soon, priority=99)) == set()
+    assert goes_to(replace(first, nodes=2)) == {"n2", "n4"}
+    assert goes_to(replace(first, looked=None)) == {"n2"}  # which was submitted a moment ago
+    for not_now in (
+        replace(first, nodes=3),
+        replace(first, limit_s=None),
+        replace(first, looked=NOW),  # and Slurm left the node to others
+        replace(first, looked=long_ago),  # Slurm does not look so far down the queue
+        replace(first, partitions=("cpu",)),
+        replace(first, reason="Dependency"),
+    ):
+        assert goes_to(not_now, other) == set()
+
+
 def test_nodes_that_are_off_count_as_free_and_cost_their_start() -> None:
     nodes = [node("n2", "IDLE+CLOUD+POWERED_DOWN"), node("n3"), node("n4")]
     both = hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 2)

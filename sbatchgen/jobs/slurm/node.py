@@ -105,6 +105,7 @@ class SlurmNode:
     gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
     disk: int = printed("TmpDisk", count)  # in MiB
     features: tuple[str, ...] = printed("AvailableFeatures", names)  # what --constraint may name
+    last_busy: str = printed("LastBusyTime")  # when its last job ended, if it has no job
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:

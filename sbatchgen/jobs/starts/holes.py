@@ -1,17 +1,22 @@
 """Holes in the queue: nodes that are free now, and when Slurm wants each of them for something else.
 
 Slurm's plan (backfill) has whole nodes. Of an array, squeue shows the plan of one task, and hides those of
-others, which may start sooner (seen on 22.05). Jobs without a plan hold no nodes for themselves.
+others, which may start sooner (seen on 22.05). Jobs without a plan hold no nodes for themselves. Slurm plans
+in turns: a node that became free since goes to a job that waits longer and fits there, whatever its plan is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.hostlist import hosts
+from sbatchgen.jobs.slurm.fields import time
+from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 
 FOREVER = timedelta(days=3650)
+TURN_S = 60  # how long Slurm may look at the jobs of a queue, from the first to the last
 LEAST_S = 300  # a shorter hole is of no use to a training
 
 
@@ -22,6 +27,7 @@ class Claim:
     at: datetime
     why: str
     over: datetime | None = None  # when it ends: of a reservation
+    rank: tuple[int, ...] = ()  # of the job that is planned there; jobs before it may come first
 
 
 @frozen(kw_only=True)
@@ -37,17 +43,62 @@ class Hole:
 
 def taken(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> dict[str, Claim]:
     """Return when nodes are next taken, from a job in a partition of this tier, or in a reservation."""
-    first: dict[str, Claim] = {}
+    claims: dict[str, list[Claim]] = {}
     for claim, names in _claims(moment, tier, reservation):
         for name in names:
-            if name not in first or claim.at < first[name].at:
-                first[name] = claim
-    return first
+            claims.setdefault(name, []).append(claim)
+    used = {name for job in moment.jobs for name in job.on}
+    idle = [
+        (node, time(node.last_busy) or datetime.min.replace(tzinfo=moment.now.tzinfo))
+        for node in moment.nodes
+        if node.state == "IDLE" and node.name not in used
+    ]
+    for job in _not_looked_at(moment, tier) if idle else ():
+        for name in _nodes_for(job, idle, claims, moment.now):
+            claim = Claim(at=moment.now, why=f"job {job.id}, which waits longer, fits there")
+            claims.setdefault(name, []).append(claim)
+    return {name: min(each, key=attrgetter("at")) for name, each in claims.items()}
+
+
+def _not_looked_at(moment: ClusterMoment, tier: int) -> list[QueuedJob]:
+    """Return jobs that may start before Slurm plans again, the first one first.
+
+    Slurm does not look at each job of a long queue: those that it has not looked at for long are left out.
+    """
+    newest = max((job.looked for job in moment.jobs if job.looked), default=moment.now)
+    long_ago = newest - timedelta(seconds=moment.delay_s + TURN_S)
+    lower = moment.below(tier)
+    waiting = (job for job in moment.jobs if job.waits_for_nodes and job.tasks == 1)
+    may = (job for job in waiting if not (job.partitions and lower.issuperset(job.partitions)))
+    looked = (job for job in may if (at := job.looked or job.submitted) and at > long_ago)
+    return sorted(looked, key=attrgetter("rank"))
+
+
+def _nodes_for(
+    job: QueuedJob,
+    idle: Sequence[tuple[SlurmNode, datetime]],
+    claims: Mapping[str, Sequence[Claim]],
+    now: datetime,
+) -> list[str]:
+    """Return the nodes that a job would get now, if one became free since Slurm looked at the job."""
+    is_new = job.looked is None or any(freed >= job.looked for _, freed in idle)
+    if job.limit_s is None or job.nodes > len(idle) or not is_new:
+        return []
+    ends, rank, partitions = now + timedelta(seconds=job.limit_s), job.rank, {*job.partitions}
+    old: list[str] = []
+    fresh: list[str] = []
+    for node, freed in idle:
+        its = claims.get(node.name)
+        is_taken = its and any(each.at < ends and each.rank < rank for each in its)
+        if not is_taken and not partitions.isdisjoint(node.partitions):
+            (fresh if job.looked is None or freed >= job.looked else old).append(node.name)
+    both = [*fresh, *old]
+    return both[: job.nodes] if fresh and len(both) >= job.nodes else []
 
 
 def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tuple[Claim, Iterable[str]]]:
     shown: set[str] = set()
-    lower = {each.name for each in moment.partitions if each.tier < tier}  # whose jobs come later
+    lower = moment.below(tier)
     for each in moment.reservations:
         if each.start and each.name not in reservation.split(","):
             why = f"reservation {each.name} begins there"
@@ -59,7 +110,7 @@ def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tupl
             continue
         if job.state == "PENDING" and job.start and job.planned:
             shown.update(job.planned)
-            yield Claim(at=job.start, why=f"job {job.id} is planned there"), job.planned
+            yield Claim(at=job.start, why=f"job {job.id} is planned there", rank=job.rank), job.planned
         if job.waits_for_nodes and job.tasks > 1:
             where = [node.name for name in job.partitions for node in moment.of_partition(name)]
             shown.update(where)

@@ -14,7 +14,7 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.config import config
-from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, text, time
+from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, seconds, text, time
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
@@ -36,6 +36,9 @@ _FIELDS = {
     "tres": "tres-alloc",
     "per_node": "tres-per-node",
     "qos": "QOS",
+    "limit": "TimeLimit",
+    "submitted": "SubmitTime",
+    "looked": "LastSchedEval",
 }
 _GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -64,6 +67,15 @@ class QueuedJob:
     gpus: int  # of all its nodes; 0 where Slurm does not say
     tasks: int  # of an array that wait in this row; else 1
     qos: str
+    limit_s: int | None = None  # its time limit; None if it has none
+    submitted: datetime | None = None
+    looked: datetime | None = None  # when Slurm last looked at it, to start or to plan it
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What tells whether a job comes before another: by priority, then by when it was submitted."""
+        number = "".join(filter(str.isdecimal, self.id.partition("_")[0]))
+        return -self.priority, int(number or 0)
 
     @property
     def waits_for_nodes(self) -> bool:
@@ -109,6 +121,10 @@ class ClusterMoment:
         """How long a node may take to be switched on: ResumeTimeout."""
         match = _NUMBER.match(self.settings.get("ResumeTimeout", ""))
         return int(match[0]) if match else 0
+
+    def below(self, tier: int) -> set[str]:
+        """Return the partitions whose jobs come later than those of a partition of this tier."""
+        return {each.name for each in self.partitions if each.tier < tier}
 
     def of_partition(self, name: str) -> list[SlurmNode]:
         """Return the nodes of a partition."""
@@ -167,4 +183,7 @@ def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
             gpus=gpus or (int(each[1]) * number if each else 0),
             tasks=sum(map(len, indices(waiting) or ())) or 1,
             qos=text(row["qos"]),
+            limit_s=seconds(row["limit"]),
+            submitted=time(row["submitted"]),
+            looked=time(row["looked"]),
         )

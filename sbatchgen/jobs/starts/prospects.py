@@ -193,7 +193,7 @@ class _Search:
 
     def _is_ahead(self, job: QueuedJob, shape: JobShape, begin: datetime) -> bool:
         """Return whether a job of other partitions is planned where and when the shape would run."""
-        lower = {each.name for each in self._moment.partitions if each.tier < shape.partition.tier}
+        lower = self._moment.below(shape.partition.tier)
         if shape.partition.name in job.partitions or lower.issuperset(job.partitions):
             return False  # Slurm's answer counts the one, and the other comes later
         if not (job.state == "PENDING" and job.planned and job.start and job.end):
@@ -239,8 +239,8 @@ def _why_none(shape: JobShape) -> str:
     if claim is None:
         each = (f"{counted(len(names), 'node')}: {what}" for what, names in room.lacking.items())
         return f"{len(room.nodes)} of {counted(room.wanted, 'node')} with room now ({'; '.join(each)})"
-    when = f"at {clock(claim.at, now)}" if claim.at > now else "already"
-    return f"nodes are free, and {claim.why} {when}"
+    when = f" at {clock(claim.at, now)}" if claim.at > now else " already" if claim.at < now else ""
+    return f"nodes are free, and {claim.why}{when}"
 
 
 def _preemption(shape: JobShape) -> str:

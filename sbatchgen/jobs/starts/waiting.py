@@ -58,15 +58,9 @@ def ahead(job: QueuedJob, moment: ClusterMoment) -> str:
     before = [
         each
         for each in moment.jobs
-        if each.waits_for_nodes
-        and (each.priority, -_number(each)) > (job.priority, -_number(job))
-        and {*each.partitions} & {*job.partitions}
+        if each.waits_for_nodes and each.rank < job.rank and {*each.partitions} & {*job.partitions}
     ]
     gpus = sum(each.gpus * each.tasks for each in before)
     return (
         f"ahead of it wait {counted(sum(each.tasks for each in before), 'job')} with {counted(gpus, 'GPU')}"
     )
-
-
-def _number(job: QueuedJob) -> int:
-    return int("".join(filter(str.isdecimal, job.id.partition("_")[0])) or 0)
