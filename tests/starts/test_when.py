@@ -549,9 +549,8 @@ def test_types_of_gpus_shards_and_preemption_with_a_grace_time(
         once = when(mixed, *words, "--gpus-per-node", "h100:2", "--resume", "off", "--max-restarts", "0")
         assert f"{says}, and it ends then" in once["rows"][0]["says"]
         assert started(mixed, typed)["NodeList"] == "n4"
-        job(mixed, "--nodelist=n4", "--gres=gpu:h100:2", "--time=20")
-        job(mixed, "--nodelist=n4", "--gres=gpu:h100:2", "--time=20")
-        mixed.until(lambda: "alloc" in states(mixed) or "mixed" in states(mixed), "a busy node")
+        for _ in range(2):
+            mixed.wait(job(mixed, "--nodelist=n4", "--gres=gpu:h100:2", "--time=20"), {"RUNNING"})
         out = when(mixed, *words, "--gpus-per-node", "h100:2", "--job-name", "late")["out"]
         assert "4 nodes: fewer than 2 free GPUs of type h100" in out["gpu"]
         shards = (
