@@ -64,6 +64,14 @@ SWEEP = (
 SCRIPT = "printf '#!/bin/bash\\n#SBATCH --time=5\\nsrun python train.py\\n' >'old job.sh'"
 LOCAL = "sbatchgen submit single --profile local --job-name job --trainer train.py --yes"
 NODE = "printf '#!/bin/bash\\ntouch $2\\n' >bin/apptainer; chmod +x bin/apptainer"
+# As Slurm's commands with a SLURM_CONF that is not there, but at once.
+NO_CONF = r"""cat >bin/squeue <<'EOF'
+#!/bin/bash
+[[ ${SLURM_CONF-} ]] || exit 0
+echo "squeue: error: s_p_parse_file: cannot stat file $SLURM_CONF: No such file or directory, retrying in 1sec up to 60sec" >&2
+exit 1
+EOF
+chmod +x bin/squeue"""
 ROWS = (
     Row(
         "cli/submit.py",
@@ -107,6 +115,14 @@ ROWS = (
         "printf '#!/bin/bash\\n#SBATCH --nodes=two\\nsrun python train.py\\n' >job.sh",
         "sbatchgen adopt job.sh --to new",
         status=3,
+    ),
+    Row(
+        "jobs/slurm/client.py",
+        "unset SLURM_CONF",
+        f"{RUN}; {NO_CONF}",
+        "SLURM_CONF=/none/slurm.conf sbatchgen status job",
+        "; [[ $(sbatchgen status job 2>&1) != *slurm.conf* ]]",
+        then="export SLURM_CONF=/none/slurm.conf; [[ $(sbatchgen status job 2>&1) == *slurm.conf* ]] || exit 9",
     ),
     Row("jobs/budget/allowance.py", "ls -l {}", "mkdir 'a budget'", f'SBATCHGEN_BUDGET="$PWD/a budget" {RUN}'),
     Row("cli/resubmit.py", "sbatchgen resume {}", RUN, "sbatchgen resubmit job --yes", " --yes"),
