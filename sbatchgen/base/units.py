@@ -416,30 +416,6 @@ class ShellPath(Text):
         return VARIABLE.sub(lambda match: environment[match[1]], self)
 
 
-class CpuList(Text):
-    """Numbers of CPUs of a node, as 1-7,65-71."""
-
-    LAST = 8191  # Linux has no more CPUs (NR_CPUS)
-
-    @classmethod
-    def parse(cls, text: str) -> CpuList:
-        """Return numbers and spans, ascending."""
-        if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
-            raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
-        numbers = [int(each) for each in re.split("[-,]", text)]
-        if numbers != sorted({*numbers}) or numbers[-1] > cls.LAST:
-            raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
-        return cls(text)
-
-    @property
-    def mask(self) -> str:
-        """These CPUs as a mask: 0xfe for 1-7."""
-        spans = (span.partition("-") for span in self.split(","))
-        return hex(
-            sum(1 << cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
-        )
-
-
 class Resume(Text):
     """`auto` (resume from the newest checkpoint, if any), `off`, or a checkpoint."""
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from sbatchgen.base.keys import described, record, required
-from sbatchgen.base.texts import Citation
+from sbatchgen.base.texts import Citation, CpuList
 from sbatchgen.base.units import (
     Count,
-    CpuList,
     Duration,
     Memory,
     Moment,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.units import CpuList
+from sbatchgen.base.texts import CpuList
 from sbatchgen.jobs.judge.job_check import check
 from tests.conftest import Command
 from tests.scripts import resolved, script
