@@ -44,10 +44,17 @@ def slurm_root(request: pytest.FixtureRequest, slurm_release: str) -> Path | Non
 
 
 @pytest.fixture(scope="session")
-def cluster(slurm_root: Path | None) -> Iterator[Cluster]:
+def running_cluster(slurm_root: Path | None) -> Iterator[Cluster]:
     """Four nodes with an ordinary user who can reach this checkout and this interpreter."""
     with Cluster(visible=VISIBLE, root=slurm_root) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(running_cluster: Cluster) -> Cluster:
+    """The same nodes for all files of tests, each with a home of its own: two files may name runs alike."""
+    running_cluster.empty_home()
+    return running_cluster
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -192,6 +193,13 @@ class Cluster:
         path.chmod(mode)
         os.chown(path, self._site.user.uid, self._site.user.uid)
         return path
+
+    def empty_home(self) -> None:
+        """Move the user's files out of the home folder. Jobs that run keep the folders in which they are."""
+        before = Path(tempfile.mkdtemp(prefix="before-", dir=self.home.parent))
+        before.chmod(0o755)
+        for path in [*self.home.iterdir()]:
+            path.rename(before / path.name)
 
     def sbatch(
         self,
