@@ -65,7 +65,10 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     typed(terminal, "train sleep", "trained")
     terminal.close(force=True)
     no_folders(site)
-    assert not cluster.root(["pgrep", "sshd|sleep", "--uid", cluster.user], on="n1", check=False).stdout
+    left = ["pgrep", "sshd|sleep", "--uid", cluster.user]
+    cluster.until(
+        lambda: not cluster.root(left, on="n1", check=False).stdout, "no process of the session on n1"
+    )
     site.sbatchgen("cancel", "kept-shell", "--yes", check=True)
     no_job(site)
 
@@ -171,7 +174,9 @@ def test_a_closed_terminal_ends_a_notebook(site: Site, terminals: Terminals) -> 
     server.expect("Use Control-C")
     server.close(force=True)
     no_folders(site)
-    assert not site.cluster.root(["pgrep", "--full", "jupyterlab"], on="n1", check=False).stdout
+    server_of_user = ["pgrep", "--full", "jupyterlab"]
+    gone = "no server of the notebook on n1"
+    site.cluster.until(lambda: not site.cluster.root(server_of_user, on="n1", check=False).stdout, gone)
 
 
 @on_one_release
