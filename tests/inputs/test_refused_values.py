@@ -64,7 +64,11 @@ ACCEPTED = [
     *(("options.nodes", "1"), ("nproc_per_node", "1"), ("max_restarts", "0"), ("options.time", "00:01:00")),
     *(("options.gpus_per_node", "a100:4"), ("options.gpus", "4"), ("options.gpus_per_task", "1g.10gb:1")),
     *(("options.account", "physics"), ("options.open_mode", "truncate")),
-    *(("extra_options.bb", "capacity=10G"), ("extra_options.hold", "true")),
+    *(
+        ("extra_options.gpu_cmode", "shared"),
+        ("extra_options.bb", "capacity=10G"),
+        ("extra_options.hold", "true"),
+    ),
     *(("trainer", "train.py"), ("trainer", "my train.py"), ("trainer", "./my trainer")),
     *(("trainer", "package.train"), ("trainer", "{env:CODE}/train"), ("trainer", "/opt/train")),
 ]

@@ -177,6 +177,7 @@ def test_a_closed_terminal_ends_a_notebook(site: Site, terminals: Terminals) -> 
     server_of_user = ["pgrep", "--full", "jupyterlab"]
     gone = "no server of the notebook on n1"
     site.cluster.until(lambda: not site.cluster.root(server_of_user, on="n1", check=False).stdout, gone)
+    assert "RUNNING" in site.cluster.run(["squeue", "--noheader", "--format=%T"]).stdout
 
 
 @on_one_release

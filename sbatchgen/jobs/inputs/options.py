@@ -96,8 +96,8 @@ class ExtraOption(Text):
 
     @classmethod
     def parse(cls, text: str) -> "ExtraOption":
-        """Return lower-case letters, digits and dashes; refuse options that can't work in a directive."""
-        if re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", Text.parse(text)) is None:
+        """Return a name, as of a plugin with underscores; refuse options that can't work in a directive."""
+        if re.fullmatch("[a-z][a-z0-9_-]*[a-z0-9]", Text.parse(text)) is None:
             raise RefusedValueError(f"'{text}' is not the long name of an option", "write it without dashes")
         if text in NOT_IN_A_SCRIPT:
             raise RefusedValueError(f"--{text} does not belong in a script", "give it to sbatch itself")
