@@ -37,7 +37,6 @@ LIMITS = (
 def slurm(cluster: Cluster) -> Iterator[Cluster]:
     """Four idle nodes, and a profile of them."""
     cluster.put("ours.yaml", PROFILE)
-    cluster.run(["rm", "-f", ".config/sbatchgen/settings.yaml"])  # a budget of other tests
     yield cluster
     empty(cluster)
 
