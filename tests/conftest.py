@@ -74,6 +74,8 @@ def pytest_configure() -> None:
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     os.posix_spawn(sys.executable, ending, {}, file_actions=silent, setsid=True)
     os.environ[leftovers.NAME] = str(os.getpid())
+    # jsonschema would load a grammar of addresses, in 2 to 4 s of CPU time, for formats that no schema here has.
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
     with contextlib.suppress(ModuleNotFoundError):  # as in the environment of make test-oldest
         import hypothesis
 

@@ -23,8 +23,6 @@ HEAD = """\
 # The share of sentences of each page that break two rules of docs/design/prose.md, in percent: a ceiling that may only
 # fall. `pytest --update-golden tests/test_sentences.py` lowers it. A page that is not here has the limit of its kind.
 """
-KINDS_OF_TEXT = {f"printed:{kind}": messages.reading(kind) for kind in messages.KINDS}
-SHARES = {name: reading.share for name, reading in (*pages(), *KINDS_OF_TEXT.items())}
 BROKEN = [
     ("more than 25 words", "The " + "very " * 24 + "long sentence ends."),
     ("two colons or semicolons", "The job waits: it has no node; Slurm looks for a node."),
@@ -53,6 +51,13 @@ WHOLE = [
     f"Slurm refuses names such as {CODE} and waits for the next job.",
     "As soon as the job ends, the report is written.",
 ]
+
+
+@pytest.fixture(scope="module")
+def shares() -> dict[str, float]:
+    """The share of each page and of each kind of printed text; reading all of them takes 10 s of CPU time."""
+    printed = {f"printed:{kind}": messages.reading(kind) for kind in messages.KINDS}
+    return {name: reading.share for name, reading in (*pages(), *printed.items())}
 
 
 @pytest.mark.parametrize(("rule", "text"), BROKEN)
@@ -84,25 +89,25 @@ def test_only_two_rules_in_a_sentence_count() -> None:
     assert (read(text).sentences, len(read(text).twice), read(text).share) == (2, 1, 50.0)
 
 
-def test_no_page_passes_its_ceiling(request: pytest.FixtureRequest) -> None:
+def test_no_page_passes_its_ceiling(request: pytest.FixtureRequest, shares: dict[str, float]) -> None:
     """A ceiling falls with the page, and is never raised here."""
     old = ceilings()
-    now = {name: min(share, old.get(name, share)) for name, share in SHARES.items()}
+    now = {name: min(share, old.get(name, share)) for name, share in shares.items()}
     if request.config.getoption("--update-golden"):
         CEILINGS.write_text(HEAD + "".join(f"{name} {share}\n" for name, share in sorted(now.items())))
-    assert {*old} <= {*SHARES}, "pytest --update-golden tests/test_sentences.py"
-    over = {name: share for name, share in SHARES.items() if share > old.get(name, limit(name))}
+    assert {*old} <= {*shares}, "pytest --update-golden tests/test_sentences.py"
+    over = {name: share for name, share in shares.items() if share > old.get(name, limit(name))}
     assert over == {}, "python tests/words.py, or python -m tests.messages, names the sentences"
 
 
-def test_no_page_is_above_the_limit_of_its_kind() -> None:
-    assert {name for name, share in SHARES.items() if share > limit(name)} == set()
+def test_no_page_is_above_the_limit_of_its_kind(shares: dict[str, float]) -> None:
+    assert {name for name, share in shares.items() if share > limit(name)} == set()
     assert {LIMITS[""], LIMITS["docs/about/"], LIMITS["sbatchgen/check/rules/pages/"]} == {3.0, 4.0}
 
 
 def test_what_is_printed_is_read_from_the_code() -> None:
     """So the ceilings are those of all messages, causes, fixes and comments."""
-    counts = {kind.partition(":")[2]: reading.sentences for kind, reading in KINDS_OF_TEXT.items()}
+    counts = {kind: messages.reading(kind).sentences for kind in messages.KINDS}
     least = {"messages": 700, "causes": 200, "fixes": 900, "comments": 80}
     assert {kind for kind, count in counts.items() if count < least[kind]} == set()
     said = {text for kind in messages.KINDS.values() for _, text in kind()}
