@@ -48,6 +48,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps defusedxml nvidia-resiliency-ext==0.4.1
+	@$(BIN)/python tests/light_finder.py
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
