@@ -31,12 +31,13 @@ SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root",
 LATER = "26.05"
 DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
 # Long trainings, rehearsals, containers, tutorials, hostile users, what the tests' own cluster and the rules say beside
-# Slurm, and what runs in a browser; all that needs another Slurm is a proof too.
+# Slurm, and what runs in a browser; all that needs another Slurm is a proof too. A single test is marked as one where it
+# stands: it takes more than 5 s of CPU time, and a shorter test beside it tells most of what would break.
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """
-    budget/test_fixer.py cluster/test_cluster.py discover/test_matrix.py resolved/test_split.py docs/test_first_hour.py docs/test_own.py
-    plan/test_memory.py plan/test_memory_of_gpus.py plan/test_rehearsal.py plan/test_tasks.py plan/test_truth.py
+    budget/test_bytes.py budget/test_fixer.py budget/test_hostile_calls.py cluster/test_cluster.py discover/test_matrix.py resolved/test_split.py docs/test_first_hour.py docs/test_own.py
+    plan/test_memory.py plan/test_memory_of_gpus.py plan/test_order.py plan/test_rehearsal.py plan/test_tasks.py plan/test_truth.py
     jobs/test_apptainer.py jobs/test_chains.py jobs/test_bad_nodes.py jobs/test_containers.py jobs/test_engines.py
     jobs/test_kinds_of_programs.py jobs/test_late_imports.py jobs/test_own_trainer.py jobs/test_survival.py
     jobs/test_tutorials.py page/test_identity.py page/test_walks.py rules/test_proofs.py

@@ -378,6 +378,7 @@ def test_a_job_of_plain_sbatch_is_cancelled_and_submitted_as_a_run(cluster: Clus
     cluster.run(["scancel", array], check=True)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_pip_takes_the_line_that_installs_a_package(folder: Path) -> None:
     """Nothing is downloaded: pip looks at no index, and says that it has nothing."""

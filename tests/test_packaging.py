@@ -91,7 +91,9 @@ def editable(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["checkout", "sdist", "editable"])
+@pytest.mark.parametrize(
+    "source", ["checkout", *(pytest.param(kind, marks=pytest.mark.proof) for kind in ("sdist", "editable"))]
+)
 def test_an_installed_command_renders_in_an_empty_folder(
     wheels: dict[str, Path], source: str, tmp_path: Path
 ) -> None:

@@ -239,6 +239,7 @@ def long_scripts() -> dict[str, str]:
     }
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_scripts())
 def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> None:

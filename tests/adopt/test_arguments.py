@@ -66,6 +66,7 @@ IDIOMS = {
 }
 
 
+@pytest.mark.proof
 def test_scripts_of_others_start_as_before_or_are_refused(tmp_path: Path) -> None:
     """Public and documented scripts."""
     files = sorted((FIXTURES / "corpus").glob("*.sh"))

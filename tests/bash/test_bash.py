@@ -585,6 +585,7 @@ def test_a_body_is_read_alike_each_time(after: str) -> None:
         assert len(command.redirects) == text.count(">")
 
 
+@pytest.mark.proof
 def test_threads_read_bodies_at_once() -> None:
     """The parser of another thread ends the process: it runs in one of its own."""
     code = """if 1:

@@ -40,7 +40,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
-MARKS = {"tutorial": pytest.mark.slow, "plan": needs_sandbox}
+MARKS = {"tutorial": [pytest.mark.slow, pytest.mark.proof], "plan": [needs_sandbox]}
 CONSOLES = [
     pytest.param(page, id=name(page), marks=MARKS.get(page.stem, ()))
     for page in PAGES

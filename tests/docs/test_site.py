@@ -53,6 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) -> None:
     pages = {page: Links(page) for page in site.rglob("*.html")}
@@ -67,6 +68,7 @@ def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) ->
             assert not place or to not in pages or place in pages[to].places, f"{page}: {link}"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
     loaded = {address for page in site.rglob("*.html") for address in Links(page).loads}
@@ -104,6 +106,7 @@ PAGES_BEFORE = """
 """.split()
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_BEFORE)
 def test_an_address_of_an_earlier_release_still_leads_to_a_page(site: Path, page: str) -> None:
@@ -115,6 +118,7 @@ def test_an_address_of_an_earlier_release_still_leads_to_a_page(site: Path, page
         assert "<h1>" in text
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_five_tasks_of_a_newcomer_are_found_in_a_browser(site: Path) -> None:
     """From the first page, by links at the side; tasks.mjs has them."""

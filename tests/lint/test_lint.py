@@ -76,6 +76,7 @@ def test_a_body_that_is_not_read_whole_is_an_error(
     assert (result.status, result.out.partition(":")[2].partition(":")[0]) == (3, str(line))
 
 
+@pytest.mark.proof
 @needs_sandbox
 def test_a_plan_that_does_not_show_all_has_a_status_of_its_own(command: Command) -> None:
     put("job.slurm", GOOD + "for n in {1..1000}; do srun python $n.py; done\n")

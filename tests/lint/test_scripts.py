@@ -160,6 +160,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (2 * MEMORY, 2 * MEMORY))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HUGE)
 def test_time_and_memory_are_bounded(name: str, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_what_a_sourced_file_starts_has_the_line_of_its_call(tmp_path: Path) -> 
     assert all(entry.line < 9 for entry in done.trace)
 
 
+@pytest.mark.proof
 def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path) -> None:
     text = "for i in {1..400}; do\n  for j in $(seq 5); do srun python train.py; done\ndone\n"
     done, findings = planned(text, tmp_path)

@@ -183,6 +183,7 @@ IN = {
 HOGGED = [(hog, place) for hog, turn in zip(HOGS, cycle(PLACES)) for place in IN.get(hog, [turn])]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("hog", "place"), HOGGED, indirect=["place"])
 def test_memory_ends_at_its_limit(folder: Path, place: Place, hog: str) -> None:
     limits = {"memory": 256 << 20, "seconds": 120.0, "cpu": 60.0, "idle": 20.0}
@@ -304,6 +305,7 @@ def test_all_runs_of_a_plan_together_have_a_limit(tmp_path: Path) -> None:
     assert waits.runs < 12
 
 
+@pytest.mark.proof
 def test_records_that_are_not_read_are_told(tmp_path: Path) -> None:
     commands = "x=$(printf '%09999d' 0)\nfor n in {1..500}; do : $x; done\npython train.py\n"
     starts = "srun -n 512 python train.py\n" * 8
@@ -328,6 +330,7 @@ def test_folders_of_programs_are_found_in_a_time_that_grows_with_the_text() -> N
     assert folders[:2] == ["/opt/a/bin", "/opt/b/bin"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("line", ["script: line 1: a: ", "cat: cannot open ", ": line 9: x: ", "x: line 1: "])
 def test_long_lines_are_read_in_a_time_that_grows_with_them(tmp_path: Path, line: str) -> None:
     """Quadratic searches of a million characters would take hours."""

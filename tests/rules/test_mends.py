@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sbatchgen.check.lint.linter import lint
 from sbatchgen.check.rules import judge
 from sbatchgen.check.script.script import JobScript
@@ -76,6 +78,7 @@ def _tokens(text: str) -> set[str]:
     return {re.sub(r"\d+", "", token) for token in _TOKEN.findall(text)}
 
 
+@pytest.mark.proof
 @needs_sandbox
 def test_each_fix_starts_what_was_meant(tmp_path: Path) -> None:
     hold(starts_what_was_meant, [(mend, tmp_path) for mend in MENDS])

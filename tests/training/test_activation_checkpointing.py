@@ -35,6 +35,7 @@ def kept_bytes(model: nn.Module, x_BCHW: torch.Tensor) -> int:
     return sum(size for pointer, size in sizes.items() if pointer not in own_memory)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0"])
 def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str) -> None:
     models = import_torchvision("").models

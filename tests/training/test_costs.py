@@ -33,6 +33,7 @@ def test_the_norm_of_the_gradient_is_that_of_clipping() -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_trace_has_as_many_steps_as_asked_for(small_digits: Path, tmp_path: Path) -> None:
     """In a process of its own: the profiler loads torch's compiler, which the tests' torch is without."""
     flags = ["--profile-steps", "2", "--epochs", "2", "--device", "cpu", "--batch-size", "64"]
@@ -55,6 +56,7 @@ def test_a_trace_has_as_many_steps_as_asked_for(small_digits: Path, tmp_path: Pa
     assert "aten::convolution" in names
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("steps", "epochs", "traced"), [("2", "1", 2), ("3", "1", 3), ("4", "1", 0), ("9", "2", 0)]
 )
@@ -121,6 +123,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.proof
 def test_the_state_of_rank_0_is_the_same_without_a_broadcast(tmp_path: Path) -> None:
     command = [sys.executable, "-c", A_RANK, str(tmp_path)]
     ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]

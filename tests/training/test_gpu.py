@@ -382,6 +382,7 @@ def test_an_error_of_cuda_is_not_the_models_fault(tmp_path: Path) -> None:
         setup.try_out(made)
 
 
+@pytest.mark.proof
 def test_a_rank_that_is_stuck_shows_where(trainers: Trainers, own: dict[str, str], tmp_path: Path) -> None:
     """By the line that its loader is in."""
     flags = ("--dataset", "gpu_own:data", "--model", "gpu_own:plain", "--batch-size", "8", "--workers", "1")

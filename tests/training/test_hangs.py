@@ -974,6 +974,7 @@ def test_programs_that_are_asked_all_the_time_compute_the_same(kind: str) -> Non
     assert (ends, changed) == (0, 0)
 
 
+@pytest.mark.proof
 def test_torch_compile_leaves_the_answer_alone() -> None:
     """It compiles each function that is called while its own run, also one that a signal calls."""
     _, counts, ends, changed, rounds = churn("compile aot_eager", 20, sys.executable, "new")

@@ -43,6 +43,7 @@ def far(first: Path, other: Path) -> float:
     return max((both[0][name] - both[1][name]).abs().max().item() for name in both[0])
 
 
+@pytest.mark.proof
 @KINDS
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("last", [True, False])

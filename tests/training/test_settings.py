@@ -296,6 +296,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_rate_of_an_epoch_stays_after_a_change_of_the_batch(

@@ -135,6 +135,7 @@ def test_a_checkpoint_of_theirs_is_no_state_to_resume(here: Here, digits_28: Pat
     assert here(tmp_path / "run", *data, "--init-from", str(theirs)).code == 0
 
 
+@pytest.mark.proof
 def test_a_resnet_of_torchvision_goes_there_and_back(here: Here, tmp_path: Path) -> None:
     """Torchvision's own model takes the export of a run, and a run takes a whole checkpoint of it."""
     from torchvision.models import (  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -129,6 +129,7 @@ def kind(words: list[str]) -> str:
     return "Slurm" if name == "sh" and Path(words[1]).name in SLURM and len(words) > 1 else ""
 
 
+@pytest.mark.proof
 def test_only_slurm_git_and_our_own_programs_are_started(person: User, cloned: Path, marks: Path) -> None:
     for name in SLURM:
         says = "echo $((1000 + $$))" if name == "sbatch" else ":"
@@ -145,6 +146,7 @@ def test_only_slurm_git_and_our_own_programs_are_started(person: User, cloned: P
     assert (person.home / "cloned/runs/many/points.csv").exists()
 
 
+@pytest.mark.proof
 def test_the_language_server_and_the_page_start_nothing(person: User, cloned: Path, marks: Path) -> None:
     program = f"""
 import sys

@@ -45,6 +45,7 @@ def exchanging(attacker: User, first: str, second: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.proof
 def test_code_of_others_is_not_taken_from_a_cache_that_is_exchanged(attacker: User, owner: User) -> None:
     render = ("render", "single", "--profile", "msu")
     attacker.sbatchgen(*render, XDG_CACHE_HOME=str(attacker.home))
@@ -61,6 +62,7 @@ def test_code_of_others_is_not_taken_from_a_cache_that_is_exchanged(attacker: Us
             assert not (owner.home / "pwned").exists()
 
 
+@pytest.mark.proof
 def test_settings_of_others_are_not_read_from_a_folder_that_is_exchanged(attacker: User, owner: User) -> None:
     for user, name, trainer in ((attacker, "evil", "/stolen.py"), (owner, "mine", "/mine.py")):
         user.bash(f"umask 022; mkdir -p {name}/sub; echo 'trainer: {trainer}' >{name}/sbatchgen.yaml")
