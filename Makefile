@@ -33,7 +33,7 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use.
 PROSE = README.md CHANGELOG.md changes CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests tools
-PYTEST = sh tests/tmp_in_memory.sh $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python tests/light_finder.py && sh tests/tmp_in_memory.sh $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -48,7 +48,6 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps defusedxml nvidia-resiliency-ext==0.4.1
-	@$(BIN)/python tests/light_finder.py
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

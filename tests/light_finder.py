@@ -1,7 +1,7 @@
 """Let each Python of this environment find the checkout without the imports of the usual editable install.
 
 The finder that an editable install writes imports importlib.util, pathlib and re. These take 25 to 60 ms of
-CPU time at each start of Python, and tests start Python thousands of times. `make test` calls this program.
+CPU time at each start of Python, and tests start Python thousands of times. The Makefile calls this program before tests.
 """
 
 from __future__ import annotations
