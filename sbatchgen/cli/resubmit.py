@@ -230,11 +230,11 @@ def _resume_script(
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
     submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
-    queued = partial(folder_check.queued, run.folder, os.environ)
+    queued = partial(folder_check.used_by_job, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])
     findings = submission.review.findings
-    if loss := submitted_scripts.forgets(last, run.folder):
+    if loss := submitted_scripts.loss_on_restart(last, run.folder):
         findings = (*findings, Finding("warning", Problem(loss.says, last.script, loss.fix())))
     review = dataclasses.replace(submission.review, findings=findings)
     again = dataclasses.replace(submission, review=review, run_dir=run.folder, queued=queued)

@@ -115,7 +115,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
 def _histories(name: str, pattern: str) -> list[History]:
     """Return the history of a run or of a point such as lr/0; for a sweep, those of its points so far."""
-    from sbatchgen.jobs.runs.events import OF_OWN
+    from sbatchgen.jobs.runs.events import PRINT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep
 
@@ -141,7 +141,7 @@ def _histories(name: str, pattern: str) -> list[History]:
             histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
-        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{OF_OWN}")
+        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{PRINT_NUMBERS}")
     if without:
         note(f"note: nothing was measured so far in {numbers_as_text(without)} of {len(sweep.points)} points")
     return histories

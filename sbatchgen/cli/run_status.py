@@ -84,7 +84,7 @@ def _plain_logs(index: Index, folder: Path) -> list[PlainJob]:
     from sbatchgen.jobs.runs import plain_job
 
     logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), here())]
-    jobs = plain_job.of_logs(logs, os.environ)
+    jobs = plain_job.jobs_of_logs(logs, os.environ)
     return [replace(job, word=os.path.relpath(job.word, here())) for job in jobs]
 
 
@@ -120,7 +120,9 @@ def _show_status(
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        seen = f"; states are those of {overview.seen(states)}" * any(not state.plain for state in states)
+        seen = f"; states are those of {overview.states_seen_at(states)}" * any(
+            not state.plain for state in states
+        )
         say(Problem(f"{problem.what}{seen}", fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):

@@ -84,7 +84,7 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     """Let the trainings that run save and end; return the jobs that are still to be cancelled."""
     from sbatchgen.jobs.runs import last_save, record
 
-    asked: list[last_save.Waited] = []
+    asked: list[last_save.StoppedTraining] = []
     left = []
     known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
     queued = [  # without an answer nothing is cancelled: a training would lose its last steps
@@ -157,7 +157,7 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
     if not job:
         raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
     if job.partition("_")[0].isdecimal():
-        client.answer(["scancel", *client.of_cluster(cluster), *options, job], os.environ)
+        client.answer(["scancel", *client.cluster_option(cluster), *options, job], os.environ)
         return
     submission = record.read_record(state.run.folder, job)  # without Slurm
     if submission is None or submission.process is None:

@@ -18,7 +18,7 @@ ALLOWED = {
     "lab/discover/slurm_answers.py": "sbatch --help",
     "lab/plan/step.py": "a stand-in in the sandbox reads the options of srun",
     "jobs/render/launch.py": "srun as a line of the script",
-    "jobs/runs/plain_job.py again": "a command to type, as a text",
+    "jobs/runs/plain_job.py command_to_submit_again": "a command to type, as a text",
     "check/script/launches.py": "what a script starts",
     "check/rules/": "what a script starts",
 }

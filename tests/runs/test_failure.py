@@ -8,7 +8,14 @@ import time
 import pytest
 import yaml
 
-from sbatchgen.jobs.runs.failure import LONGEST, Asks, failures, look_bad, raised_at, unexplained
+from sbatchgen.jobs.runs.failure import (
+    LONGEST,
+    FixFacts,
+    failures,
+    place_of_exception,
+    suspicious_lines,
+    unexplained_exception,
+)
 from tests.conftest import FIXTURES
 
 RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
@@ -167,7 +174,7 @@ RAISED = """[rank3]: Traceback (most recent call last):
 )
 def test_where_an_exception_was_raised(text: str, place: str) -> None:
     lines = [*enumerate(text.splitlines(), 1)]
-    assert raised_at(lines, len(lines)) == place
+    assert place_of_exception(lines, len(lines)) == place
 
 
 BY_SRUN = """Traceback (most recent call last):
@@ -200,14 +207,14 @@ KILLED = f"{OF_PEER[: OF_PEER.index('[rank1]:   ')]}srun: error: n4: task 1: Exi
 )
 def test_the_exception_that_ended_a_program_is_found(text: str, says: str, place: str) -> None:
     lines = [*enumerate(text.splitlines(), 1)]
-    exception = unexplained(lines)
+    exception = unexplained_exception(lines)
     assert exception
-    assert (exception[1], raised_at(lines, exception[0])) == (says, place)
+    assert (exception[1], place_of_exception(lines, exception[0])) == (says, place)
 
 
 def test_what_follows_from_a_killed_rank_is_no_cause_of_its_own() -> None:
     lines = [*enumerate(KILLED.splitlines(), 1)]
-    assert unexplained(lines) is None
+    assert unexplained_exception(lines) is None
     assert failures("FAILED 137:0", lines, "ddp")[0].cause == "killed"
 
 
@@ -222,7 +229,7 @@ def test_no_log_takes_long() -> None:
     def seconds(lines: list[str]) -> float:
         start = time.process_time()
         failures("", enumerate(lines, 1), "ddp")
-        look_bad([*enumerate(lines, 1)])
+        suspicious_lines([*enumerate(lines, 1)])
         return time.process_time() - start
 
     starts = ["RuntimeError: [", ": $'", "OSError: ", "a.", "[", "1: ", "error: ; at: ", "srun: error: n1: tasks ", " ",
@@ -238,13 +245,13 @@ def test_the_last_words_are_shown_before_those_of_srun() -> None:
         (2, "no checkpoint given"),
         (3, "srun: error: n2: task 0: Exited with exit code 1"),
     ]
-    assert look_bad(log) == log
+    assert suspicious_lines(log) == log
 
 
 def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
     crash = ["Traceback (most recent call last):", "ValueError: no such layer: conv9", "stopped"]
     srun = [f"srun: error: n{number}: task {number}: Exited with exit code 1" for number in range(9)]
-    shown = [text for _, text in look_bad([*enumerate([*crash, *srun], 1)])]
+    shown = [text for _, text in suspicious_lines([*enumerate([*crash, *srun], 1)])]
     assert shown == ["ValueError: no such layer: conv9", *srun[-4:]]
 
 
@@ -258,5 +265,5 @@ def test_the_exception_is_shown_before_the_lines_of_srun_that_follow() -> None:
 )
 def test_the_fix_of_no_gpu_is_that_of_the_job(has_gpus: bool | None, says: str) -> None:  # noqa: FBT001
     log = [(1, "RuntimeError: No CUDA GPUs are available")]
-    (failure,) = failures("FAILED 1:0", log, "ddp", Asks(has_gpus=has_gpus))
+    (failure,) = failures("FAILED 1:0", log, "ddp", FixFacts(has_gpus=has_gpus))
     assert says in failure.fix

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.failure import Asks, FailureText, causes
+from sbatchgen.jobs.runs.failure import FailureText, FixFacts, causes
 from sbatchgen.jobs.runs.index import Index, place
 from sbatchgen.jobs.runs.record import read_record
 from tests.cluster.slurm import Cluster
@@ -50,7 +50,7 @@ CAUSES = {cause: (ENDS | SEEN if cause not in BY_SLURM else ENDS)[cause] for cau
 
 @pytest.mark.parametrize("known", causes(), ids=lambda known: known.cause)
 def test_the_fix_for_a_finished_script_names_nothing_of_a_rendered_job(known: FailureText) -> None:
-    fix = known.fix_for(Asks(is_script=True)).replace("{resume:--env", "")  # export in the script
+    fix = known.fix_for(FixFacts(is_script=True)).replace("{resume:--env", "")  # export in the script
     assert not re.search(r"--(?:env|launcher|runtime|bind|workers|resume)\b|in the profile,", fix)
 
 

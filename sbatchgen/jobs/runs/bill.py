@@ -1,4 +1,4 @@
-"""What the jobs of several runs have cost together: a row for each run, and the sum."""
+"""The bill of several runs: what the jobs of each run have cost, and the sum."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ ALWAYS = (0.0, float("inf"))
 
 @frozen(kw_only=True)
 class RunCost:
-    """What some jobs of a run have cost, or the jobs of several runs together."""
+    """What the jobs of a run have cost, or the jobs of several runs together."""
 
-    name: str  # of the run; "" of the sum
-    folder: str  # its run folder; "" of the sum
+    name: str  # the name of the run; "" for the sum
+    folder: str  # the run folder; "" for the sum
     jobs: int  # how many jobs there were
-    unknown: int  # how many of the jobs have begun, and it is not known for how long
-    used_s: float  # this and the next two: of the starts whose time is known
-    gpu_hours: float
-    cpu_hours: float
+    unknown: int  # how many jobs have started but have no known running time
+    used_s: float  # how many seconds the starts with a known time have run, in all
+    gpu_hours: float  # GPU-hours of the same starts
+    cpu_hours: float  # CPU-hours of the same starts
 
 
 @frozen(kw_only=True)
@@ -36,9 +36,9 @@ class Bill:
 
 
 def month(text: str) -> tuple[float, float]:
-    """Return the first second of a month as 2026-11, and that of the next, by the local clock.
+    """Return when a month such as 2026-11 and the next month begin by the local clock, in seconds since 1970.
 
-    Raises ValueError.
+    Raises ValueError if the text is not a month.
     """
     first = time.strptime(text, "%Y-%m")
     begin = (first.tm_year, first.tm_mon, 1, 0, 0, 0, 0, 0, -1)
@@ -49,19 +49,19 @@ def month(text: str) -> tuple[float, float]:
 def make_bill(
     states: Sequence[RunState], environment: Mapping[str, str], between: tuple[float, float] = ALWAYS
 ) -> Bill:
-    """Return the cost of the jobs of runs that were submitted between two times, in seconds since 1970.
+    """Return the cost of the jobs that were submitted between two times, in seconds since 1970.
 
-    sacct is asked once for all of them.
+    Runs without such a job have no row. sacct is asked once for all runs.
     """
     chosen = {
         state.run.name: [job for job in state.jobs if _is_in(job.submitted, between)] for state in states
     }
-    known, problems = accounted([state for state in states if chosen[state.run.name]], environment)
+    by_sacct, problems = accounted([state for state in states if chosen[state.run.name]], environment)
     rows = []
     for state in states:
         if not (jobs := chosen[state.run.name]):
             continue
-        usage = run_usage(state, environment, known)
+        usage = run_usage(state, environment, by_sacct)
         problems += usage.problems
         starts = [start for start in usage.starts if start.job in {job.id for job in jobs}]
         times = [start for start in starts if start.used_s]
@@ -95,7 +95,7 @@ def _sum(rows: Sequence[RunCost]) -> RunCost:
 
 
 def as_text(bill: Bill) -> str:
-    """Return a table: a line for each run, and the sum as its last line."""
+    """Return a table with a line for each run and the sum last; below it, how many jobs are not counted."""
     lines = [("RUN", "JOBS", "TIME", "GPU-HOURS", "CPU-HOURS")]
     for row in (*bill.runs, bill.total):
         hours = (f"{row.gpu_hours:,.2f}", f"{row.cpu_hours:,.2f}")

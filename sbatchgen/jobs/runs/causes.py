@@ -1,4 +1,4 @@
-"""The causes of a failure that the end of a job shows, the likeliest first."""
+"""The causes of a failure, the likeliest first, as Slurm, the logs and the run folder show them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.runs import process, stall
 from sbatchgen.jobs.runs.events import STATUS
 from sbatchgen.jobs.runs.failure import (
-    Asks,
     Failure,
+    FixFacts,
     failures,
-    look_bad,
-    merged,
-    raised_at,
-    unexplained,
-    until_slurm,
+    lines_before_end,
+    merge_causes,
+    place_of_exception,
+    suspicious_lines,
+    unexplained_exception,
 )
 from sbatchgen.jobs.runs.fix_for_run import next_start
 from sbatchgen.jobs.runs.job_end import JobEnd, says_failed
@@ -33,85 +33,93 @@ SETUP_ENDS = "set +eu "  # a rendered script's line after a setup that sets opti
 
 def likely_causes(end: JobEnd) -> Sequence[Failure]:
     """Return the causes of a failure, the likeliest first; none if the job has left no trace of them."""
-    causes = _found(end)
+    causes = _causes_in_traces(end)
     if end.record:
-        causes = _stood_still(causes, end.record, end)
-    causes = [*_of_program(end.state.failed_program, causes, end)]
-    return _hung(causes, end)
+        causes = _with_standstill(causes, end.record, end)
+    causes = [*_causes_of_program(end.state.failed_program, causes, end)]
+    return _with_hang(causes, end)
 
 
-def _found(end: JobEnd) -> Sequence[Failure]:
-    """Return the causes that Slurm and the logs show; else the training's own words, or a silent setup."""
-    run, how = end.state.run, _how(end)
+def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
+    """Return the causes that Slurm and the logs show.
+
+    Without any, return the reason in status.json, or the setup line that ended the script silently.
+    """
+    run, ended = end.state.run, _end_by_slurm(end)
     script = end.state.plain.script if end.state.plain else parsed(run.folder, end.job.id)
-    asks = _asks(end, script)
-    by_slurm = bool(how) and not how.startswith("FAILED")
-    each = [
-        [*_placed(failures(how, lines, run.name, asks), lines, path, by_slurm=by_slurm)]
+    facts = _fix_facts(end, script)
+    by_slurm = bool(ended) and not ended.startswith("FAILED")
+    by_log = [
+        [*_with_places(failures(ended, lines, run.name, facts), lines, path, by_slurm=by_slurm)]
         for path, lines in end.logs.items()
     ]
-    if causes := merged(each or [failures(how, (), run.name, asks)]):
+    if causes := merge_causes(by_log or [failures(ended, (), run.name, facts)]):
         return causes
     if end.training and says_failed(end.training, end.job):
         why = end.training.reason
         failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name, _more(end, script)) or ([failure] if why else [])
+        causes = failures("", [(0, why)], run.name, _larger_request(end, script)) or (
+            [failure] if why else []
+        )
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
     is_empty = end.logs and not any(end.logs.values())
-    return _in_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(how) else ()
+    return _ends_of_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(ended) else ()
 
 
-def _how(end: JobEnd) -> str:
-    """Return how a job ended, as failures.yaml reads it: "FAILED 1:0"; "" if that is not known."""
+def _end_by_slurm(end: JobEnd) -> str:
+    """Return how a job ended, in the form of failures.yaml: "FAILED 1:0"; "" if that is not known."""
     if end.row:
         return f"{end.row.state.name} {end.row.exit_code}:{end.row.signal}"
     status = process.exit_status(end.state.run.folder, end.job.id) if is_local(end.job) else None
     return f"{end.job.state} {status or 0}:0" if end.job.state else ""
 
 
-def _asks(end: JobEnd, script: JobScript | None) -> Asks:
-    """Return the parts of a job's request on which causes and fixes depend."""
-    asked, record = script.resources if script else None, end.record
-    if asked and "exclusive" in asked:  # whole nodes come with their GPUs
-        asked = None
+def _fix_facts(end: JobEnd, script: JobScript | None) -> FixFacts:
+    """Return the facts about a job on which its causes and fixes depend."""
+    request, record = script.resources if script else None, end.record
+    if request and "exclusive" in request:  # whole nodes come with their GPUs
+        request = None
     mode = record.of_mode if record and not record.script else None
     no_gpus = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
-    return _more(end, script)._replace(
-        has_gpus=bool(asked.gpu_count or asked.shards) if asked else None,
+    return _larger_request(end, script)._replace(
+        has_gpus=bool(request.gpu_count or request.shards) if request else None,
         is_script=bool(record and (record.script or not end.job.key)),
         as_group=mode.as_group if mode and not mode.several_processes else "",
-        one_gpu="--set mode=single" if no_gpus else Asks().one_gpu,
+        one_gpu="--set mode=single" if no_gpus else FixFacts().one_gpu,
     )
 
 
-def _more(end: JobEnd, script: JobScript | None) -> Asks:
-    """Return the request for the next time: twice the memory and twice the time of the script."""
-    asks = Asks(resume=next_start(end))
+def _larger_request(end: JobEnd, script: JobScript | None) -> FixFacts:
+    """Return the facts for a fix that asks for more: twice the memory and twice the time of the script."""
+    facts = FixFacts(resume=next_start(end))
     if script and (mib := mebibytes(script.option("mem"))):
-        asks = asks._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
+        facts = facts._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
     if script and (limit := seconds(script.option("time"))):
-        asks = asks._replace(time=str(Duration(2 * limit)))
-    return asks
+        facts = facts._replace(time=str(Duration(2 * limit)))
+    return facts
 
 
-def _placed(
+def _with_places(
     causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, by_slurm: bool
 ) -> Iterator[Failure]:
-    """Yield causes with their log and where they were raised, and an exception that no cause explains."""
+    """Yield the causes of a log with its path and the place that raised them; then an unexplained exception.
+
+    `by_slurm`: Slurm has ended the job, so exceptions after its message follow from that end.
+    """
     for cause in causes:
-        place = raised_at(log, cause.line) if cause.line else ""
+        place = place_of_exception(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
         yield replace(cause, means=means, file=path * bool(cause.says))
-    number, says = unexplained(until_slurm(log) if by_slurm else log) or (0, "")
-    place = raised_at(log, number) if number else ""
+    number, says = unexplained_exception(lines_before_end(log) if by_slurm else log) or (0, "")
+    place = place_of_exception(log, number) if number else ""
     if place and all(cause.rank in ("effect", "limit") for cause in causes):
         fix = "the lines above it in the log show how the program came there"
-        about = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
-        yield Failure(cause="exception", rank="cause", line=number, **about)
+        texts = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
+        yield Failure(cause="exception", rank="cause", line=number, **texts)
 
 
-def _stood_still(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequence[Failure]:
-    """Return the causes of a run that a time limit has ended: not the limit if the run stood still before."""
+def _with_standstill(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequence[Failure]:
+    """Return the causes; if the run stood still until its time limit, that cause replaces the limit."""
     row = end.row
     is_limit = any(cause.rank == "limit" for cause in causes)
     if not (row and row.start and row.end and is_limit):
@@ -125,12 +133,17 @@ def _stood_still(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequ
     return [still, *(cause for cause in causes if cause.rank != "limit")]
 
 
-def _of_program(program: ProgramState | None, causes: Sequence[Failure], end: JobEnd) -> Iterator[Failure]:
-    """Yield the causes in the logs of the failed program; if these show no cause, how the program ended."""
+def _causes_of_program(
+    program: ProgramState | None, causes: Sequence[Failure], end: JobEnd
+) -> Iterator[Failure]:
+    """Yield the causes in the logs of the failed program; if they show no cause, how the program ended.
+
+    Without a failed program yield the causes as they are.
+    """
     if program is None or program.state != "failed":
         yield from causes
         return
-    its_end = f"{program.name} on "  # as the script says it in the log of the job
+    its_end = f"{program.name} on "  # the script's line about the failed program begins so
     others = [cause for cause in causes if cause.rank not in ("effect", "limit")]
     known = [cause for cause in others if not cause.means.startswith(its_end)]
     for cause in known:
@@ -142,13 +155,13 @@ def _of_program(program: ProgramState | None, causes: Sequence[Failure], end: Jo
             fix += f"{ALSO}if it needs more time: within: under {key}"
             fix += f"{ALSO}if only its first node answers: hosts: first under {key}" * ("," in program.nodes)
         path = next((path for path, lines in end.logs.items() if lines), "")
-        line, says = next(iter(look_bad(end.logs[path])[-1:]), (0, "")) if path else (0, "")
-        about = {"means": program.says, "fix": fix, "says": says, "file": path}
-        yield Failure(cause="program", rank="own", line=line, **about)
+        line, says = next(iter(suspicious_lines(end.logs[path])[-1:]), (0, "")) if path else (0, "")
+        texts = {"means": program.says, "fix": fix, "says": says, "file": path}
+        yield Failure(cause="program", rank="own", line=line, **texts)
 
 
-def _hung(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
-    """Return the causes of a run, and first that it hung before its end, if its launcher says so."""
+def _with_hang(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
+    """Return the causes; if the launcher's watcher has reported a hanging rank, the hang comes first."""
     row, folder = end.row, end.folder
     if not (row and row.start and row.end):
         return causes
@@ -161,8 +174,8 @@ def _hung(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
     return [hung, *(cause for cause in causes if cause.rank not in ("limit", "effect"))]
 
 
-def _in_setup(script: JobScript) -> list[Failure]:
-    """Find the `set -e` of a profile's setup, which can end a script before it has printed anything."""
+def _ends_of_setup(script: JobScript) -> list[Failure]:
+    """Return a cause for each `set -e` in a profile's setup, which can end a script before it prints."""
     means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
     fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
     return [
@@ -170,5 +183,5 @@ def _in_setup(script: JobScript) -> list[Failure]:
         for number, line in enumerate(script.lines, 1)
         if line.startswith(SETUP_ENDS)
         and script.body.option_at("errexit", number)
-        and "error" not in script.resources  # else stdout is elsewhere, and may not be empty
+        and "error" not in script.resources  # with a log of its own for stderr, stdout may not be empty
     ]

@@ -1,4 +1,4 @@
-"""Runs drawn with characters: the curves of a metric over the steps, for a terminal."""
+"""A plot of runs for a terminal: the curves of each metric over the steps, drawn with letters."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,24 +7,27 @@ from string import ascii_lowercase
 from sbatchgen.base.quoting import one_line
 from sbatchgen.jobs.runs.plot import CURVES, LOG_FROM, PANELS, History, labels
 
-HEIGHT, LEAST = 12, 20  # lines of a panel; columns at least
+HEIGHT = 12  # lines of a panel
+MIN_WIDTH = 20  # columns of the narrowest panel
 _LABEL = 9  # columns before the axis
 
 
 def chart(histories: Sequence[History], width: int) -> str:
-    """Return a panel for each metric that a run has, of this many columns, and what its letters mean."""
-    lines = [line for name, title in PANELS for line in _panel(histories, name, title, max(width, LEAST))]
+    """Return a panel of `width` columns for each metric that a run has, and the letter of each run."""
+    lines = [line for name, title in PANELS for line in _panel(histories, name, title, max(width, MIN_WIDTH))]
     names = labels(histories)
     marks = [f"{_mark(number, 'train')} {one_line(name)}" for number, name in enumerate(names)]
     return "\n".join([*lines, f"{', '.join(marks)}; capital letters: validation", ""])
 
 
 def _mark(run: int, kind: str) -> str:
+    """Return the letter of a run by its number: a capital letter for the validation."""
     letter = ascii_lowercase[run % len(ascii_lowercase)]
     return letter.upper() if kind == "epoch" else letter
 
 
 def _panel(histories: Sequence[History], name: str, title: str, width: int) -> Iterator[str]:
+    """Yield the lines of the panel of a metric; nothing if no run has it."""
     curves = [
         (_mark(number, kind), points)
         for kind in CURVES

@@ -1,7 +1,7 @@
-"""What a run has cost: what its jobs asked for, what they used of it, and what to ask for next time.
+"""The report of a run: what its jobs asked for, what they used, and what to ask for next time.
 
-Slurm's database has what it has seen of jobs; more of a training is in its own events "resources"
-(docs/reference/run-folder.md). What is in neither is left out.
+The figures come from Slurm's database and from the events "resources" that the training writes
+(docs/reference/run-folder.md). A figure that is in neither is not known.
 """
 
 import math
@@ -21,10 +21,10 @@ from sbatchgen.jobs.runs.usage import run_usage
 
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
-MARGIN, CPU_MARGIN = 1.25, 1.5  # of what is asked for next time over what was used; CPUs were so on average
-LITTLE_MIB = 1024  # the least margin of memory: for programs other than the training
-BUSY, IDLE = 0.8, 0.5  # shares of the CPUs
-WAITS, SELDOM = 0.15, 0.05  # shares of the time that go into waiting for data
+MARGIN, CPU_MARGIN = 1.25, 1.5  # advice over use; larger for CPUs, because their use is only an average
+MIN_MARGIN_MIB = 1024  # the least margin of memory, for programs other than the training
+BUSY, IDLE = 0.8, 0.5  # CPUs are busy if a larger share of them is in use, idle if a smaller one
+WAITS, SELDOM = 0.15, 0.05  # the share of time that a training waits for data: too much, and negligible
 
 
 @frozen(kw_only=True)
@@ -39,18 +39,18 @@ class Advice:
 
 @frozen(kw_only=True)
 class Report:
-    """The cost of a run; None for what is not known."""
+    """The cost of a run; None for a figure that is not known."""
 
     name: str  # the name of the run
     state: str  # the state of the run
     done: bool  # whether it has ended well, with nothing left to do
-    source: str  # where the times of its jobs and what was allocated are from: "sacct", or "script"
+    source: str  # where times and allocations come from: "sacct", or "script" for the script and run folder
     jobs: int  # how many jobs it had
     starts: int | None  # how often its jobs were started
     nodes: int | None  # nodes of the newest job
     gpus: int | None  # GPUs of the newest job, in all
     cpus: int | None  # CPUs of the newest job, in all
-    memory_mib: int | None  # memory that the newest job had of each node
+    memory_mib: int | None  # memory of each node that the newest job had
     limit_s: int | None  # time limit of the newest job
     used_s: float | None  # how long its jobs ran, all together
     gpu_hours: float | None  # hours of all GPUs that were allocated
@@ -58,54 +58,57 @@ class Report:
     cpus_used: float | None  # CPUs that were in use, on average
     memory_bytes: int | None  # the most memory that was in use on a node
     gpu_utilization: float | None  # how long the GPUs were busy, in percent
-    gpu_allocated_bytes: int | None  # the most memory of the fullest GPU that tensors took
-    gpu_reserved_bytes: int | None  # the most memory of the fullest GPU that torch took
-    gpu_bytes: int | None  # the memory of that GPU
+    gpu_allocated_bytes: int | None  # the most memory that tensors took on the fullest GPU
+    gpu_reserved_bytes: int | None  # the most memory that torch took on the fullest GPU
+    gpu_bytes: int | None  # the memory that the fullest GPU has
     processes: int | None  # processes of the last training
     samples_per_s: float | None  # samples of the training, over all of its time
     waiting: float | None  # the share of the time that went into waiting for data
-    programs: tuple[ProgramState, ...] = ()  # of a job with several: those of its last start
+    programs: tuple[ProgramState, ...] = ()  # the programs of the last start, if the job has several
     advice: tuple[Advice, ...] = ()  # what to ask for next time
     problems: tuple[str, ...] = ()  # why something is not known
 
 
 def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     """Return the cost of a run so far."""
-    known = run_usage(state, environment)
-    starts, trained, newest = known.starts, known.trained, known.starts[-1]
-    used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
+    usage = run_usage(state, environment)
+    starts, trained, newest = usage.starts, usage.trained, usage.starts[-1]
+    used, seconds = [start.used_s for start in starts], sum(_figures(trained, "seconds"))
     done = _is_done(state)
-    memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
+    memory = [
+        *_figures(trained, "memory_bytes"),
+        *(start.memory_bytes for start in starts if start.memory_bytes),
+    ]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
     busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
-    of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
-    of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
+    by_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    by_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
     report = Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
         done=done and all(job.ended for job in state.jobs),
-        source=known.source,
+        source=usage.source,
         jobs=len(state.jobs),
-        starts=known.count if all(used) or known.count > len(state.jobs) else None,
+        starts=usage.count if all(used) or usage.count > len(state.jobs) else None,
         **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
         used_s=sum(used) if all(used) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
         # Both sources miss processes, so the greater number is nearer
-        cpus_used=max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None),
+        cpus_used=max((mean for mean in (by_slurm, by_trainer) if mean is not None), default=None),
         memory_bytes=_whole(max(memory, default=None)),
         gpu_utilization=_mean([(share * time, time) for share, time in busy]),
         gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
         gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
         gpu_bytes=_whole(fullest.get("gpu_bytes")),
         processes=_whole(trained[-1].get("processes")) if trained else None,
-        samples_per_s=sum(_all(trained, "samples")) / seconds if seconds else None,
-        waiting=min(sum(_all(trained, "data_s")) / seconds, 1.0) if seconds else None,
+        samples_per_s=sum(_figures(trained, "samples")) / seconds if seconds else None,
+        waiting=min(sum(_figures(trained, "data_s")) / seconds, 1.0) if seconds else None,
         programs=tuple(state.programs),
-        problems=tuple(known.problems),
+        problems=tuple(usage.problems),
     )
     killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
-    return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
+    return replace(report, advice=tuple(_advice(report, usage.request, killed=killed)))
 
 
 def _is_done(state: RunState) -> bool:
@@ -116,19 +119,19 @@ def _is_done(state: RunState) -> bool:
     return ended in (DONE, "COMPLETED")
 
 
-def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
+def _figures(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
     return [facts[name] for facts in trained if name in facts]
 
 
 def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
-    """Return hours from counts of GPUs or CPUs and seconds; None if one is not known."""
+    """Return the hours of GPUs or CPUs from their counts and seconds; None if a value is not known."""
     if any(count is None or not seconds for count, seconds in starts):
         return None
     return sum((count or 0) * seconds for count, seconds in starts) / 3600
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return the mean of amounts over time, weighted by their seconds."""
+    """Return the sum of amounts per second of their total time; None without amounts."""
     return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
 
 
@@ -136,54 +139,57 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _advice(report: Report, asked: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
-    """Yield advice on the next request, where the figures suffice."""
-    if report.done and report.used_s and report.limit_s and not (asked and "array" in asked):
+def _advice(report: Report, request: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
+    """Yield advice on each resource of the next request for which there are enough figures."""
+    if report.done and report.used_s and report.limit_s and not (request and "array" in request):
         step = 300 if report.used_s < 3600 else 1800
         needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
         why = "a quarter more than it took in all"
         yield Advice(about=TIME, option="--time", value=str(needed), why=why)
     if report.done and report.memory_bytes and report.memory_mib and not killed:
-        yield from _memory(asked, report.memory_bytes / (1 << 20), report.memory_mib)
+        yield from _memory(request, report.memory_bytes / (1 << 20), report.memory_mib)
     if report.cpus_used is not None and report.cpus and report.waiting is not None:
-        yield from _cpus(report, asked, report.cpus_used, report.cpus, report.waiting)
+        yield from _cpus(report, request, report.cpus_used, report.cpus, report.waiting)
 
 
-def _memory(asked: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
+def _memory(request: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
+    """Yield advice on the script's option for memory: --mem, --mem-per-cpu or --mem-per-gpu."""
     option, parts = "mem", 1
-    if asked and "mem-per-cpu" in asked:
-        option, parts = "mem-per-cpu", asked.cpus_on_node
-    elif asked and "mem-per-gpu" in asked:
-        option, parts = "mem-per-gpu", asked.gpu_count
-    needed = max(used_mib * MARGIN, used_mib + LITTLE_MIB) / max(parts, 1)
-    whole = 1024 if parts == 1 else 256
-    value = math.ceil(needed / whole) * whole
+    if request and "mem-per-cpu" in request:
+        option, parts = "mem-per-cpu", request.cpus_on_node
+    elif request and "mem-per-gpu" in request:
+        option, parts = "mem-per-gpu", request.gpu_count
+    needed = max(used_mib * MARGIN, used_mib + MIN_MARGIN_MIB) / max(parts, 1)
+    unit = 1024 if parts == 1 else 256
+    value = math.ceil(needed / unit) * unit
     if value * parts < had_mib:  # pages that processes share may be counted for each of them
         why = "a quarter more than the most that was in use, at least 1G more"
         yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
 
 
 def _cpus(
-    report: Report, asked: ResourceRequest | None, used: float, had: int, waiting: float
+    report: Report, request: ResourceRequest | None, used: float, had: int, waiting: float
 ) -> Iterator[Advice]:
+    """Yield advice on CPUs: more if the training waited for data, fewer if most of them were idle."""
     if waiting >= WAITS:
         why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
         if used >= BUSY * had:
             why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
         yield Advice(about=CPUS, option="", value="", why=why)
-    elif waiting < SELDOM and used < IDLE * had and asked and "exclusive" not in asked:
-        option, each, parts = "--cpus-per-task", asked.cpus_per_task or 1, asked.tasks_per_node * asked.nodes
-        if asked.cpus_per_gpu and report.gpus:
-            option, each, parts = "--cpus-per-gpu", asked.cpus_per_gpu, report.gpus
+    elif waiting < SELDOM and used < IDLE * had and request and "exclusive" not in request:
+        option, per_part = "--cpus-per-task", request.cpus_per_task or 1
+        parts = request.tasks_per_node * request.nodes
+        if request.cpus_per_gpu and report.gpus:
+            option, per_part, parts = "--cpus-per-gpu", request.cpus_per_gpu, report.gpus
         enough = math.ceil(max(used * CPU_MARGIN, report.processes or report.gpus or 1) / parts)
-        if enough < each:
+        if enough < per_part:
             least = "half more than were in use on average, at least one for each process"
             why = f"{least}; it hardly waited for data"
             yield Advice(about=CPUS, option=option, value=str(enough), why=why)
 
 
 def in_short(report: Report) -> str:
-    """Return a line with the resources that a run has used of those that it had; "" if nothing is known."""
+    """Return in a line what a run used of its time, memory, CPUs and GPUs; "" if nothing is known."""
     return ", ".join(
         f"{name} {used}" + (f" of {had}" if had != UNKNOWN and name != GPUS else "")
         for name, had, used, _ in _rows(report)
@@ -192,7 +198,7 @@ def in_short(report: Report) -> str:
 
 
 def as_text(report: Report) -> str:
-    """Return a page: the cost, a table, reasons for the advice, and ways to get unknown values."""
+    """Return a page: the cost, a table, reasons for the advice, and ways to get the unknown figures."""
     cost = [counted(count, noun) for count, noun in ((report.jobs, "job"), (report.starts, "start")) if count]
     hours = [(report.gpu_hours, "GPU-hours"), (report.cpu_hours, "CPU-hours")]
     cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
@@ -200,7 +206,7 @@ def as_text(report: Report) -> str:
     parts = [
         [f"{report.name}: {report.state}; {', '.join(cost)}"],
         [table([("", had, "USED", "NEXT TIME"), *_rows(report)]).removesuffix("\n")],
-        [f"program {each.name}: {each.state} {each.why}".rstrip() for each in report.programs],
+        [f"program {program.name}: {program.state} {program.why}".rstrip() for program in report.programs],
         [f"{advice.about}: {advice.why}" for advice in report.advice],
         [f"{UNKNOWN} {text}" for text in _missing(report)],
     ]
@@ -208,7 +214,7 @@ def as_text(report: Report) -> str:
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the lines of the table: name, the resources of the run, their use, and the next request."""
+    """Yield the rows of the table: a resource, what the run had, what it used, and the next request."""
     on_shards = not report.gpus and report.gpu_utilization is not None
     had_gpus = "shards" if on_shards else _shown(report.gpus)
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
@@ -226,6 +232,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _missing(report: Report) -> Iterator[str]:
+    """Yield which figures are not known, and what has them."""
     if report.used_s is None:
         yield "time: sacct has it where Slurm keeps accounting"
     if report.cpus_used is None or report.memory_bytes is None:

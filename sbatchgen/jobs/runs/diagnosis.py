@@ -1,4 +1,4 @@
-"""Why a run failed: what Slurm, its log and its run folder say of it."""
+"""The diagnosis of a run: why it failed, as Slurm, its log and its run folder show."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -12,7 +12,7 @@ from sbatchgen.jobs.runs.causes import likely_causes
 from sbatchgen.jobs.runs.failure import (
     Failure,
     crash,
-    look_bad,
+    suspicious_lines,
 )
 from sbatchgen.jobs.runs.fix_for_run import fixes_for_run
 from sbatchgen.jobs.runs.job_end import NO_FAILURE, JobEnd, has_failed, job_of, read_end
@@ -26,12 +26,13 @@ from sbatchgen.jobs.slurm.state import reason
 
 MOST = 3  # causes that people are shown
 SHOWN = 300  # characters of a line of the log
-_WHERE = (
+# Fixes for a run that stands still, and for a run whose log is empty.
+_SHOW_STALL = (
     "sbatchgen logs {run} --lines 20 shows where" + ALSO
     + "sbatchgen exec {run} -- top -b -n 1 shows whether it computes" + ALSO
 )  # fmt: skip
-_STILL = _WHERE + "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
-_STILL_PLAIN = _WHERE + "if it does not continue: scancel {id}"
+_END_STALL = _SHOW_STALL + "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
+_END_STALL_OF_PLAIN = _SHOW_STALL + "if it does not continue: scancel {id}"
 _SILENT = "let the script show each command: set -x after its directives"
 _PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 
@@ -47,19 +48,19 @@ class LogLine(TypedDict):
 class Diagnosis:
     """The end of a run, and its likely causes."""
 
-    run: str  # its name
-    job: str = ""  # the id of an older job that all this is about; "" for the newest
+    run: str  # the name of the run
+    job: str = ""  # the id of the diagnosed job if it is an older one; "" for the newest job
     failed: bool
-    says: str  # what its newest job does, or how it ended
-    fix: str = ""  # what to do if it waits
-    log: str = ""  # the log that was read, or the script or status.json if only that says something; or ""
+    says: str  # what the job does, or how it ended
+    fix: str = ""  # what to do if the job waits, stands still or has printed nothing
+    log: str = ""  # the file that shows the end: a log, else the script or status.json; "" without one
     causes: Sequence[Failure] = ()  # what most likely happened, the likeliest first
-    lines: Sequence[LogLine] = ()  # without a known cause: the last that look like an error
+    lines: Sequence[LogLine] = ()  # if no cause is known: the last lines that look like an error
     problems: Sequence[Problem] = ()  # why something could not be read
 
 
 def is_failed(state: RunState) -> bool:
-    """Return whether its newest job, a point of its sweep, or its training is known to have failed."""
+    """Return whether a run is known to have failed: its newest job, its training, or a point of its sweep."""
     if state.sweep:
         return FAILED in state.sweep.counts
     job = state.last
@@ -69,9 +70,9 @@ def is_failed(state: RunState) -> bool:
 
 
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", asked: str = "") -> Diagnosis:
-    """Say what happened to a run; of an array or a sweep to one task, or to the first that failed.
+    """Return what happened to a run; in an array or a sweep, to `task` or else the first task that failed.
 
-    `asked` is the id of the job of a sweep that is meant, if a point has run in several.
+    A point of a sweep may have run in several jobs: `asked` is the id of the one to diagnose.
     """
     run, says = state.run.name, headline(state)
     if state.sweep:
@@ -86,22 +87,22 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", as
     end = read_end(state, job, record, task, environment)
     hidden = bool(not end.failed and end.ended and next(filter(None, map(crash, end.logs.values())), None))
     causes: Sequence[Failure] = ()
-    if end.failed or hidden or (end.ended and not end.name):  # Slurm has forgotten it: its log may say why
+    if end.failed or hidden or (end.ended and not end.name):  # the log of a job that Slurm forgot may say why
         causes = [*fixes_for_run(likely_causes(end), end, environment)]
     failed = end.failed or bool(hidden or causes)
-    says, fix = _says(end, says, failed=failed, hidden=hidden), "" if failed else _of_waiting(state)
+    says, fix = _says(end, says, failed=failed, hidden=hidden), "" if failed else _fix_for_wait(state)
     if state.quiet:
         both = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
-        still = _STILL_PLAIN.format(id=state.plain.id, run=run) if state.plain else _STILL.format(run=run)
-        says, fix = "; ".join(both), still
+        end_stall = _END_STALL_OF_PLAIN if state.plain else _END_STALL
+        says, fix = "; ".join(both), end_stall.format(id=state.plain.id if state.plain else "", run=run)
     log = _log(end)
-    bad_lines = look_bad(end.logs.get(log, ())) if failed and not causes else ()
+    bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
         job=state.job,
         failed=failed,
         says=_with_details(says, end.row, end.training),
-        fix=fix or (_of_silence(end, causes) if failed else ""),
+        fix=fix or (_fix_for_silence(end, causes) if failed else ""),
         log=next((cause.file for cause in causes if cause.file), log),
         causes=causes,
         lines=[LogLine(line=number, says=text) for number, text in bad_lines],
@@ -110,10 +111,13 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", as
 
 
 def _says(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return how a job or a task ended. Its run says `says`; a job has continued after a `hidden` error."""
+    """Return how a job or a task ended, in words that begin with those of its run, `says`.
+
+    `hidden`: a program crashed, but the job continued and ended well.
+    """
     if end.task:
-        what = "point" if end.state.sweep else "task"
-        says = f"{what} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
+        unit = "point" if end.state.sweep else "task"
+        says = f"{unit} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
     if failed and end.name in NO_FAILURE and not (hidden and ERRORS in says):
         says += f", {ERRORS}" if hidden else ", but its training failed"
     if restarted := end.state.restarted or (end.row.before if end.row else ""):
@@ -122,6 +126,7 @@ def _says(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
 
 
 def _with_details(says: str, row: SlurmJob | None, training: Progress | None) -> str:
+    """Return `says` with the signal or exit status, the user who cancelled the job, and the slow rank."""
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
@@ -129,20 +134,20 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
     return says + (f"; slow: {training.slow}" if training and training.slow else "")
 
 
-def _of_waiting(state: RunState) -> str:
+def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
     waits = [row for row in state.now[:1] if row.state.name == "PENDING"]
     return reason(waits[0].reason, waits[0].id).fix if waits else ""
 
 
 def _log(end: JobEnd) -> str:
-    """Return the log that shows most: with a crash, else with lines, else the first log; "" without logs."""
+    """Return the first log with a crash, else the first with lines, else the first; "" without logs."""
     crashed = [path for path, lines in end.logs.items() if crash(lines)]
     written = [path for path, lines in end.logs.items() if lines]
     return next(iter([*crashed, *written, *end.logs]), "")
 
 
-def _of_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
+def _fix_for_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
     """Return a fix for a user's own trainer that ended without a word; "" in other cases."""
     trainer = end.record.value("trainer") if end.record else ""
     is_silent = end.logs and not any(end.logs.values()) and not causes
@@ -150,14 +155,14 @@ def _of_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return a diagnosis as people read it."""
+    """Return the lines of a diagnosis for people: the state, then each cause with its place and fix."""
     run, log = diagnosis.run, diagnosis.log
     lines = [f"{run}: {diagnosis.says}"]
     if not diagnosis.failed:
         lines += fix_lines(diagnosis.fix, indent=2)
         return "".join(f"{one_line(line)}\n" for line in lines)
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
-    if all(cause.rank == "limit" for cause in shown):  # no more is known: what follows from others too
+    if all(cause.rank == "limit" for cause in shown):  # nothing else is known: an effect may help
         shown += [cause for cause in diagnosis.causes if cause.rank == "effect"][:1]
     shown = shown[:MOST]
     for number, cause in enumerate(shown):
@@ -168,7 +173,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
-        lines += [f"  {_place(log, each['line'])}: {each['says'][:SHOWN]}" for each in diagnosis.lines]
+        lines += [f"  {_place(log, line['line'])}: {line['says'][:SHOWN]}" for line in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
         lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT, indent=2)
     return "".join(f"{one_line(line)}\n" for line in lines)

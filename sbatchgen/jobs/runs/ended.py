@@ -1,6 +1,7 @@
-"""How far the trainings of ended runs were: read once from their folders, and kept beside the index.
+"""A cache of the progress of ended runs, in a file next to the index.
 
-It is a cache, as the index is: without the file, all is read again. Who writes last wins.
+An ended run does not change any more, so its folder is read only once. Without the file all folders are
+read again. If several commands write the file, the last one wins.
 """
 
 import contextlib
@@ -19,35 +20,35 @@ MAX_BYTES = 256 << 20
 
 
 class KeptProgress:
-    """The progress of runs that have ended, by the key of their last job."""
+    """The progress of ended runs, by the key of a run's last job."""
 
     def __init__(self, index: Path) -> None:
         self._file = index.with_name(NAME)
-        self._known: dict[str, Any] = {}
-        self._is_new = False
+        self._entries: dict[str, Any] = {}
+        self._has_changed = False
         with contextlib.suppress(OSError, ValueError, RecursionError):
             known = json.loads(files.read_own(self._file, MAX_BYTES))
-            self._known = known if isinstance(known, dict) else {}
+            self._entries = known if isinstance(known, dict) else {}
 
     def progress(self, run: Run, jobs: Sequence[RunJob]) -> tuple[bool, Progress | None]:
-        """Return whether the progress of a run is known, and the progress; None if no training wrote any."""
-        kept: Any = self._known.get(jobs[-1].key) if _has_ended(jobs) else None
+        """Return whether the cache has a run, and the run's progress: None if its training wrote none."""
+        entry: Any = self._entries.get(jobs[-1].key) if _has_ended(jobs) else None
         with contextlib.suppress(TypeError, ValueError):
-            folder, values = kept
+            folder, values = entry
             return folder == run.where, None if values is None else Progress(**values)
         return False, None
 
     def keep(self, run: Run, jobs: Sequence[RunJob], progress: Progress | None) -> None:
         """Keep the progress of a run, if all its jobs have ended."""
         if _has_ended(jobs):
-            self._known[jobs[-1].key] = [run.where, progress and _values(progress)]
-            self._is_new = True
+            self._entries[jobs[-1].key] = [run.where, progress and _values(progress)]
+            self._has_changed = True
 
     def save(self) -> None:
-        """Write new entries; on a full disk the folders are read again the next time."""
-        if self._is_new:
+        """Write the file if it has new entries; if the disk is full, the next command reads the folders."""
+        if self._has_changed:
             with contextlib.suppress(OSError):
-                files.put(self._file, json.dumps(self._known).encode(), mode=files.PRIVATE)
+                files.put(self._file, json.dumps(self._entries).encode(), mode=files.PRIVATE)
 
 
 def _has_ended(jobs: Sequence[RunJob]) -> bool:

@@ -1,7 +1,7 @@
-"""What a training writes into its run folder: events.jsonl, config.json and status.json.
+"""Reads what a training writes into its run folder: events.jsonl, config.json and status.json.
 
-Others may write to the folder: only regular files are read, and lines that are too long or nested too deep
-are skipped.
+Other users may be able to write there. So only regular files are read, and lines that are too long or nested
+too deep are skipped.
 """
 
 import io
@@ -16,17 +16,20 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.quoting import ALSO
 
 EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
-MAX_BYTES = 256 << 20  # of events
+MAX_BYTES = 256 << 20  # the largest file of events
 MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_VALUE = 1e100  # more is an overflow
-PLACES = ("step", "epoch", "time")  # numbers of an event that say where and when it was
-OF_OWN = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
+PLACES = ("step", "epoch", "time")  # fields that say when an event happened, and are no metrics
+PRINT_NUMBERS = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
 _VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Return the events; incomplete lines, as the last one of a running job, are skipped."""
+    """Return the events of a run; skip incomplete lines, such as the last line of a running job.
+
+    Raises DocumentError if the file can't be read or is too large.
+    """
     path = folder / EVENTS
     try:
         data = files.read_of_run(path, MAX_BYTES + 1)
@@ -36,7 +39,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
         missing = isinstance(error, FileNotFoundError)
-        fix = f"{OF_OWN}{ALSO}the bundled trainer writes this file" if missing else ""
+        fix = f"{PRINT_NUMBERS}{ALSO}the bundled trainer writes this file" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
@@ -45,7 +48,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
-    """Return the events at the start or the end of the file, in their order; nothing if it can't be read."""
+    """Return the first or the last events of a run, in their order; nothing if the file can't be read."""
     try:
         data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
     except OSError:
@@ -54,10 +57,10 @@ def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]
 
 
 def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events that a trainer has written as one object.
+    """Yield the events in an object that a trainer has written.
 
-    One without `event` has numbers of a step or an epoch, as {"step": 3, "loss": 0.2, "val_loss": 0.3}: what
-    is measured in the training, and what in a validation.
+    The object of a user's own trainer has no `event`: {"step": 3, "loss": 0.2, "val_loss": 0.3}. It becomes
+    an event "train" with the numbers of the training, and an event "epoch" with those of the validation.
     """
     if isinstance(fields.get("event"), str):
         yield dict(fields)
@@ -80,7 +83,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
-    """Return the object in a text; an empty object for another text, or one too long or nested too deep."""
+    """Return the JSON object in a text; {} for any other text, or if it is too long or nested too deep."""
     try:
         value = json.loads(text) if len(text) <= MAX_LINE else None
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The causes of a failed run, with fixes, from the end of its job and the lines of its log.
+"""Finds the causes of a failed run, with their fixes, in the end of its job and the lines of its log.
 
-failures.yaml has all causes; no cause is guessed.
+All causes are in failures.yaml; none is guessed.
 """
 
 import functools
@@ -16,19 +16,20 @@ from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
 
-# The order in which causes are shown: see failures.yaml. "own" is an error message of the script or trainer.
+# The ranks of causes in the order in which they are shown. failures.yaml explains them; "own" is for an error
+# message that the script or trainer prints.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
 OWN = "own-words"  # the cause of an error of the script or the trainer
-LONGEST = 1000  # characters of a line that are read
-PIECES = 1000  # parts of a line in which a progress bar has overwritten itself
+LONGEST = 1000  # characters that are read of a line, or of each part of a line
+PIECES = 1000  # parts that are read of a line, in which a progress bar has overwritten itself
 
-# The prefixes of a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
-_BEFORE = re.compile(
+# What may precede a message: numbers of srun --label, torchrun's prefixes, times, levels, NCCL's place.
+_PREFIXES = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
-# The prefix of releases such as 26.05 in place of "slurmstepd-NODE: "; errors of sbatchgen have no time.
+# Releases such as 26.05 print this time instead of "slurmstepd-NODE: "; errors of sbatchgen have no time.
 _STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
 _INNER = re.compile(
     r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$"
@@ -38,7 +39,7 @@ _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
-_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # the state of the job says the same
+_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # the job's state says as much
 
 AT_END = 100  # lines at the end of a log in which the words of a crashed program are looked for
 _CRASH = re.compile(
@@ -65,9 +66,9 @@ _HANDLED = re.compile(
 
 
 class NextStart:
-    """The command that starts a run again. A fix writes {resume}, or with options {resume:--mem 64G}."""
+    """The command that starts a run again: a fix has {resume}, or {resume:--mem 64G} with options."""
 
-    continues = "continues from the last checkpoint"  # the effect of the command
+    continues = "continues from the last checkpoint"  # the effect of the command, in words
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -76,43 +77,43 @@ class NextStart:
         return f"sbatchgen resume {self.run} {options}".rstrip()
 
 
-class Asks(NamedTuple):
-    """The request of a job, as fixes need it."""
+class FixFacts(NamedTuple):
+    """The facts about a job that its fixes mention or depend on."""
 
-    has_gpus: bool | None = None  # whether it asked for GPUs; None if unknown
-    is_script: bool = False  # whether it is a finished script, and not rendered
-    as_group: str = ""  # of a mode with one process: the options that start it in mode ddp
+    has_gpus: bool | None = None  # whether the job asked for GPUs; None if unknown
+    is_script: bool = False  # whether the user wrote the script; False if sbatchgen rendered it
+    as_group: str = ""  # if the job's mode has one process: the options that start it in mode ddp
     memory: str = "64G"  # the memory for the next start: twice the last memory, or an example if unknown
-    time: str = "8:00:00"  # the time limit for the next start, in the same way
+    time: str = "8:00:00"  # the time limit for the next start: twice the last limit, or an example
     one_gpu: str = "--gpus-per-node 1"  # the option that asks for a GPU
     resume: NextStart | None = None  # the command that starts its run again; None for sbatchgen resume
 
 
 @frozen(kw_only=True)
 class FailureText(Explanation):
-    """A cause in failures.yaml: `ended` is a pattern for the end of a job, `log` has patterns for lines."""
+    """A cause in failures.yaml, with the patterns that show it, and its fixes for several kinds of jobs."""
 
     cause: str
-    ended: str = ""
-    log: tuple[str, ...] = ()
+    ended: str = ""  # a pattern for the end of a job, such as "TIMEOUT 0:15"
+    log: tuple[str, ...] = ()  # patterns for lines of the log
     fix_script: str = ""
     fix_one_process: str = ""
     fix_with_gpus: str = ""
     fix_without_gpus: str = ""
     rank: Rank = "cause"
-    last: bool = False
+    last: bool = False  # whether its last line in the log is shown, not its first
     source: str
 
-    def fix_for(self, asks: Asks) -> str:
-        """Return the fix for a job."""
-        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[asks.has_gpus]
-        of_kind = self.fix_script if asks.is_script else self.fix_one_process if asks.as_group else ""
+    def fix_for(self, facts: FixFacts) -> str:
+        """Return the fix for a job with these facts."""
+        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[facts.has_gpus]
+        of_kind = self.fix_script if facts.is_script else self.fix_one_process if facts.as_group else ""
         return by_gpus or of_kind or self.fix
 
 
 @frozen(kw_only=True)
 class FailureTexts:
-    """All of failures.yaml."""
+    """The contents of failures.yaml."""
 
     causes: tuple[FailureText, ...]
 
@@ -124,7 +125,7 @@ class Failure:
     cause: str  # its name in failures.yaml, or "own-words"
     rank: Rank  # its place among several causes
     means: str  # the explanation
-    fix: str  # the fix
+    fix: str  # what to do about it
     ended: str = ""  # the end of the job that shows the cause: "TIMEOUT 0:15"
     # The number of the first line that shows the cause, from 1; 0 without a line or without numbers.
     line: int = 0
@@ -133,50 +134,52 @@ class Failure:
 
 
 def causes() -> tuple[FailureText, ...]:
-    """Return all of failures.yaml."""
+    """Return the causes in failures.yaml, in the order of the file."""
     return read_table(Path(__file__).with_name("failures.yaml"), FailureTexts).causes
 
 
 def text_of(cause: str) -> FailureText:
-    """Return a cause by its name."""
+    """Return the cause in failures.yaml that has this name."""
     return next(known for known in causes() if known.cause == cause)
 
 
 @functools.cache
 def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
-    """Return a pattern that matches if any pattern for logs does, and each pattern with its cause.
+    """Return one pattern that combines all patterns for logs, and each pattern with its cause.
 
-    Most lines of a log match no pattern, so the first one saves time.
+    Most lines of a log match no pattern, so the combined one saves time.
     """
-    each = [(text, known) for known in causes() for text in known.log]
-    any_text = re.compile("|".join(f"(?:{text})" for text, _ in each))
-    return any_text, tuple((re.compile(text), known) for text, known in each)
+    pairs = [(text, known) for known in causes() for text in known.log]
+    any_text = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
+    return any_text, tuple((re.compile(text), known) for text, known in pairs)
 
 
-def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | None = None) -> list[Failure]:
+def failures(
+    ended: str, log: Iterable[tuple[int, str]], run: str, facts: FixFacts | None = None
+) -> list[Failure]:
     """Return the causes of a failure, the likeliest first.
 
-    `ended` holds Slurm's state, exit code and signal, as "FAILED 1:0"; it may be empty. `log` holds the lines
-    of the log with their numbers. The fixes name `run`.
+    `ended` has Slurm's state, exit code and signal, such as "FAILED 1:0"; "" if they are not known. `log` has
+    lines of the log with their numbers. The fixes name the run `run`.
 
-    Each cause is returned once, with its first line; with its last line if the table says so. Causes that
-    Slurm decides, such as a time limit, are read from the log only if `ended` is empty, because a log may
-    hold earlier starts of the job.
+    Each cause is returned once, with its first line, or with its last line if failures.yaml says `last`. A
+    time limit, and causes outside the training, are read from the log only if `ended` is empty, because the
+    log may hold earlier starts of the job.
     """
-    asks, by_cause = asks or Asks(), dict[str, Failure]()
+    facts, by_cause = facts or FixFacts(), dict[str, Failure]()
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
-            by_cause[known.cause] = _failure(known, match, run, asks, ended=ended)
+            by_cause[known.cause] = _failure(known, match, run, facts, ended=ended)
     last = {known.cause for known in causes() if known.last}
     seen_last: list[Failure] = []
     by_slurm = bool(ended) and not ended.startswith("FAILED")
     is_over = False
     for number, line in log:
         is_over = is_over or (by_slurm and ends_job(line))
-        seen_last = [*_in_line(number, line, run, asks)]
+        seen_last = [*_in_line(number, line, run, facts)]
         for failure in seen_last:
             if is_over and failure.rank in ("cause", "own"):
-                continue  # the line repeats the end of the job
+                continue  # the error follows from the end of the job
             seen = by_cause.get(failure.cause)
             new = seen is None and not (ended and failure.rank in ("outside", "limit"))
             if new or failure.cause in last:
@@ -190,17 +193,17 @@ def failures(ended: str, log: Iterable[tuple[int, str]], run: str, asks: Asks | 
 
 
 def ends_job(line: str) -> bool:
-    """Return whether Slurm says in a line of a log that it ends the whole job."""
+    """Return whether a line of a log is Slurm's message that it ends the whole job."""
     return "***" in line and any(map(_JOB_ENDS.match, pieces(line)))
 
 
-def until_slurm(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
-    """Return the lines of a log before the one by which Slurm says that it ends the job."""
+def lines_before_end(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    """Return the lines of a log before Slurm's message that it ends the job; all lines without a message."""
     return [*itertools.takewhile(lambda numbered: not ends_job(numbered[1]), log)]
 
 
-def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
-    """Return the causes that several logs show, each once, in the order of the function `failures`."""
+def merge_causes(several: Iterable[Sequence[Failure]]) -> list[Failure]:
+    """Merge the causes that several logs show: each cause once, in the order of the function `failures`."""
     by_cause: dict[str, Failure] = {}
     for failure in itertools.chain.from_iterable(several):
         seen = by_cause.setdefault(failure.cause, failure)
@@ -210,18 +213,18 @@ def merged(several: Iterable[Sequence[Failure]]) -> list[Failure]:
 
 
 def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the line near the end of a log that shows the crash of a program, whatever lines followed.
+    """Return the number and text of a line near the end of a log that shows a program's crash; else None.
 
-    An exception comes before other crashes, because srun may write its own lines into the traceback.
+    An exception is preferred to messages of srun, which may be in the middle of its traceback.
     """
     ended = (
         (number, piece) for number, line in log[-AT_END:] for piece in pieces(line) if _CRASH.match(piece)
     )
-    return next(raised(log), None) or next(ended, None)
+    return next(uncaught_exceptions(log), None) or next(ended, None)
 
 
-def raised(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield the exceptions after the tracebacks at the end of a log, unless the program has caught them."""
+def uncaught_exceptions(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of each uncaught exception, below its traceback, at the end of a log."""
     before, tracebacks = "", 0
     for number, line in log[-AT_END:]:
         for piece in pieces(line):
@@ -232,14 +235,17 @@ def raised(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         before = line
 
 
-def unexplained(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the first exception at the end of a log that failures.yaml does not explain."""
+def unexplained_exception(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the first exception at the end of a log that failures.yaml doesn't explain; None without one."""
     is_known = _texts()[0].match
-    return next((each for each in raised(log) if not is_known(each[1]) and not _CRASH.match(each[1])), None)
+    for number, exception in uncaught_exceptions(log):
+        if not is_known(exception) and not _CRASH.match(exception):
+            return number, exception
+    return None
 
 
-def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
-    """Return where the exception in a line was raised, as "train.py:12, rank 3"; "" without a traceback.
+def place_of_exception(log: Sequence[tuple[int, str]], number: int) -> str:
+    """Return where the exception in line `number` was raised: "train.py:12, rank 3"; "" without a traceback.
 
     The place is the last file of the traceback that is not in an installed package.
     """
@@ -261,14 +267,15 @@ def raised_at(log: Sequence[tuple[int, str]], number: int) -> str:
 
 
 def _order(failure: Failure) -> tuple[int, bool, float]:
+    """Return the sort key of a cause: its rank; then, among effects, a killed process and the first line."""
     is_effect = failure.rank == "effect"
     is_felt = is_effect and failure.cause != "killed"  # other effects follow from a killed process
     first = failure.line or math.inf  # a cause with a line comes before Slurm's state
     return RANKS.index(failure.rank), is_felt, first if is_effect else 0
 
 
-def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
-    """Yield the causes in a line of the log. The line has several parts if a progress bar wrote it again."""
+def _in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
+    """Yield the causes in a line of the log, which has several parts if a progress bar overwrote it."""
     any_text, texts = _texts()
     for piece in pieces(line):
         problem = parse_error_line(piece)
@@ -277,32 +284,34 @@ def _in_line(number: int, line: str, run: str, asks: Asks) -> Iterator[Failure]:
         if any_text.match(text):
             for pattern, known in texts:
                 if match := pattern.match(text):
-                    yield _failure(known, match, run, asks, line=number, says=piece)
+                    yield _failure(known, match, run, facts, line=number, says=piece)
                     break
         elif problem:
             means = f"{problem.what} ({problem.at})" if problem.at else problem.what
             yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
 
 
-def _failure(known: FailureText, match: re.Match[str], run: str, asks: Asks, **seen: Any) -> Failure:
+def _failure(known: FailureText, match: re.Match[str], run: str, facts: FixFacts, **seen: Any) -> Failure:
+    """Return a cause of failures.yaml with its texts filled in; `seen` has the fields about its place."""
     words = [group.strip() for group in match.groups("") if group] or [""]
-    slots = asks._asdict() | {"run": run, "resume": asks.resume or NextStart(run)}
-    means, fix = filled(replace(known, fix=known.fix_for(asks)), words, **slots)
+    slots = facts._asdict() | {"run": run, "resume": facts.resume or NextStart(run)}
+    means, fix = filled(replace(known, fix=known.fix_for(facts)), words, **slots)
     return Failure(cause=known.cause, rank=known.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
 
 
 def pieces(line: str) -> Iterator[str]:
-    """Yield the messages in a line, without what comes before them."""
+    """Yield the messages in a line, without their prefixes."""
     for part in line.rsplit("\r", PIECES):
         piece = _STEPD.sub(r"\1slurmstepd: ", part[:LONGEST])
-        if message := _BEFORE.sub("", piece, count=1).rstrip():
+        if message := _PREFIXES.sub("", piece, count=1).rstrip():
             yield message
 
 
-def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
-    """Return the last lines of a log that look like an error, or the last lines; each text once.
+def suspicious_lines(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
+    """Return at most `most` lines at the end of a log that look like errors, each with its number.
 
-    The last few exceptions are always among them, even if many lines of srun follow.
+    Each text is returned once. If no line looks like an error, the last lines are returned. The last
+    exceptions are always among them, even if srun prints many lines after them.
     """
     texts: dict[str, int] = {}
 

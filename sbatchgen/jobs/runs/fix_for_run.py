@@ -10,25 +10,25 @@ from sbatchgen.base.quoting import ALSO, word, words
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
 from sbatchgen.jobs.runs.failure import Failure, NextStart, text_of
 from sbatchgen.jobs.runs.job_end import JobEnd
-from sbatchgen.jobs.runs.plain_job import PlainJob, again
+from sbatchgen.jobs.runs.plain_job import PlainJob, command_to_submit_again
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.remedy import Case, at_hand, within_nodes, without
-from sbatchgen.jobs.runs.submitted_scripts import forgets, parsed
+from sbatchgen.jobs.runs.remedy import FailedRun, drop_parts, limit_memory, with_local_fix
+from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart, parsed
 
 _ENV = re.compile(r"--env (\S+)$")
-# Parts of fixes that a run without Slurm can't use.
+# Parts of fixes that only a run on Slurm can use.
 _SLURM_ONLY = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 
 
 class NextStartOfRun(NextStart):
-    """The command that starts a run again, as its record or its job of plain sbatch needs the command."""
+    """The command that starts a run again, which depends on how the run was submitted."""
 
     def __init__(self, run: str, record: Record | None, run_dir: Path, plain: PlainJob | None) -> None:
         super().__init__(run)
         self._record, self._run_dir, self._plain = record, run_dir, plain
 
     def __format__(self, options: str) -> str:
-        """Return the command with these options, or an instruction where no command does the same."""
+        """Return the command with these options, or an instruction in words if no command does the same."""
         record, exports = self._record, _ENV.match(options)
         if record is None or record.process:
             return super().__format__(options)
@@ -45,7 +45,7 @@ class NextStartOfRun(NextStart):
 
     @property
     def continues(self) -> str:  # type: ignore[override]
-        """The effect of the command. Of all trainers, only the bundled trainer certainly continues."""
+        """The effect of the command, in words; only the bundled trainer certainly continues."""
         record = self._record
         if self._plain:
             return "starts it again, which continues if it loads its checkpoint"
@@ -54,7 +54,7 @@ class NextStartOfRun(NextStart):
         trainer = _own_trainer(record) if record else ""
         if not record or not trainer:
             return super().continues
-        loses = forgets(record, self._run_dir)
+        loses = loss_on_restart(record, self._run_dir)
         return f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not loses)
 
 
@@ -65,9 +65,12 @@ def next_start(end: JobEnd) -> NextStart:
 
 
 def _by_sbatch(job: PlainJob, typed: Sequence[str]) -> str:
-    """Return the command that submits a job of plain sbatch again, or an instruction in words."""
+    """Return the command that submits a job of plain sbatch again, or an instruction in words.
+
+    `typed` has options and their values in turn: "--mem", "64G".
+    """
     options = [f"{name}={value}" for name, value in zip(typed[::2], typed[1::2], strict=True)]
-    command = again(job, options, Path.cwd()) if not job.owner else ""
+    command = command_to_submit_again(job, options, Path.cwd()) if not job.owner else ""
     return command or " ".join(["submit it again", *(["with", *options] if options else ())])
 
 
@@ -79,50 +82,51 @@ def _own_trainer(record: Record) -> str:
 def fixes_for_run(
     causes: Sequence[Failure], end: JobEnd, environment: Mapping[str, str]
 ) -> Iterator[Failure]:
-    """Yield the causes with fixes that the user can type for this run, on this machine."""
+    """Yield the causes, each with a fix that the user can type for this run on this machine."""
     state, record = end.state, end.record
     for cause in causes:
         if record is None:
             yield cause
             continue
-        case = Case(resume=next_start(end), record=record, row=end.row, environment=environment)
-        known = at_hand(cause, case)
-        known = replace(known, means=known.means.replace(f"({record.folder}/", "(", 1))
+        failed = FailedRun(resume=next_start(end), record=record, row=end.row, environment=environment)
+        adapted = with_local_fix(cause, failed)
+        adapted = replace(adapted, means=adapted.means.replace(f"({record.folder}/", "(", 1))
         if state.plain:
             script = state.plain.script
         else:
             folder = state.run.folder
-            script, known = parsed(folder, record.job), _fix_typed_for_run(known, record, folder, case.resume)
-        yield within_nodes(known, script, environment)
+            script = parsed(folder, record.job)
+            adapted = _fix_typed_for_run(adapted, record, folder, failed.resume)
+        yield limit_memory(adapted, script, environment)
 
 
 def _fix_typed_for_run(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
-    """Return a cause with the fix for this run, and with the steps that its trainer would repeat."""
+    """Return a cause with the fix for this run; the fix also says what another start would lose."""
     cause = _hidden_package(cause, record)
     fix = _fix_for_snapshot(cause, record, resume) or cause.fix
-    fix = without(fix, _SLURM_ONLY) if record.process else fix
+    fix = drop_parts(fix, _SLURM_ONLY) if record.process else fix
     loss = None
     if _own_trainer(record) and re.search("sbatchgen res(?:ume|ubmit)", fix):
-        loss = forgets(record, run_dir)
+        loss = loss_on_restart(record, run_dir)
     return replace(cause, fix=ALSO.join(filter(None, (fix, *(loss.lines() if loss else ())))))
 
 
 def _hidden_package(cause: Failure, record: Record) -> Failure:
-    """Return the cause that a file of the user hides a package of the same name; else the given cause.
+    """Return the cause "own-module" if a file of the user hides a package of the same name; else `cause`.
 
-    The program then misses an attribute of the package.
+    A program that imports this file misses an attribute of the package.
     """
-    lacks = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
-    name = lacks[1] if lacks else ""
+    match = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
+    name = match[1] if match else ""
     beside = Path(record.folder, record.value("trainer") or "script").parent
     if name not in WELL_KNOWN | sys.stdlib_module_names or not (beside / f"{name}.py").is_file():
         return cause
-    known = text_of("own-module")
-    return replace(cause, cause=known.cause, means=known.means.format(name), fix=known.fix.format(name))
+    text = text_of("own-module")
+    return replace(cause, cause=text.cause, means=text.means.format(name), fix=text.fix.format(name))
 
 
 def _fix_for_snapshot(cause: Failure, record: Record, resume: NextStart) -> str:
-    """Return the fix for a file that the snapshot of the code lacks; "" for another failure."""
+    """Return the fix for a file that the snapshot of the code lacks; "" for any other failure."""
     missing = re.match("there is no '([^/'][^']*)'", cause.means) if cause.cause == "file-missing" else None
     copied = record.code and record.code.snapshot
     if not missing or not copied or not Path(record.folder, name := missing[1]).exists():

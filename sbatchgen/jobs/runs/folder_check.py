@@ -1,6 +1,6 @@
-"""What a job will find in its run folder, if that can be seen from here.
+"""Checks before a submission: what the job will find in its run folder, and which of its files are missing.
 
-The training package answers that itself, without torch: `python3 training --look`.
+The training package itself predicts its start, without importing torch: `python3 training --look`.
 """
 
 import itertools
@@ -30,6 +30,7 @@ from sbatchgen.jobs.slurm.queue import key_of, queue
 
 LOOK_TIMEOUT_S = 30
 MOST_VALUES = 64  # values of a sweep that the trainer checks; each takes a twentieth of a second
+# Fixes for a run folder that is in use, or whose checkpoint does not fit.
 OTHER_RUN = "start another run: --run-dir runs/NAME"
 AFRESH = "start from nothing: --resume off"
 
@@ -39,10 +40,10 @@ class RunFolderForecast:
     """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py."""
 
     state: str  # "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate"
-    checkpoint: str = ""  # where it resumes
-    step: int | None = None  # steps done then; None if not known
+    checkpoint: str = ""  # the checkpoint from which it resumes
+    step: int | None = None  # steps done in this checkpoint; None if not known
     steps: int | None = None  # steps in all; None if not known
-    epoch: int | None = None  # epochs done then
+    epoch: int | None = None  # epochs done in this checkpoint
     epochs: int | None = None  # epochs in all
     job: str = ""  # the job that saved the checkpoint, or ""
     holder: str = ""  # who uses the folder
@@ -51,7 +52,7 @@ class RunFolderForecast:
 
     @property
     def says(self) -> str:
-        """In short."""
+        """The forecast in words, such as "continues from step 30 of 100"; "" for "evaluate"."""
         by = f", saved by job {self.job}" if self.job else ""
         if self.state == "resume" and self.step is None:
             return f"continues from {self.checkpoint}"
@@ -70,52 +71,59 @@ class RunFolderForecast:
 
 
 def error(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
-    """Return what is wrong with a key of a job, with where it was written."""
+    """Return an error about a key of a job, at the place where the key was written."""
     return Finding("error", Problem(what, str(resolved.origin(key)), fix))
 
 
 def inspect_run_folder(
     resolved: ResolvedJob, run_dir: Path, resume: str
 ) -> tuple[RunFolderForecast | None, list[Finding]]:
-    """Return the forecast of the bundled trainer's start, and findings about a useless or failing start."""
+    """Return the forecast of the bundled trainer's start, and findings if the start is useless or fails.
+
+    The forecast is None for a sweep, and if the run folder can't be seen from this machine.
+    """
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [resolved.mode.flag] if resolved.mode.flag else []
     if resolved.sweep:
         return None, list(_refused_values(resolved, resolved.sweep, flags))
     main = resolved.main
-    answer = _asked([*flags, *main.args], main.nodes * main.nproc_per_node)
+    answer = _forecast([*flags, *main.args], main.nodes * main.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
-        return None, [_refused(answer, str(resolved.origin("args")))]
+        return None, [_refused_arguments(answer, str(resolved.origin("args")))]
     start = RunFolderForecast(
         **{name: answer[name] for name in RunFolderForecast.__annotations__ if name in answer}
     )
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
-        return None, []  # the folder is in a file system of the nodes
-    return start, list(_findings(resolved, run_dir, start))
+        return None, []  # only the nodes have the file system of the folder
+    return start, list(_findings_of_forecast(resolved, run_dir, start))
 
 
 def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
-    """Yield values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
+    """Yield an error for each value of a sweep that the trainer refuses.
+
+    The trainer looks at whole points, but only at those with a value that no earlier point had.
+    """
     asked: set[tuple[str, str]] = set()
-    refused: set[str] = set()  # an unknown flag is reported once, a value each time
+    refused: set[str] = set()  # an unknown flag is reported once, refused values each time
     for point in sweep.points:
         new = {*zip(sweep.names, point, strict=True)} - asked
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _asked([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
+        answer = _forecast([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
         if what not in refused:
             refused.add(what)
-            yield _refused(answer._replace(what=what))
+            yield _refused_arguments(answer._replace(what=what))
 
 
-def _refused(problem: Problem, at: str = "") -> Finding:
+def _refused_arguments(problem: Problem, at: str = "") -> Finding:
+    """Return the trainer's complaint about its arguments as an error of the job."""
     its_help = f"see its flags: python3 {quoting.word(str(_package()))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
     unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
@@ -126,10 +134,10 @@ def _refused(problem: Problem, at: str = "") -> Finding:
     return Finding("error", Problem(what, at or problem.at, fix))
 
 
-def _asked(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
-    """Return the answer of sbatchgen's own package, or its error; None if it gives neither.
+def _forecast(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
+    """Return the forecast of the bundled training package, or its error; None if it gives neither.
 
-    That of the profile's `paths.code` is not started: a profile may come with somebody's repository.
+    The package in the profile's `paths.code` is not run: the profile may come with somebody's repository.
     """
     try:
         environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
@@ -150,7 +158,10 @@ def _package() -> Path:
     return bundled("code") / "training"
 
 
-def _findings(resolved: ResolvedJob, run_dir: Path, start: RunFolderForecast) -> Iterator[Finding]:
+def _findings_of_forecast(
+    resolved: ResolvedJob, run_dir: Path, start: RunFolderForecast
+) -> Iterator[Finding]:
+    """Yield an error if the forecast start is useless or fails."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
@@ -166,26 +177,28 @@ def _findings(resolved: ResolvedJob, run_dir: Path, start: RunFolderForecast) ->
     elif start.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {start.holder}"
         yield error(resolved, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif start.state == "missing" and not resolved.options.dependency:  # of another job, that may make it
+    elif (
+        start.state == "missing" and not resolved.options.dependency
+    ):  # an earlier job may make the checkpoint
         yield _no_checkpoint(resolved, run_dir, start.checkpoint)
 
 
 def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
-    """Return an error for a checkpoint that does not exist; a warning if only the nodes may see it."""
-    of_run = run_dir / "checkpoints"
-    seen = not name.startswith("/") or Path(name).parent.is_dir()
-    if "/" not in name:  # submit makes the run folder here, unless it is in a file system of the nodes
-        seen = any(folder.is_dir() for folder in run_dir.parents[:-1])
-    here = [file.name for file in of_run.glob("*.pt")] if of_run.is_dir() else []
+    """Return an error for a missing checkpoint; a warning if only the nodes may see its folder."""
+    checkpoints = run_dir / "checkpoints"
+    is_visible = not name.startswith("/") or Path(name).parent.is_dir()
+    if "/" not in name:  # a name in the run folder, which only the nodes may see
+        is_visible = any(folder.is_dir() for folder in run_dir.parents[:-1])
+    names = [file.name for file in checkpoints.glob("*.pt")] if checkpoints.is_dir() else []
     key = "resume" if resolved.resume not in ("auto", "off") else "args"
     what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
-    fix = did_you_mean(name, here) if here and key == "resume" else "name a file that exists"
+    fix = did_you_mean(name, names) if names and key == "resume" else "name a file that exists"
     finding = error(resolved, key, what, fix if key == "args" else f"{fix}, or --resume auto for the newest")
-    return finding if seen else finding._replace(severity="warning")
+    return finding if is_visible else finding._replace(severity="warning")
 
 
-def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield an error for each variable that the job takes from here and that is not set here."""
+def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield an error for each variable that the job takes from this shell and that the shell does not set."""
     for name in resolved.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
@@ -197,47 +210,48 @@ def unset(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Fin
             )
 
 
-def starts_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
+def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
     """Return whether the job is submitted on this machine, or runs on it."""
     submits = resolved.slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 
 
-def files_there(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
-    A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
-    submitted elsewhere, and a missing file is a warning.
+    A file is not missing if its folder does not exist here either: the nodes may have both. If this machine
+    can't submit the job, a missing file is a warning, because the machine that submits it may have the file.
     """
-    certain = starts_here(resolved, environment)
-    for finding in _missing(resolved, folder, environment):
+    certain = submits_here(resolved, environment)
+    for finding in _missing_files(resolved, folder, environment):
         yield finding if certain else finding._replace(severity="warning")
 
 
-def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each missing file, with its severity on a machine that can submit the job."""
     snapshot = resolved.snapshot_dir if resolved.slurm else None
     working = snapshot or resolved.options.chdir
-    chdir = here(working, folder, environment) if working else folder
+    chdir = filled_path(working, folder, environment) if working else folder
     if snapshot and chdir and not chdir.is_dir():
         yield error(resolved, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
         yield error(resolved, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir:
-        yield from _trainers_there(resolved, chdir)
+        yield from _missing_trainers(resolved, chdir)
     if chdir and resolved.runtime.mounts_own and (why := unmountable(resolved, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
         yield error(resolved, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     if resolved.trainer and resolved.resume not in ("auto", "off"):
-        path = here(ShellPath(resolved.resume), chdir or folder, environment)
+        path = filled_path(ShellPath(resolved.resume), chdir or folder, environment)
         if path and path.parent.is_dir() and not path.exists():
             finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    at = partial(here, folder=folder, environment=environment)
+    at = partial(filled_path, folder=folder, environment=environment)
     lacking = (job.runtime.missing(job, at) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(lacking)):
         yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
-    data = here(resolved.data, folder, environment) if launch.uses_data(resolved) else None
+    data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
         finding = error(resolved, "data", f"there is no data folder {data}", fix)
@@ -246,13 +260,13 @@ def _missing(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 
 
 def unmountable(resolved: ResolvedJob, folder: str) -> str:
-    """Return why a container can't mount a folder at its own path, or ""."""
+    """Return why a container can't mount a folder at the folder's own path; "" if it can."""
     split = "," in folder or ":" in folder
     return "the path would be split at the comma or colon" if split else resolved.runtime.unmountable(folder)
 
 
-def _trainers_there(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
-    """Yield an error for each trainer whose file is missing; an absolute path may be one of the image."""
+def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
+    """Yield an error for each trainer whose file is missing; an absolute path may exist in the image only."""
     for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
         path = chdir / trainer
         is_folder = path.is_dir() and not (path / "__main__.py").exists()
@@ -268,15 +282,15 @@ def _trainers_there(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
         yield error(resolved, "trainer", what, fix)
 
 
-def here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """Return the path with its variables filled in; None if one is not known here."""
+def filled_path(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """Return the path with its variables filled in, below `folder`; None if a variable is not set."""
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
-def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
-    """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
-    of_slurm = [submission for submission in record.records(run_dir)[-100:] if submission.process is None]
-    clusters = {submission.key: submission.cluster for submission in of_slurm if submission.key}
+def used_by_job(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
+    """Return a problem if a job of the run folder still waits or runs; `at` is where the folder was named."""
+    submissions = [submission for submission in record.records(run_dir)[-100:] if submission.process is None]
+    clusters = {submission.key: submission.cluster for submission in submissions if submission.key}
     live = {}
     try:
         for cluster in {*clusters.values()}:
@@ -284,7 +298,7 @@ def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Pr
                 ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not ended:
                     live[row.job] = row.state
-    except SlurmError:  # the submission will say why Slurm does not answer
+    except SlurmError:  # the submission reports why Slurm does not answer
         return None
     if not live:
         return None

@@ -1,8 +1,8 @@
-"""The index of a user's runs: their names, folders and jobs.
+"""The index of a user's runs: a file in XDG_STATE_HOME with the names, folders and jobs of the runs.
 
-A file in XDG_STATE_HOME: a checksum, and a line of JSON. It is a cache: all but the states is in the run
-folders too, and `add` enters it again from there. No job needs it. Several commands may use it at the same
-time: one of them writes, and the file is replaced, never changed.
+The file holds a checksum and a line of JSON. The index is a cache, and no job needs it: everything but the
+states of jobs is also in the run folders, from which `add` enters it again. Several commands may use the
+index at the same time. Only one of them writes at a time, and it replaces the file.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs.record import Record
 
-BUSY_S = 1.0  # seconds to wait for another command before a write of states, which can be seen again
-WRITE_S = 10.0  # seconds to wait before a write of submissions, which can't be seen again
-SEARCHED = 200  # runs whose records are read to find a file of which neither folder nor name says more
-SEEN_S = 60.0  # a state that has not changed is written as often
+BUSY_S = 1.0  # seconds to wait for the lock before writing states, which later commands see again
+WRITE_S = 10.0  # seconds to wait for the lock before writing submissions, which no command sees again
+SEARCHED = 200  # runs, the newest first, whose records are read if a file's path does not tell its run
+SEEN_S = 60.0  # how often the time of an unchanged state is written
 MAX_BYTES = 256 << 20
-SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job that has no id yet, or whose id sbatch did not say
-_RUN = [str, str, bool, float]  # as JSON has them
-_JOB = [str, str, str, str, float, str, bool, str, float]
+SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job without an id: not submitted yet, or answer lost
+_RUN = [str, str, bool, float]  # the types of a run's values in JSON
+_JOB = [str, str, str, str, float, str, bool, str, float]  # the types of a job's values in JSON
 _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
 class Run(NamedTuple):
-    """A run."""
+    """A run: a name and a run folder for one or more jobs."""
 
-    name: str  # the job's name; with a number if another run has it
-    where: str  # its folder, as a text: of ten thousand runs few are looked into
-    shared: bool  # whether other runs have their folders in it, as in runs/${SLURM_JOB_ID}
+    name: str  # the job's name, with a number if another run already has the name
+    where: str  # the run folder as a text, because making ten thousand Paths takes long
+    shared: bool  # whether the folder holds the folders of several runs, as runs/${SLURM_JOB_ID} does
     created: float  # seconds since 1970
 
     @property
@@ -52,11 +52,11 @@ class RunJob(NamedTuple):
 
     key: str  # names the submission; it is in the path of the script that sbatch gets
     run: str  # the run's name
-    id: str  # its id as sbatch prints it; "" if sbatch did not say
-    cluster: str  # its cluster, if sbatch named it; "" else
+    id: str  # its id as sbatch prints it; "" if sbatch printed none
+    cluster: str  # its cluster as sbatch named it; "" if sbatch named none
     submitted: float  # seconds since 1970
-    state: str = ""  # SUBMITTING, LOST, or a state of Slurm by its long name; "" if it is not known
-    ended: bool = False  # whether that is its last state
+    state: str = ""  # SUBMITTING, LOST, or the long name of a state of Slurm; "" if it is not known
+    ended: bool = False  # whether `state` is final
     says: str = ""  # more about the state, for people
     seen: float = 0.0  # when the state was seen, in seconds since 1970
 
@@ -69,9 +69,10 @@ def place(environment: Mapping[str, str]) -> Path:
 
 
 class Index:
-    """The runs and jobs of the file, which is read again where other commands have replaced it.
+    """The runs and jobs in the file, which is read again after other commands have replaced it.
 
-    A file that can't be used is a DocumentError; `note` gets what was done about a damaged one.
+    Methods raise DocumentError if the file can't be used. A damaged file is repaired, and `note` is called
+    with each line of a warning.
     """
 
     def __init__(self, file: Path, note: Callable[[str], None] = lambda _: None) -> None:
@@ -83,19 +84,19 @@ class Index:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._load():
             with self._changing(BUSY_S):
-                pass  # it is repaired before it is changed
+                pass  # entering the context repairs the file
 
     def begin(self, key: str, folder: Path, name: str, *, shared: bool) -> Run:
-        """Enter a submission before sbatch is asked; return its run, with a number if the name is taken.
+        """Enter a submission before sbatch is called; return its run, with a number if the name is taken.
 
-        The submissions into one folder are one run, unless other runs have their folders in it (`shared`).
+        All submissions into a folder belong to one run, unless the folder is `shared` by several runs.
         """
         now = time.time()
         job = RunJob(key, name, "", "", now, SUBMITTING, seen=now)
         return self.add([(Run(name, str(folder), shared, now), [job])])[0]
 
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
-        """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
+        """Enter runs with their jobs, but no job twice; return the runs with their names in the index."""
         with self._changing():
             folders = {run.where: run for run in reversed(self._runs.values()) if not run.shared}
             numbers: dict[str, int] = {}
@@ -110,14 +111,14 @@ class Index:
         self._change(key, state=LOST)
 
     def refused(self, key: str) -> None:
-        """Remove a submission that was refused, and its run if it has no other."""
+        """Remove a submission that was refused, and its run if the run has no other job."""
         with self._changing():
             job = self._jobs.pop(key, None)
-            if job and not self._of(job.run):
+            if job and not self._jobs_of(job.run):
                 del self._runs[job.run]
 
     def seen(self, jobs: Iterable[RunJob]) -> None:
-        """Enter states that were just seen."""
+        """Write the states of jobs that were just seen, if they have changed or SEEN_S has passed."""
         news = []
         for job in jobs:
             old = self._jobs.get(job.key)
@@ -128,7 +129,7 @@ class Index:
                 self._jobs |= {job.key: job for job in news if job.key in self._jobs}
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
-        """Return the runs, the oldest first; only those with a job that is live, or was seen since a time."""
+        """Return the runs, the oldest first; since a time, only those with a job that is live or was seen."""
         self._load()
         jobs = self._jobs.values()
         recent = {job.run for job in jobs if not job.ended or max(job.seen, job.submitted) > since}
@@ -136,14 +137,14 @@ class Index:
         return sorted(chosen, key=lambda run: run.created)
 
     def jobs(self, run: str | None = None) -> list[RunJob]:
-        """Return the jobs of a run or of all, the oldest first."""
+        """Return the jobs of a run, or of all runs, the oldest first."""
         self._load()
-        return sorted(self._of(run), key=lambda job: job.submitted)
+        return sorted(self._jobs_of(run), key=lambda job: job.submitted)
 
     def find(self, text: str, folder: Path) -> list[Run]:
-        """Return the runs that match a name, the id of a job, or a folder, relative to `folder`; or a file.
+        """Return the runs that `text` means: a run's name, the id of a job, a run folder, a log or a script.
 
-        The name of a run means that run for ever, whatever is in ./runs/NAME.
+        Paths are relative to `folder`. A run's name always means this run, even if ./runs/NAME is another.
         """
         self._load()
         if named := self._runs.get(text):
@@ -156,21 +157,21 @@ class Index:
         return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:
-        """Return the id of the job that `text` means, by which a run was found; "" if it means the run.
+        """Return the id of the job that `text` means, with which `find` found a run; "" if it means the run.
 
-        The id comes before that of a task, as in 4711_3; a log or a script is that of a job too.
+        `text` may be the id, the id of a task (4711_3), or a log or script of the job.
         """
         id_ = text.partition("_")[0].partition("/")[0]
         if run.name == text:
             return ""
-        if id_.isdecimal() and any(job.id == id_ for job in self._of(run.name)):
+        if id_.isdecimal() and any(job.id == id_ for job in self._jobs_of(run.name)):
             return id_
         path = Path(os.path.normpath(folder / text))
         known = reversed(records.records(run.folder)) if path.is_file() else ()
         return next((record.job for record in known if path in _files_of(run, record)), "")
 
     def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
-        """Return the other runs of ./runs/NAME, if a run was found by its name `text` from `folder`."""
+        """Return the other runs that have the folder ./runs/NAME, if `named` was found by its name `text`."""
         near = os.path.normpath(folder / "runs" / text)
         others = (run for run in self._runs.values() if run.where == near and run != named)
         return [*others] if named.name == text and named.where != near else []
@@ -180,7 +181,7 @@ class Index:
         return [run for run in self._runs.values() if run.where == where]
 
     def _likely(self, path: Path) -> Iterator[Run]:
-        """Yield the runs that may have a log or a script: by its folder, by an id in its name, the newest."""
+        """Yield the runs to which a file may belong: by its folder, by an id in its name, then the newest."""
         above = {str(folder) for folder in path.parents}
         numbers = {*re.findall("[0-9]+", path.name)}
         of_jobs = {job.run for job in self._jobs.values() if job.id in numbers}
@@ -198,7 +199,11 @@ class Index:
                 yield run
 
     def _add(self, run: Run, jobs: list[RunJob], folders: dict[str, Run], numbers: dict[str, int]) -> Run:
-        """Enter a run; `folders` are those of the runs that share none, `numbers` the last of each name."""
+        """Enter a run with its jobs, and return it as it is in the index.
+
+        `folders` has the runs with a folder of their own, by this folder; `numbers` has the last number of
+        each name.
+        """
         known = None if run.shared else folders.get(run.where)
         if known is None:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
@@ -206,8 +211,8 @@ class Index:
         if known is None:
             known = run._replace(name=self._free(run.name, numbers))
         elif known.where != run.where and not known.folder.exists():  # it was moved
-            known = known._replace(where=run.where)  # where it was, how its jobs ended could not be seen
-            forgotten = [job for job in self._of(known.name) if not job.state]
+            known = known._replace(where=run.where)  # the ends of jobs can be seen only in the new folder
+            forgotten = [job for job in self._jobs_of(known.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[known.name] = known
         for job in jobs:
@@ -217,7 +222,7 @@ class Index:
         return known
 
     def _free(self, name: str, numbers: dict[str, int]) -> str:
-        """Return a name that no run has: this one, or the name with the next number."""
+        """Return a name that no run has: `name`, or `name` with the next number."""
         if name not in self._runs:
             return name
         free = numbers.get(name, 1) + 1
@@ -231,24 +236,26 @@ class Index:
             if job := self._jobs.get(key):
                 self._jobs[key] = job._replace(**facts)
 
-    def _of(self, run: str | None) -> list[RunJob]:
+    def _jobs_of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
 
     def _load(self) -> bytes:
-        """Read the file if it has changed; return the contents if they are damaged."""
+        """Read the file if it has changed; return its contents if they are damaged, else b""."""
         data = b""
         with self._as_document_error(), contextlib.suppress(FileNotFoundError):
             data = files.read_own(self.file, MAX_BYTES)
         if data == self._data:
             return b""
         checksum, _, text = data.partition(b"\n")
-        facts = _facts(text) if checksum == b"%d" % zlib.crc32(text) else _facts_of_lines(data)
+        facts = (
+            _runs_and_jobs(text) if checksum == b"%d" % zlib.crc32(text) else _runs_and_jobs_of_lines(data)
+        )
         self._runs, self._jobs = facts or ({}, {})
         self._data = data if facts else None
         return b"" if facts else data
 
     def _repair(self, data: bytes) -> None:
-        """Set damaged data aside, and enter the runs again whose folders it names."""
+        """Set damaged data aside, and enter the runs in all folders that the data name."""
         aside = self.file.with_name(f"{self.file.name}.broken")
         files.put(aside, data, mode=files.PRIVATE)
         folders = set()
@@ -264,7 +271,7 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:
-        """Lock the file against other commands, and replace the contents afterwards."""
+        """Lock the file against other commands, read and repair it, and write it at the end."""
         with self._as_document_error(), files.locked(self.file.with_suffix(".lock"), wait_s):
             if damaged := self._load():
                 self._repair(damaged)
@@ -290,14 +297,14 @@ class Index:
 
 
 def _files_of(run: Run, record: Record) -> list[Path]:
-    """Return the files that one job alone has: its script as it was submitted, and its logs."""
+    """Return the files that belong to one job only: its script as it was submitted, and its logs."""
     from sbatchgen.jobs.runs.job_log import find_logs  # no submission has logs yet
 
     return [run.folder / f"job-{record.job}.slurm", *find_logs(record, errors=True)]
 
 
-def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs and jobs in the text of an index; None if it is not as this module writes it."""
+def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
+    """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed."""
     try:
         runs, jobs = json.loads(text)
         of_runs, of_jobs = _columns(runs, _RUN), _columns(jobs, _JOB)
@@ -320,8 +327,8 @@ def _facts(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
     )
 
 
-def _facts_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs and jobs in an index of 0.2.0, a change in each line; None for something else."""
+def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
+    """Return the runs and jobs in an index of 0.2.0, which has a change in each line; None for other data."""
     runs: dict[str, list[Any]] = {}
     jobs: dict[str, list[Any]] = {}
     try:
@@ -338,11 +345,11 @@ def _facts_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | N
         return None
     submitted = {job[1] for job in jobs.values()}
     known = [run for run in runs.values() if run[0] in submitted]
-    return _facts(json.dumps([known, [*jobs.values()]]).encode())
+    return _runs_and_jobs(json.dumps([known, [*jobs.values()]]).encode())
 
 
 def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ...]]:
-    """Return the columns of a table; raise ValueError or TypeError for a row with other kinds of values."""
+    """Return the columns of a table; raise ValueError or TypeError if a value is not of its column's type."""
     if type(rows) is not list:
         raise TypeError(rows)
     columns = [*zip(*rows, strict=True)] if rows else [()] * len(kinds)
@@ -358,24 +365,30 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
     Links are not followed.
     """
     me = os.geteuid()
-    for at, folders, names in os.walk(folder):
-        here = Path(at)
-        folders[:] = sorted(folders) if len(here.relative_to(folder).parts) < most_deep else []
-        known = [here / name for name in names if name.startswith("job-") and name.endswith(".json")]
-        if not known:  # as in the folder of each point of a sweep
+    for path, folders, names in os.walk(folder):
+        inner = Path(path)
+        folders[:] = sorted(folders) if len(inner.relative_to(folder).parts) < most_deep else []
+        known = [inner / name for name in names if name.startswith("job-") and name.endswith(".json")]
+        if not known:  # the folder of a point of a sweep, for example
             continue
         with contextlib.suppress(OSError):
-            owner, *others = (path.lstat().st_uid for path in (here, *known))
-            yield from (None for other in others if {owner, other} != {me})
+            owner, *owners = (file.lstat().st_uid for file in (inner, *known))
+            yield from (None for other in owners if {owner, other} != {me})
             if owner == me:
-                yield from _runs_in(here)
+                yield from _runs_in(inner)
 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
+    """Yield the runs in a run folder, with their jobs, from its records."""
     by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
     for name, several in by_name.items():
         run = Run(name=name, where=str(folder), shared=several[0].shared, created=several[0].submitted)
-        facts = ((job.key, job.run, job.job, job.cluster, job.submitted) for job in several)
-        yield run, [RunJob(*each, seen=each[-1]) for each in facts]
+        yield (
+            run,
+            [
+                RunJob(job.key, job.run, job.job, job.cluster, job.submitted, seen=job.submitted)
+                for job in several
+            ],
+        )

@@ -1,4 +1,4 @@
-"""The end of a job, from Slurm, its logs and its run folder; a diagnosis starts from this end."""
+"""How a job ended, as Slurm, its logs and its run folder show: the facts from which a diagnosis is made."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,28 +15,28 @@ from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 
-NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
-LINES = 20_000  # of a log that are read, from its end
-Log = Sequence[tuple[int, str]]  # the last lines of a log, with their numbers
+NO_FAILURE = ("COMPLETED", "REVOKED", LOST)  # last states of jobs that have not failed
+LINES = 20_000  # lines at the end of a log that are read
+Log = Sequence[tuple[int, str]]  # the last lines of a log, each after its number
 
 
 @frozen(kw_only=True)
 class JobEnd:
     """What is known of the end of a job of a run, or of one of its tasks."""
 
-    state: RunState  # of its run
+    state: RunState  # the state of its run
     job: RunJob
-    record: Record | None  # of its submission
-    row: SlurmJob | None  # of the job or the task, as Slurm knows it
-    task: str  # "" of a job without tasks
-    folder: Path  # the run folder of the task
-    training: Progress | None
+    record: Record | None  # the record of its submission
+    row: SlurmJob | None  # the job or the task as Slurm knows it; None if Slurm has forgotten it
+    task: str  # the index of the task, or the number of the point; "" for a job without tasks
+    folder: Path  # the run folder of the job or the task
+    training: Progress | None  # how far the training came; None if it wrote nothing
     logs: Mapping[str, Log]  # the ends of its newest logs, by their paths
     problems: Sequence[Problem]  # why something could not be read
 
     @property
     def name(self) -> str:
-        """The name of its state; "" if Slurm has forgotten it."""
+        """The name of its state; "" if it is not known."""
         return self.row.state.name if self.row else self.job.state
 
     @property
@@ -53,7 +53,7 @@ class JobEnd:
 def read_end(
     state: RunState, job: RunJob, record: Record | None, task: str, environment: Mapping[str, str]
 ) -> JobEnd:
-    """Return how a job of a run ended; of an array or a sweep a task, or the first that failed."""
+    """Return how a job of a run ended; for an array or a sweep, how `task` or the first failed task ended."""
     rows, problems = _rows_of(state, job, environment)
     in_turn = bool(record and record.one_training)
     row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
@@ -74,22 +74,28 @@ def read_end(
 
 
 def job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, Record | None]:
-    """Return the newest job, or the newest or the asked one with a point of a sweep, and its record."""
+    """Return the newest job of a run and its record; None for what is not known.
+
+    For a point of a sweep, this is the job with the id `asked`, or else the newest job that has the point.
+    """
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
-        each = [
+        with_point = [
             record
             for record in reversed(records(state.run.folder))
             if record.job in jobs and int(task) in point_numbers(record, record.array)
         ]
-        chosen = [record for record in each if record.job == asked] or each
+        chosen = [record for record in with_point if record.job == asked] or with_point
         if chosen:
             return jobs[chosen[0].job], chosen[0]
     return state.last, submission(state, state.last.id) if state.last else None
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """Return the row of a task; without a task, of the first that failed, or in a chain the last that ran."""
+    """Return the row of a task; without `task`, of the first that failed, or of the last that ran `in_turn`.
+
+    `in_turn`: the tasks continue one training, one after the other. `first`: the point of index 0.
+    """
     if task.isdecimal():
         return next((row for row in rows if row.task == str(int(task) - first)), None)
     if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
@@ -99,17 +105,17 @@ def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> S
 
 
 def has_failed(name: str, job: RunJob, training: Progress | None) -> bool:
-    """Return whether a job that has ended in a state has failed, or its training says that it has."""
+    """Return whether an ended job has failed, by the name of its last state or as its training says."""
     return (bool(name) and name not in NO_FAILURE) or says_failed(training, job)
 
 
 def says_failed(training: Progress | None, job: RunJob) -> bool:
-    """Return whether the training says that it has failed, since this job was submitted."""
+    """Return whether the training has reported a failure since this job was submitted."""
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
 def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the ends of the newest logs; with several programs, of the failed one: others report its end."""
+    """Return the ends of the newest logs; of several programs, read the failed one: others report its end."""
     program = state.failed_program
     paths = program_states.logs(state.run.folder).get(program.name) if program else None
     paths = paths or (newest_logs(record, task) if record else [])
@@ -119,13 +125,14 @@ def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[t
 def _rows_of(
     state: RunState, job: RunJob, environment: Mapping[str, str]
 ) -> tuple[list[SlurmJob], list[Problem]]:
+    """Return the rows of a job, a row for each task, and why Slurm or its log could not be asked."""
     if state.plain:
-        return [*state.plain.rows], [Problem(each) for each in state.plain.problems]
+        return [*state.plain.rows], [Problem(text) for text in state.plain.problems]
     return _rows(job, environment)
 
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
-    """Return what Slurm says of a job that has ended; nothing if it has forgotten it."""
+    """Ask squeue, and sacct if needed, about a job; return no rows if Slurm has forgotten the job."""
     known: list[SlurmJob] = []
     if is_local(job) or not job.id:
         return known, []

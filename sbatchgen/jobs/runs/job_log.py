@@ -1,4 +1,4 @@
-"""The logs of a job: their files, their last lines and their new lines."""
+"""The logs of a job: finds the files, reads their last lines, and follows new lines."""
 
 import contextlib
 import functools
@@ -28,11 +28,9 @@ _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
 def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[Path]:
-    """Return the logs of a job so far, the oldest first; of an array those of all tasks, or of one.
+    """Return the logs of a job so far, the oldest first: of all tasks of an array, or only of `task`.
 
-    Those of its stderr, where they are files of their own, are among them with `errors`.
-
-    The task of a sweep is the number of its point.
+    With `errors`, separate logs of stderr are among them. For a sweep, `task` is the number of the point.
     """
     if task.isdecimal():
         task = str(int(task) - record.first)
@@ -41,10 +39,12 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
 
 
 def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
-    """Return the files that fit patterns with the names of a job's logs, the oldest first."""
+    """Return the files whose names fit sbatch's patterns, such as slurm-%j.out, the oldest first."""
     fill = partial(_filled, record, task)
-    each = (_named(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
-    names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(each))  # Slurm makes none
+    by_pattern = (_matching_files(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
+    names = itertools.filterfalse(
+        os.path.islink, itertools.chain.from_iterable(by_pattern)
+    )  # no log is a link
     written = []
     for path in map(Path, names):
         with contextlib.suppress(OSError):  # a log may be removed meanwhile
@@ -52,10 +52,11 @@ def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
     return [path for _, path in sorted(written)]
 
 
-def _named(pattern: str) -> Iterable[str]:
-    """Return the files that fit a pattern of `glob`; a pattern without wildcards names its file.
+def _matching_files(pattern: str) -> Iterable[str]:
+    """Return the files that fit a pattern of `glob`; a pattern without wildcards is the name of a file.
 
-    The record of a copied run may name this process, whose environment is private.
+    No file below /proc is returned: a record that somebody else wrote may name this process there, and its
+    environment is private.
     """
     is_one = not glob.has_magic(pattern)
     if is_one and not os.path.lexists(pattern):  # a large sweep has many points without a log
@@ -66,28 +67,28 @@ def _named(pattern: str) -> Iterable[str]:
 
 
 def task_of(record: Record, path: Path) -> str:
-    """Return the task, or the point of a sweep, that the name of a log holds; "" for another log."""
+    """Return the task, or the point of a sweep, in the name of a log; "" if the name has none."""
     name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
     match = re.fullmatch(name, str(path)) if record.array else None
     return str(int(match[1]) + record.first) if match and match.lastindex else ""
 
 
 def newest_logs(record: Record, task: str = "") -> list[Path]:
-    """Return the newest log of a job or task; a separate log of stderr comes first."""
+    """Return the newest log of a job or task; if stderr has a log of its own, it comes before the other."""
     if task.isdecimal():
         task = str(int(task) - record.first)
     names = [] if task.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
-    each = (_existing(record, task, [name])[-1:] for name in names)
-    return [*dict.fromkeys(itertools.chain.from_iterable(each))]
+    newest = (_existing(record, task, [name])[-1:] for name in names)
+    return [*dict.fromkeys(itertools.chain.from_iterable(newest))]
 
 
 def last_start(path: Path, most: int) -> list[tuple[int, str]]:
-    """Return the last lines of a log that its job has printed since its last start."""
+    """Return at most `most` lines at the end of a log, each with its number, since the job's last start."""
     return last_starts(path, most)[1]
 
 
 def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return the last lines of a log of the last two starts of its job."""
+    """Return at most `most` last lines, with their numbers, of each of the last two starts of a job."""
     before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
@@ -98,7 +99,7 @@ def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tupl
 
 
 def starts(path: Path) -> int:
-    """Return how often the job has started, as the end of its log shows; 0 if no line shows a start."""
+    """Return how often a job has started, as the end of its log shows; 0 if no line shows a start."""
     with contextlib.suppress(OSError):
         begun = filter(None, (START.match(line) for _, line in last_lines(path)))
         return max((1 + int(start[1]) for start in begun), default=0)
@@ -106,13 +107,13 @@ def starts(path: Path) -> int:
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:
-    """Return a pattern of `glob` for a part of the log's name; * for a value that only the job knows."""
+    """Return what replaces a pattern of sbatch such as %j in a pattern of `glob`; * for an unknown value."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":
         return "%"
     if letter in "aj" and record.array and not task:
         return "*"  # each task of an array has an id of its own
-    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _me()}
+    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _my_name()}
     if letter not in known or (letter == "j" and task):
         return "*"
     value = known[letter]
@@ -123,7 +124,7 @@ _escaped = functools.lru_cache(maxsize=64)(glob.escape)  # all points of a sweep
 
 
 @functools.cache
-def _me() -> str:
+def _my_name() -> str:
     return user_name(os.geteuid())
 
 
@@ -145,7 +146,7 @@ def last_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _start_of_lines(file: BinaryIO, count: int) -> int:
-    """Return the offset of the last lines of a file, at most FURTHEST bytes before the end."""
+    """Return the offset of the last `count` lines of a file, at most FURTHEST bytes before the end."""
     at = end = os.fstat(file.fileno()).st_size
     left, is_last = count, True
     while left and at > max(0, end - FURTHEST):
@@ -166,7 +167,7 @@ class Tail:
     """A reader of a file that grows. The file may not exist yet."""
 
     def __init__(self, path: Path, *, last: int | None = None) -> None:
-        """Start at the first byte, or with the `last` lines."""
+        """Start at the first byte, or at the last lines, as many as `last`."""
         self.path = path
         self._at = 0
         self._inode: int | None = None
@@ -191,7 +192,7 @@ class Tail:
 
 
 class RunLogs:
-    """The logs of a run, also of later jobs. Of the logs that exist at the start, the newest is shown."""
+    """A reader of a run's logs: the newest that exists at the start, and all that are written later."""
 
     def __init__(
         self,
@@ -204,17 +205,18 @@ class RunLogs:
         job: str = "",
         plain: Record | None = None,
     ) -> None:
-        """Read the logs of jobs that were submitted since a time; or those of one program or one job.
+        """Choose logs of jobs submitted since a time, of a program or of a job; start at the last `lines`.
 
-        `plain` is what is known of a job that has no records in the folder.
+        `plain` describes a job that has no record in the folder.
         """
         self._folder, self._task, self._since, self._program = folder, task, since, program
         self._plain, self._job = plain, job
         self.refresh()
-        paths = self._paths()  # before the newest: a log that appears now is new, and shown whole
-        # Of the newest job that has any; that of its stderr comes last
-        each = (newest_logs(record, task)[::-1] for record in reversed(self._records))
-        newest = paths if program else next(filter(None, each), [])
+        # Listed before the newest logs are chosen: a log that appears in between is new, and shown whole.
+        paths = self._paths()
+        # The newest job that has logs; its log of stderr comes last.
+        by_job = (newest_logs(record, task)[::-1] for record in reversed(self._records))
+        newest = paths if program else next(filter(None, by_job), [])
         self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
 
@@ -228,8 +230,8 @@ class RunLogs:
     def refresh(self) -> None:
         """Read the list of the jobs of the run again."""
         known = [self._plain] if self._plain else records(self._folder)
-        of_job = (record for record in known if self._job in ("", record.job))
-        self._records = [record for record in of_job if record.submitted >= self._since]
+        wanted = (record for record in known if self._job in ("", record.job))
+        self._records = [record for record in wanted if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
         if self._program:
@@ -237,7 +239,7 @@ class RunLogs:
         return [path for record in self._records for path in find_logs(record, self._task, errors=True)]
 
     def show(self, put: Callable[[bytes], None]) -> bool:
-        """Print the new lines; return whether there is a log."""
+        """Pass the new bytes of all logs to `put`; return whether there is a log."""
         for path in self._paths():
             self._tails.setdefault(path, Tail(path))
         for piece in itertools.chain.from_iterable(tail.more() for tail in self._tails.values()):

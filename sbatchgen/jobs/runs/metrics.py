@@ -1,7 +1,7 @@
-"""What the user's own trainer prints of its training, as events like those of the bundled one.
+"""Reads losses and accuracies in the log of a user's own trainer, as events like the bundled trainer's.
 
-A line of the log counts if it holds a JSON object with a step or an epoch, {"step": 3, "loss": 0.2}, or a
-match of the job's key `metrics`, a regular expression that the user wrote.
+A line counts if it has a JSON object with a step or an epoch, such as {"step": 3, "loss": 0.2}; if it
+matches the job's key `metrics`, a regular expression; or if it looks as common frameworks print it.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from sbatchgen.jobs.runs.events import EVENTS, MAX_BYTES, PLACES, as_events, eve
 from sbatchgen.jobs.runs.job_log import PIECE, START, find_logs, newest_logs
 from sbatchgen.jobs.runs.record import Record, records
 
-END = 1 << 18  # bytes at the end of a log, which have the newest numbers
+END = 1 << 18  # bytes at the end of a log that are read for the newest numbers
 LONGEST = 4000  # bytes of a line that are read
-MOST_LINES = 4000  # of a kind in one log, which become points: a picture has fewer columns
+MOST_LINES = 4000  # lines of each kind in a log that become points: a picture has fewer columns
 # "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%", as plain programs, tqdm, Lightning and transformers do.
 _BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"
 _PLACE = re.compile(
@@ -38,34 +38,34 @@ _MEASURED = re.compile(
 )
 _VALIDATION = re.compile(r"(?i)(?<![/-])\b(?:val|valid|validation|eval|evaluation|test|testing)\b(?![/-])")
 _OTHER = re.compile(r"[A-Za-z][\s_.]*$|\w[/-]$")  # "box loss", "best loss", "top-5-accuracy"
-# Words of a line whose numbers are not those of now.
+# Words of lines whose numbers are not measured at this step.
 _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|train_runtime|namespace)\b")
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
 _KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
-# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537": Lightning 2, where rich is installed;
-# "val_loss: 0.761" far to the right in lines of their own below it
+# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537": Lightning 2 with rich, which prints more
+# metrics such as "val_loss: 0.761" in lines below, far to the right
 _RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
-# A line that counts without a pattern of the user's holds one of these; most lines of a log hold none.
+# Without the key `metrics`, a line that counts has one of these; most lines of a log have none.
 _MAY_MEASURE = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
 _AFTER = ",;:%)]}'\""  # what may follow a number
 
 
 class Line(NamedTuple):
-    """A line of a log."""
+    """A line of a log that stands for itself and for skipped lines."""
 
     text: str
-    skipped: int  # how many lines of its kind before it are left out
+    skipped: int  # how many lines of its kind were skipped before it
 
 
 def read_events(
     folder: Path, pattern: str = "", submissions: Sequence[Record] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run, of its file or else its logs; DocumentError without a folder or an event.
+    """Yield the events of a run: from events.jsonl, or from the logs if there is no such file.
 
-    With a pattern, which takes the place of the job's key `metrics`, those of its logs. `submissions` are
-    given for a job that has no records in the folder.
+    A `pattern` replaces the job's key `metrics`; then only the logs are read. `submissions` describe a job
+    that has no records in the folder. Raises DocumentError if there is no run folder, or no event.
     """
     printed: list[dict[str, Any]] = []
     if pattern or not os.path.lexists(folder / EVENTS):
@@ -87,7 +87,7 @@ def log_events(
     from_end: bool = False,
     pattern: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the events in the logs of a run, the oldest first; nothing if it prints none."""
+    """Return the events in the logs of a run, or of a task, the oldest first; `from_end`: only the newest."""
     submissions = records(folder) if submissions is None else submissions
     if not submissions and not task and folder.name.isdecimal():
         submissions, task = records(folder.parent), folder.name
@@ -103,7 +103,7 @@ def log_events(
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Return the pattern of a record; None without a pattern, or if the pattern is not valid."""
+    """Return a compiled pattern; None without a pattern, or if the pattern is not valid."""
     try:
         return re.compile(pattern) if pattern else None
     except (re.error, RecursionError, OverflowError):
@@ -119,25 +119,27 @@ def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
 
 
 def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
-    """Yield what a log says at each start of its job, and of its other lines as many as can be drawn.
+    """Yield all lines of a log that show a start of its job, and a sample of the other lines that may count.
 
-    Of each kind every n-th line is kept, and n grows with the log.
+    The sample has every n-th line of each kind; n doubles when there are more than can be drawn.
     """
-    kept: dict[str, list[tuple[int, bytes]]] = {}
-    every, seen = Counter[str](), Counter[str]()
+    sample: dict[str, list[tuple[int, bytes]]] = {}  # by kinds: lines with their numbers
+    intervals, seen = Counter[str](), Counter[str]()  # by kinds: n, and how many lines there were
     with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
-        for at, part in enumerate(_parts(file, pattern)):
+        for number, part in enumerate(_parts(file, pattern)):
             if not (kind := _kind_of(part, pattern)):
                 continue
-            lines, each = kept.setdefault(kind, []), every[kind] or 1
-            if seen[kind] % each == 0:
-                lines.append((at, part))
+            lines, interval = sample.setdefault(kind, []), intervals[kind] or 1
+            if seen[kind] % interval == 0:
+                lines.append((number, part))
             if len(lines) > 2 * MOST_LINES and kind != "start":
                 del lines[1::2]
-                every[kind] = 2 * each
+                intervals[kind] = 2 * interval
             seen[kind] += 1
-    marked = ((at, part, (every[kind] or 1) - 1) for kind, lines in kept.items() for at, part in lines)
-    for _, part, skipped in sorted(marked):
+    numbered = [
+        (number, part, (intervals[kind] or 1) - 1) for kind, lines in sample.items() for number, part in lines
+    ]
+    for _, part, skipped in sorted(numbered):
         yield Line(part.decode("utf-8", "replace"), skipped)
 
 
@@ -152,7 +154,7 @@ def _parts(file: IO[bytes], pattern: re.Pattern[str] | None) -> Iterator[bytes]:
 
 
 def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
-    """Return the kind of a line; None if the line says nothing."""
+    """Return "start", "matches", "training", "validation" or "heading" for a line; None for other lines."""
     if part.startswith(b"Job ") and START.match(part.decode("utf-8", "replace")):
         return "start"
     if pattern:
@@ -164,10 +166,10 @@ def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
 
 
 def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the events in lines; of several ranks that print the same, that of the first counts."""
+    """Yield the events in lines; if several ranks print the same step, only the first line counts."""
     seen: set[tuple[str, int]] = set()
-    is_new = False  # whether the job has been started again, and has printed nothing since
-    validated: Mapping[str, Any] = {}  # as a bar repeats it during the next epoch
+    is_new = False  # whether the job has been started again, and has printed no event since
+    validated: Mapping[str, Any] = {}  # the last validation, which a bar repeats during the next epoch
     for line, skipped in lines if pattern else _with_epochs(lines):
         if START.match(line):
             is_new = bool(seen)
@@ -188,22 +190,22 @@ def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[
 
 
 def _with_epochs(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines, with the epoch in those that are below a heading, "Epoch 3/10"."""
+    """Yield lines; put the epoch before those that follow a heading such as "Epoch 3/10"."""
     epoch, done, total = "", 0, ""
-    for line, skipped in _with_columns(lines):
+    for line, skipped in _with_bars_joined(lines):
         is_below = False
         if heading := _HEADING.match(line):
             epoch, done, total = heading[1], 0, ""
         elif epoch and not _PLACE.search(line):
             bar = _KERAS.match(line)
             is_below = not bar and bool(_MEASURED.match(line.lstrip()))
-            if bar and int(bar[1]) >= done and total in ("", bar[2]):  # another bar is of an evaluation
+            if bar and int(bar[1]) >= done and total in ("", bar[2]):  # any other bar shows an evaluation
                 done, total, is_below = int(bar[1]), bar[2], True
         yield Line(f"epoch {epoch}: {line}" if is_below else line, skipped)
 
 
-def _with_columns(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines; the bar of rich as one, with the metrics that it prints below it."""
+def _with_bars_joined(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines; join a progress bar of rich and the metrics below it into one line."""
     bar = Line("", 0)
     for line in lines:
         if bar.text and _FAR_RIGHT.match(line.text):
@@ -212,7 +214,8 @@ def _with_columns(lines: Iterable[Line]) -> Iterator[Line]:
         if bar.text:
             yield bar
         is_bar = _RICH.match(line.text)
-        bar = Line(line.text.replace("it/s ", "it/s, ", 1) if is_bar else "", line.skipped)  # no "s loss"
+        # The comma keeps "it/s loss" from being read as the name of a metric, "s loss".
+        bar = Line(line.text.replace("it/s ", "it/s, ", 1) if is_bar else "", line.skipped)
         if not is_bar:
             yield line
     if bar.text:
@@ -220,7 +223,7 @@ def _with_columns(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the events in a line of a log; `pattern` is the job's key `metrics`."""
+    """Yield the events in a line of a log; `pattern` is the job's key `metrics`, or None."""
     fields: dict[str, Any] = {}
     if pattern and (match := pattern.search(line)):
         numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
@@ -230,22 +233,22 @@ def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str
             value = json.loads(line[cut:])
             fields = value if isinstance(value, dict) and "event" not in value else {}
     elif not pattern and (where := _PLACE.search(line)) and not _NOT_NOW.search(line, 0, where.start()):
-        measured = _common(line)
+        measured = _common_metrics(line)
         counted = {"epoch": int(where[2])} if where[1] else {"step": int(where[4])}
         fields = {**counted, **measured} if measured else {}
     for place in ("step", "epoch"):
         if isinstance(value := fields.get(place), float) and math.isfinite(value):
-            fields[place] = math.floor(value)  # of an epoch the whole ones, as the bundled trainer counts
+            fields[place] = math.floor(value)  # epoch 2.7: two are done, as the bundled trainer counts
     yield from as_events(fields)
 
 
-def _common(line: str) -> dict[str, float]:
-    """Return the losses and accuracies in a line as many programs print them: "loss 0.5 acc 97.5%".
+def _common_metrics(line: str) -> dict[str, float]:
+    """Return the losses and accuracies in a line of common programs, such as "loss 0.5 acc 97.5%".
 
-    What may be of the training or of a validation is left out.
+    Their names begin with "val_" in a validation. A number that may belong to either is ignored.
     """
-    each = ((match, match.start()) for match in _MEASURED.finditer(line))
-    matches = [match for match, start in each if not _OTHER.search(line, max(0, start - 20), start)]
+    located = ((match, match.start()) for match in _MEASURED.finditer(line))
+    matches = [match for match, start in located if not _OTHER.search(line, max(0, start - 20), start)]
     names = ["loss" if match[2].lower() == "loss" else "accuracy" for match in matches]
     known: dict[str, float] = {}
     for match, name, kind in zip(matches, names, _kinds(line, matches, names), strict=True):

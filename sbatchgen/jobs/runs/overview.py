@@ -1,4 +1,4 @@
-"""Runs as people and programs read them: a table, a page for one run, JSON."""
+"""Runs in words for people: a table of runs, a page about one run, and a headline."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -14,46 +14,65 @@ from sbatchgen.jobs.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.seen_jobs import ERRORS, SAVED, words
 from sbatchgen.jobs.runs.status import RunState
-from sbatchgen.jobs.runs.submitted_scripts import forgets
+from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 LOG_ONLY = "its job is not known, so only its log was read"
-MOST_POINTS = 20  # of a sweep, on the page of its run
-RECORD = "preflight.json"  # by training/preflight.py
-LONGEST = 600  # characters of what it says
+MOST_POINTS = 20  # points of a sweep on the page of its run
+RECORD = "preflight.json"  # the file in which training/preflight.py reports faults of nodes
+LONGEST = 600  # characters of these faults
 
 
 def overview(states: Sequence[RunState]) -> str:
-    """Return a line for each run, the newest last."""
+    """Return a table with a line for each run, in the order of `states`."""
     rows = [HEADINGS]
     for state in states:
-        of_job = (state.last.id, _last(state)) if state.last else ("", "")
-        says = (state.progress.says if state.progress else "", state.quiet)
-        rows.append((state.run.name, *of_job, "; ".join(filter(None, says))))
+        job = (state.last.id, _last(state)) if state.last else ("", "")
+        training = (state.progress.says if state.progress else "", state.quiet)
+        rows.append((state.run.name, *job, "; ".join(filter(None, training))))
     return table(tuple(map(one_line, row)) for row in rows)
 
 
 def _last(state: RunState) -> str:
-    """Return the state of the last job, if there is one; where a program of several failed, that is why."""
+    """Return the last job's state in words, with the failed program if it has several; "" without a job."""
     job, program = state.last, state.failed_program
     if job is None:
         return ""
     return _state(job._replace(says=program.says) if program else job, state.now)
 
 
+def _jobs(state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the jobs of a run with their states; for a job without records, also its tasks and its owner."""
+    for job in state.jobs:
+        says = _last(state) if job is state.last else _state(job, ())
+        when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
+        yield f"job {job.id or '?'}", f"{says}{when}"
+    if state.job:
+        yield "newer jobs", f"sbatchgen status {state.run.name}"
+    if state.plain:
+        tasks = [row for row in state.plain.rows if row.task]
+        yield from ((f"task {row.task}", row.state.words) for row in tasks[:MOST_POINTS])
+        if state.plain.owner:
+            yield "owner", state.plain.owner
+
+
 def _programs(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the programs of a job with several programs, each with its state."""
     over = state.last is not None and state.last.ended
     words = {"starts": "started", "ready": "ready"}
-    for each in state.programs:
-        says = f"{words.get(each.state, each.state)} {_clock(_local(each.since))}"
-        says += f" on {each.nodes}" if each.nodes else ""
-        says += f": {each.why}" if each.state == "failed" else f" {each.why}" if each.why else ""
-        yield each.name, says + ", ended with the job" * (over and each.state in words)
+    for program in state.programs:
+        says = f"{words.get(program.state, program.state)} {_clock(_local(program.since))}"
+        says += f" on {program.nodes}" if program.nodes else ""
+        if program.state == "failed":
+            says += f": {program.why}"
+        elif program.why:
+            says += f" {program.why}"
+        yield program.name, says + ", ended with the job" * (over and program.state in words)
 
 
 def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
+    """Return the state of a job in words; `now` has squeue's rows of the job."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
         comma = "," if job.says == ERRORS else ":"
@@ -69,7 +88,7 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
 
 
 def headline(state: RunState) -> str:
-    """Return what its last job does, in a line."""
+    """Return in a line what the last job of a run does, or how it ended."""
     job = state.last
     if job and not job.id and state.plain:
         return LOG_ONLY
@@ -79,23 +98,17 @@ def headline(state: RunState) -> str:
 def page(
     state: RunState, records: Sequence[Record], logs: Sequence[str], *, sort: str = "", reverse: bool = False
 ) -> str:
-    """Return everything about one run; of a sweep, the points by a metric or a parameter."""
+    """Return everything about one run, with its `records` and `logs`.
+
+    The points of a sweep are sorted by `sort`, a metric or a parameter, or else by their results.
+    """
     progress = state.progress
     hangs = state.quiet.startswith(stall.HANGS)
     facts = [("hangs", state.quiet.removeprefix(stall.HANGS))] if hangs else []
-    plain = state.plain
     facts.append(("folder", state.folder))
-    for job in state.jobs:
-        says = _last(state) if job is state.last else _state(job, ())
-        when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
-        facts.append((f"job {job.id or '?'}", f"{says}{when}"))
-    facts += [("newer jobs", f"sbatchgen status {state.run.name}")] if state.job else []
-    facts += [(f"task {row.task}", row.state.words) for row in (plain.rows if plain else ()) if row.task][
-        :MOST_POINTS
-    ]
-    facts += [("owner", plain.owner)] if plain and plain.owner else []
+    facts += _jobs(state)
     facts += [(f"program {name}", says) for name, says in _programs(state)]
-    if progress and not state.sweep:  # whose points are in the table
+    if progress and not state.sweep:  # the table of points shows the progress of a sweep
         facts.append(("training", progress.says or progress.state or "no loss so far"))
         more = [("", progress.costs), ("slow", progress.slow), ("", progress.reason)]
         facts += [fact for fact in (*more, ("checkpoint", progress.checkpoint)) if fact[1]]
@@ -105,7 +118,7 @@ def page(
     facts += [("plans so far", state.shown)] if state.shown else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (loss := forgets(records[-1], state.run.folder)):
+    if records and not is_done and (loss := loss_on_restart(records[-1], state.run.folder)):
         facts.append(("a restart", loss.says))
     facts += zip(["log", "", ""], logs, strict=False)
     if records and records[-1].script:
@@ -119,7 +132,7 @@ def page(
 
 
 def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
-    """Return how many points are in which state, and the points, the best first."""
+    """Return the number of points in each state, and a table of points, the best first."""
     counts = []
     for state, points in sweep.counts.items():
         text = numbers_as_text(points)
@@ -142,8 +155,8 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     return f"{len(sweep.points):,} points: {', '.join(counts)}\n\n{table(rows)}{rest}"
 
 
-def seen(states: Sequence[RunState]) -> str:
-    """Return when the states of jobs that had not ended were seen: the earliest of these times."""
+def states_seen_at(states: Sequence[RunState]) -> str:
+    """Return when the states of jobs were last seen: the earliest time, for jobs that had not ended then."""
     times = [job.seen for state in states for job in state.jobs if not job.ended]
     return _clock(_local(min(times))) if times else "now"
 
@@ -153,20 +166,21 @@ def _local(seconds: float) -> datetime:
 
 
 def _clock(moment: datetime) -> str:
+    """Return a time of today without its date: "14:05"; other times with it."""
     today = moment.date() == datetime.now(moment.tzinfo).date()
     return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def preflight_says(folder: Path) -> str:
-    """Return the faults of nodes, as "n3: /tmp: can't be written"; "" if the nodes were not checked."""
+    """Return the faults of nodes, such as "n3: /tmp: can't be written"; "" if the nodes were not checked."""
     record = read_object(folder / RECORD)
     faults, nodes = record.get("faults"), record.get("nodes")
     if not isinstance(faults, dict) or not isinstance(nodes, list):
         return ""
-    says = [
-        f"{node or 'all nodes'}: {part}: {what}"
-        for node, rows in faults.items()
-        if isinstance(rows, list)
-        for part, what in (each for each in rows if isinstance(each, list) and len(each) == 2)
-    ]
+    says = []
+    for node, rows in faults.items():
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, list) and len(row) == 2:
+                part, fault = row
+                says.append(f"{node or 'all nodes'}: {part}: {fault}")
     return "; ".join(says)[:LONGEST] or f"{counted(len(nodes), 'node')} ready"

@@ -1,7 +1,7 @@
-"""Jobs that the user did not submit with sbatchgen: of plain sbatch, of another program, of a colleague.
+"""Jobs that the user did not submit with sbatchgen: with plain sbatch, by another program, by a colleague.
 
-Nothing was kept of their submission. What is known is what Slurm says, their log, and of a colleague's run
-what the run folder lets others read. Nothing here changes a job.
+There is no record of their submission. Their facts come from Slurm, from their logs, and from the files in a
+colleague's run folder that others can read. Nothing in this module changes a job.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from sbatchgen.jobs.slurm.any_job import JOB_ID, AnyJob
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1), --output
-NOWHERE = "none"  # below a log: a path that can't exist
-HEAD = 8192  # bytes of a file by which it is known what it is
+NOWHERE = "none"  # LOG/none: a path that can't exist, as the run folder of a job without one
+HEAD = 8192  # bytes of a file that tell a log from a script
 MAX_SCRIPT = 4 << 20
 MOST_LOGS = 20  # logs of a folder that are looked at
 _LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")
@@ -44,23 +44,20 @@ _OUTPUT = re.compile(r"(?:-o|--output)(?:=|$)")
 class PlainJob:
     """A job that the user did not submit with sbatchgen, or a log whose job is not known any more."""
 
-    word: str  # by which the user has named it, and can name it again
-    id: str  # as Slurm's commands take it: "4711", "4711_3"; "" if it is not known
-    rows: tuple[
-        SlurmJob, ...
-    ] = ()  # what Slurm says of it; of an array, of each task; empty if it knows nothing
-    folder: Path  # the run folder of a colleague's run; else a path below which nothing is
-    record: Record  # what a record of its submission would say, where that is known
-    script: JobScript | None = (
-        None  # what it runs, with the options of its submission; None if that is not known
-    )
-    line: str = ""  # the command line of its submission, where Slurm keeps that
-    owner: str = ""  # the user whose job it is; "" if it is the user's own, or not known
+    word: str  # the word with which the user named it, and can name it again
+    id: str  # its id for Slurm's commands: "4711", "4711_3"; "" if it is not known
+    rows: tuple[SlurmJob, ...] = ()  # the job, or each task of an array; empty if Slurm does not know it
+    folder: Path  # the run folder of a colleague's run; else a path that does not exist
+    record: Record  # a record like those of submissions, with the fields that are known
+    # The script with the options of its submission; None if it is not known
+    script: JobScript | None = None
+    line: str = ""  # the command line of its submission, if Slurm keeps it
+    owner: str = ""  # the user who owns the job; "" if it is the user's own, or not known
     problems: tuple[str, ...] = ()  # why its log can't be read
 
     @property
     def row(self) -> SlurmJob | None:
-        """What Slurm says of the job, or of the task that was chosen."""
+        """The row of the job or of the chosen task; None if Slurm does not know the job."""
         return next((row for row in self.rows if row.id == self.id), next(iter(self.rows), None))
 
     @property
@@ -73,16 +70,16 @@ class PlainJob:
 def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
     """Return the job that a word means: its id, its log, its script, or a colleague's run folder.
 
-    None for any other word. Raises CommandLineError for a file that is neither a log nor a script,
-    and for an id that is not known; DocumentError for a file that can't be read.
+    Return None for any other word. Raises CommandLineError for a file that is neither a log nor a script,
+    and for an unknown id; DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
     if path.is_dir():
-        return _of_folder(word_, path, environment)
+        return _find_in_folder(word_, path, environment)
     if os.path.lexists(path):
-        return _of_file(word_, path, environment, task)
+        return _find_by_file(word_, path, environment, task)
     if match := JOB_ID.fullmatch(word_):
-        return _of_id(word_, match[1], task or match[2] or "", folder, environment)
+        return _find_by_id(word_, match[1], task or match[2] or "", folder, environment)
     return None
 
 
@@ -97,32 +94,33 @@ def logs_in(folder: Path) -> list[Path]:
     return [path for _, path in sorted(matches)[-MOST_LOGS:]]
 
 
-def of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
+def jobs_of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
     """Return the jobs of logs with Slurm's own name; Slurm is asked once for all of them."""
     ids = {path: match[1] for path in paths if (match := _LOG_NAME.fullmatch(path.name))}
     known: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
-        known = any_job.any_jobs(
-            [*dict.fromkeys(each.partition("_")[0] for each in ids.values())], environment
-        )
+        known = any_job.any_jobs([*dict.fromkeys(id_.partition("_")[0] for id_ in ids.values())], environment)
     jobs = []
     for path, id_ in ids.items():
-        its = [job for job in known if job.row.id == id_ and _same_log(job, path)]
-        jobs.append(_made(str(path), its, its[0], environment) if its else _of_log(str(path), path, id_))
+        its = [job for job in known if job.row.id == id_ and _is_log_of(job, path)]
+        jobs.append(
+            _known_job(str(path), its, its[0], environment) if its else _forgotten_job(str(path), path, id_)
+        )
     return jobs
 
 
-def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[str, str]) -> PlainJob:
+def _find_by_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[str, str]) -> PlainJob:
+    """Return the job with an id, or else the log of this id in `folder`; raise if neither is found."""
     problem = None
     try:
         known = any_job.any_jobs([id_], environment)
-    except SlurmError as error:  # the log of the job may be here all the same
+    except SlurmError as error:  # the log of the job may still be here
         known, problem = [], error
     if known:
-        return _made(word_, known, _chosen(known, task, id_), environment)
+        return _known_job(word_, known, _chosen(known, task, id_), environment)
     name = f"slurm-{id_}_{task}.out" if task else f"slurm-{id_}.out"
     if (folder / name).is_file():
-        return _of_log(word_, folder / name, f"{id_}_{task}" if task else id_)
+        return _forgotten_job(word_, folder / name, f"{id_}_{task}" if task else id_)
     if problem:
         raise problem
     what = f"Slurm knows no job {id_} any more, and this folder has no {name}"
@@ -130,22 +128,22 @@ def _of_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[s
     raise CommandLineError.of(what, fix=fix)
 
 
-def _holds(waiting: str, task: str) -> bool:
-    """Return whether a row of tasks that wait, as [0-3,7%2], has a task.
+def _may_have_task(waiting: str, task: str) -> bool:
+    """Return whether squeue's row for waiting tasks, such as [0-3,7%2], may have a task.
 
-    Of a row that squeue cut off: perhaps.
+    squeue cuts off long rows; they may have any task.
     """
     if not waiting.startswith("["):
         return False
-    numbers = indices(waiting.strip("[]").partition("%")[0])
-    return numbers is None or any(int(task) in each for each in numbers)
+    ranges = indices(waiting.strip("[]").partition("%")[0])
+    return ranges is None or any(int(task) in numbers for numbers in ranges)
 
 
 def _chosen(known: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
-    """Return the job or the task; without a task the first that failed, else the last that ran."""
+    """Return a job's task; without `task`, return the first that failed, else the last that ran."""
     if task:
         its = next((job for job in known if job.row.task == task), None)
-        waits = [job for job in known if _holds(job.row.task, task)]
+        waits = [job for job in known if _may_have_task(job.row.task, task)]
         if its or waits:
             return its or waits[0]
         what = f"job {id_} has no task {task}"
@@ -160,8 +158,8 @@ def _in_order(row: SlurmJob) -> tuple[int, int]:
     return row.job, int(row.task) if row.task.isdecimal() else -1
 
 
-def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
-    """Return the job of a log, or the newest of a script."""
+def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
+    """Return the job of a log, or the newest job of a script."""
     try:
         head = files.read_start(path, HEAD)
     except OSError as error:
@@ -171,7 +169,7 @@ def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) 
         whose = f"; it belongs to {owner}" if owner and not os.access(path, os.R_OK) else ""
         raise DocumentError.of(f"can't read {path}: {error.strerror or error}{whose}") from error
     if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPTS:
-        return _of_script(word_, path, environment, task)
+        return _find_by_script(word_, path, environment, task)
     if b"\0" in head or path.suffix in _NO_LOGS:
         kind = "is not text" if b"\0" in head else "is not a log"
         fix = "name the log of a job, its script, or its id"
@@ -180,60 +178,57 @@ def _of_file(word_: str, path: Path, environment: Mapping[str, str], task: str) 
     known: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
         known = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
-        its = [job for job in known if _same_log(job, path)]
-        its = its or [job for job in any_job.my_jobs(environment) if _same_log(job, path)]
+        its = [job for job in known if _is_log_of(job, path)]
+        its = its or [job for job in any_job.my_jobs(environment) if _is_log_of(job, path)]
         if its:
-            return _made(word_, its, its[-1], environment)
-    return _of_log(word_, path, match[1] if match else "")
+            return _known_job(word_, its, its[-1], environment)
+    return _forgotten_job(word_, path, match[1] if match else "")
 
 
-def _same_log(job: AnyJob, path: Path) -> bool:
-    """Return whether a file is the log of a job.
-
-    By the name that Slurm gives, or the default name in its folder.
-    """
+def _is_log_of(job: AnyJob, path: Path) -> bool:
+    """Return whether a file is the log of a job: by the name in Slurm's answer, else by the default name."""
     names = {name.replace("%%", "%") for name in (job.log, job.errors) if name}
     default = Path(job.folder, f"slurm-{job.row.id}.out")
-    return any(_same(Path(name), path) for name in names or {str(default)})
+    return any(_is_same_file(Path(name), path) for name in names or {str(default)})
 
 
-def _same(path: Path, other: Path) -> bool:
+def _is_same_file(path: Path, other: Path) -> bool:
     return path == other or os.path.realpath(path) == os.path.realpath(other)
 
 
-def _of_script(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
-    """Return the newest job of a script; raise CommandLineError if Slurm knows none any more."""
-    its = [job for job in any_job.my_jobs(environment) if _runs(job, path)]
+def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
+    """Return the newest job of a script, or its newest log; raise CommandLineError if neither is found."""
+    its = [job for job in any_job.my_jobs(environment) if _runs_script(job, path)]
     if its:
         newest = max(job.row.job for job in its)
         same = [job for job in its if job.row.job == newest]
-        return _made(word_, same, _chosen(same, task, str(newest)), environment)
+        return _known_job(word_, same, _chosen(same, task, str(newest)), environment)
     output = _options(path).get("output", "")
     pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
     # Path.glob takes no absolute pattern
     named = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
-    matches = [each for each in (path.parent / name for name in named) if each.is_file()]
+    matches = [log for log in (path.parent / name for name in named) if log.is_file()]
     if matches:
-        newest_log = max(matches, key=lambda each: each.stat().st_mtime)
-        return _of_log(str(newest_log), newest_log, "")
+        newest_log = max(matches, key=lambda log: log.stat().st_mtime)
+        return _forgotten_job(str(newest_log), newest_log, "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
     fix = "name the id of the job, or its log"
     raise CommandLineError.of(what, fix=fix)
 
 
-def _runs(job: AnyJob, path: Path) -> bool:
+def _runs_script(job: AnyJob, path: Path) -> bool:
     command = _script_path(job)
-    return bool(command) and _same(Path(job.folder, command), path)
+    return bool(command) and _is_same_file(Path(job.folder, command), path)
 
 
 def _script_path(job: AnyJob) -> str:
-    """Return the path of a job's script, without its arguments; "" if it came from stdin, or is not known."""
+    """Return the path of a job's script without arguments; "" if it is unknown, or came from stdin."""
     if job.command:
         if Path(job.folder, job.command).is_file():
             return job.command
         return job.command.partition(" ")[0]
     words = _words(job.line)
-    return next((each for each in words[1:] if Path(job.folder, each).is_file()), "")
+    return next((name for name in words[1:] if Path(job.folder, name).is_file()), "")
 
 
 def _words(line: str) -> list[str]:
@@ -250,8 +245,8 @@ def _options(script: Path) -> dict[str, str]:
     return {}
 
 
-def _made(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]) -> PlainJob:
-    """Return a job that Slurm knows."""
+def _known_job(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]) -> PlainJob:
+    """Return a job that Slurm knows; `known` has the rows of the job, and `job` is the chosen one."""
     script = _script_path(job)
     path = Path(job.folder, script) if script else None
     log = job.log or _expected_log(job, path)
@@ -282,7 +277,7 @@ def _made(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Mapping
 
 
 def _unreadable(log: str, owner: str) -> Iterator[str]:
-    """Yield why a log that is there can't be read."""
+    """Yield why an existing log can't be read; nothing if it can, or does not exist."""
     try:
         with files.regular(Path(log)):
             return
@@ -294,13 +289,13 @@ def _unreadable(log: str, owner: str) -> Iterator[str]:
 
 
 def _expected_log(job: AnyJob, script: Path | None) -> str:
-    """Return the log of a job that the database alone knows: by its command, its script, the default."""
+    """Return the log of a job that only the database knows: by its command, its script or the default."""
     words, output = _words(job.line), ""
-    for at, each in enumerate(words):
-        if _OUTPUT.match(each):
-            output = each.partition("=")[2] or next(iter(words[at + 1 :]), "")
-        elif each.startswith("-o") and len(each) > 2:
-            output = each[2:]
+    for at, option in enumerate(words):
+        if _OUTPUT.match(option):
+            output = option.partition("=")[2] or next(iter(words[at + 1 :]), "")
+        elif option.startswith("-o") and len(option) > 2:
+            output = option[2:]
     output = output or (_options(script).get("output", "") if script else "")
     output = output or (DEFAULT_LOG_OF_TASK if job.row.task else DEFAULT_LOG)
     known = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
@@ -315,7 +310,7 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
 def _script(
     job: AnyJob, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
 ) -> JobScript | None:
-    """Return the script that a job runs, with the limits that Slurm says; None if it can't be read."""
+    """Return the script that a job runs, with the limits that Slurm reports; None if it can't be read."""
     text = any_job.script_of(job.row.id.partition("_")[0], environment) if is_mine else ""
     if not text and path:
         with contextlib.suppress(OSError):
@@ -327,8 +322,8 @@ def _script(
     return JobScript(file=str(path or "script"), text=with_options(text, limits))
 
 
-def _of_log(word_: str, path: Path, id_: str) -> PlainJob:
-    """Return a log whose job Slurm does not know any more."""
+def _forgotten_job(word_: str, path: Path, id_: str) -> PlainJob:
+    """Return the job of a log if Slurm does not know the job any more."""
     record = Record(
         shared=True,
         run=word_,
@@ -340,11 +335,11 @@ def _of_log(word_: str, path: Path, id_: str) -> PlainJob:
     return PlainJob(word=word_, id=id_, folder=path / NOWHERE, record=record)
 
 
-def _of_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
+def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
     """Return the newest job of a colleague's run folder; None for any other folder.
 
-    Records and scripts are for their owner alone. What others see: the ids, in names of files; the log; what
-    the training writes.
+    Only their owner can read records and scripts. Others see the ids of jobs in the names of files, the log,
+    and the files that the training writes.
     """
     try:
         names, owner = [path.name for path in folder.iterdir()], folder.stat().st_uid
@@ -360,19 +355,22 @@ def _of_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> Plai
     with contextlib.suppress(SlurmError):
         known = any_job.any_jobs(ids[-1:], environment)
         mine = [job for job in known if job.user == whose]
-        made = _made(word_, mine, _chosen(mine, "", ids[-1]), environment) if mine else None
-    made = made or _of_log(word_, logs[-1] if logs else folder / f"slurm-{ids[-1]}.out", ids[-1])
+        made = _known_job(word_, mine, _chosen(mine, "", ids[-1]), environment) if mine else None
+    made = made or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{ids[-1]}.out", ids[-1])
     return replace(made, folder=folder, owner=whose, record=replace(made.record, run=word_))
 
 
-def again(job: PlainJob, options: Sequence[str], folder: Path) -> str:
-    """Return the command that submits a job again with options, as "--mem=64G"; "" without its script."""
+def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path) -> str:
+    """Return the command that submits a job again with options such as "--mem=64G"; "" without a script."""
     words = _words(job.line)
     path = job.record.script
     if not path:
         return ""
     script = os.path.relpath(path, folder)
     script = path if script.startswith("../") else script
-    at = next((at for at, each in enumerate(words) if _same(Path(job.record.folder, each), Path(path))), 0)
+    folder_of_job = job.record.folder
+    at = next(
+        (at for at, name in enumerate(words) if _is_same_file(Path(folder_of_job, name), Path(path))), 0
+    )
     parts = ["sbatch", *words[1:at], *options, script, *(words[at + 1 :] if at else ())]
     return " ".join(map(word, parts))

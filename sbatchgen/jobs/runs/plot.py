@@ -1,9 +1,9 @@
 """A picture of runs: loss, accuracy and throughput over the steps, one colour per run.
 
-The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
-trainer may write the same, or print its numbers.
+The training package writes events.jsonl, with one JSON object per line, config.json and status.json. Your
+own trainer may write the same files, or print its numbers.
 
-The same runs give the same bytes, whatever the user's settings of matplotlib are. Colours: Okabe and Ito,
+The same runs give the same bytes with any settings of matplotlib. Colours: Okabe and Ito,
 "Color Universal Design", https://jfly.uni-koeln.de/color/.
 """
 
@@ -23,7 +23,7 @@ from sbatchgen.base.keys import record
 from sbatchgen.base.machine.packages import to_install
 from sbatchgen.base.machine.search_path import libraries
 from sbatchgen.base.quoting import ALSO, visible
-from sbatchgen.jobs.runs.events import CONFIG, EVENTS, OF_OWN, STATUS, count, number, read_object
+from sbatchgen.jobs.runs.events import CONFIG, EVENTS, PRINT_NUMBERS, STATUS, count, number, read_object
 from sbatchgen.jobs.runs.metrics import read_events
 from sbatchgen.jobs.runs.record import Record
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}  # without date and version
 DEFAULT = "plot.png"
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#D55E00")
-SHAPES = "os^Dv"  # of the validation's points
+SHAPES = "os^Dv"  # markers of the points of validations
 PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
 SETTINGS = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
 LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic scale
@@ -57,19 +57,22 @@ class History:
     """A run so far; steps that were repeated after a crash count once."""
 
     folder: Path
-    # Points (step, value) of "train loss", "epoch accuracy"; accuracies in 0..1, samples/s of all processes
+    # Points (step, value) by names such as "train loss" and "epoch accuracy". Accuracies are in 0..1, and
+    # samples/s are the sum over all processes
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    restarts: list[int] = field(default_factory=list)  # the steps from which a later start resumed
+    restarts: list[int] = field(default_factory=list)  # the steps from which later starts resumed
     last: int = 0  # the last known step
     end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
-    config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says; empty without one
+    config: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the contents of config.json; {} without the file
     point: Mapping[str, str] = field(default_factory=dict)  # the parameters of a point of a sweep
 
 
 def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] | None = None) -> History:
     """Return the history of the run in a folder; raise DocumentError if nothing was measured there.
 
-    `pattern` finds the numbers in the lines of its logs; for `submissions` see `read_events`.
+    `read_events` explains `pattern` and `submissions`.
     """
     history = History(folder=folder, config=read_object(folder / CONFIG))
     for event in read_events(folder, pattern, submissions):
@@ -77,21 +80,22 @@ def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] 
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
-        fix = f"wait for the first epoch, or for --log-every steps{ALSO}{OF_OWN}"
+        fix = f"wait for the first epoch, or for --log-every steps{ALSO}{PRINT_NUMBERS}"
         what = "nothing was measured in this run so far"
         raise DocumentError.of(what, at=str(folder / EVENTS), fix=fix)
     return history
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
+    """Add an event to a history; a start removes the points that this start repeats."""
     kind, step = event["event"], count(event.get("step"))
-    if step is None and kind in CURVES:  # your own trainer may count nothing
+    if step is None and kind in CURVES:  # your own trainer may count no steps
         known = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
         step = 1 + (count(event.get("skipped")) or 0) + max(known, default=0)
     if step is None:
         return
     if kind == "start":
-        for points in history.curves.values():  # the start repeats the steps after the one it resumes from
+        for points in history.curves.values():  # a start repeats all steps after its own
             while points and points[-1][0] > step:
                 points.pop()
         history.restarts = [earlier for earlier in history.restarts if earlier <= step] + [step] * bool(step)
@@ -108,7 +112,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 
 
 def can_draw() -> bool:
-    """Return whether there is a matplotlib, without which `chart` draws."""
+    """Return whether matplotlib is installed; without it, `chart` draws with letters."""
     try:
         _matplotlib()
     except ImportError:
@@ -117,10 +121,10 @@ def can_draw() -> bool:
 
 
 def _matplotlib() -> ModuleType:
-    """Import matplotlib, which reads no file of the current folder here.
+    """Import matplotlib from the folder /, so that it reads no file of the current folder.
 
-    Its settings would be those of ./matplotlibrc, which up to 3.10 it evaluates as Python, and which may be
-    a FIFO. Raises ImportError.
+    It would read ./matplotlibrc, which may be a FIFO, and which releases up to 3.10 evaluate as Python.
+    Raises ImportError.
     """
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -135,16 +139,16 @@ def _matplotlib() -> ModuleType:
 def plot(histories: Sequence[History], output: Path | None) -> Path:
     """Plot these runs; return the path of the picture.
 
-    Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, a log and a
-    colleague's run, in the current folder. Raises CommandLineError: the file has another suffix;
-    DocumentError: matplotlib is missing, or the file can't be written.
+    Without `output`, a .png or .svg file, the picture is plot.png in the run folder; for several runs, or if
+    this user can't write there, plot.png in the current folder. Raises CommandLineError if the file has
+    another suffix, DocumentError if matplotlib is missing or the file can't be written.
     """
-    alone = histories[0].folder if len(histories) == 1 else Path("none")
-    path = output or (alone / DEFAULT if os.access(alone, os.W_OK | os.X_OK) else Path(DEFAULT))
+    folder = histories[0].folder if len(histories) == 1 else Path("none")
+    path = output or (folder / DEFAULT if os.access(folder, os.W_OK | os.X_OK) else Path(DEFAULT))
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")
-    picture = _drawn(histories, suffix)
+    picture = _picture_bytes(histories, suffix)
     if output:
         files.write(path, picture)
         return path
@@ -156,19 +160,19 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
     return path
 
 
-def _drawn(histories: Sequence[History], suffix: str) -> bytes:
+def _picture_bytes(histories: Sequence[History], suffix: str) -> bytes:
     with libraries():  # matplotlib asks fc-list for fonts
-        return _picture(histories, suffix)
+        return _draw(histories, suffix)
 
 
-def _picture(histories: Sequence[History], suffix: str) -> bytes:
+def _draw(histories: Sequence[History], suffix: str) -> bytes:
     try:
         mpl = _matplotlib()
         from matplotlib.figure import Figure
     except ImportError as error:
         what = f"plot needs matplotlib ({error})"
         raise DocumentError.of(what, fix=to_install("matplotlib")) from error
-    except OSError as error:  # it can't write its folder, nor one for temporary files
+    except OSError as error:  # it can write neither its own folder nor a temporary one
         fix = "set MPLCONFIGDIR to a folder that you can write into"
         raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
@@ -184,6 +188,7 @@ def _picture(histories: Sequence[History], suffix: str) -> bytes:
 
 
 def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
+    """Draw a panel for each metric; `runs` has histories with their colours and shapes."""
     from matplotlib.ticker import MaxNLocator
 
     curves = [item for history, *_ in runs for item in history.curves.items()]
@@ -200,7 +205,7 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
                     axes.plot(steps, shown, color=color, **style)
         axes.set_ylabel(label)
         axes.margins(x=0.02)
-        _limit(axes, name, [history for history, *_ in runs])
+        _set_scale(axes, name, [history for history, *_ in runs])
     figure.align_ylabels(drawn)
     drawn[-1].set_xlabel("Step")
     drawn[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
@@ -212,7 +217,8 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
             axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **END)
 
 
-def _limit(axes: Axes, name: str, histories: Sequence[History]) -> None:
+def _set_scale(axes: Axes, name: str, histories: Sequence[History]) -> None:
+    """Set the scale and the limits of a metric's axis."""
     curves = [run.curves.get(f"{kind} loss", ()) for kind in CURVES for run in histories]
     losses = [value for points in curves for _, value in points]
     if name == "loss" and 0 < LOG_FROM * min(losses) < max(losses):
@@ -255,12 +261,12 @@ def labels(histories: Sequence[History]) -> list[str]:
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
         names = [_short(history.folder) for history in histories]
-    facts = [_facts(history, differ) or _short(of_point(history)) for history in histories]
+    facts = [_facts(history, differ) or _short(point_parameters(history)) for history in histories]
     return [f"{name} ({fact})" if fact else name for name, fact in zip(names, facts, strict=True)]
 
 
-def of_point(history: History) -> str:
-    """Return the parameters of a point of a sweep: "lr 0.1, width 3"."""
+def point_parameters(history: History) -> str:
+    """Return the parameters of a sweep's point: "lr 0.1, width 3"; "" for a run without a sweep."""
     return ", ".join(f"{name} {value}" for name, value in history.point.items())
 
 
@@ -274,11 +280,12 @@ def _name(history: History) -> str:
 
 
 def _short(value: object) -> str:
-    """Return a name or a setting, which others may have chosen, safe to draw."""
+    """Return a name or a setting, which another user may have chosen, as text that is safe to draw."""
     return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
+    """Return settings of a run in words: "mnist, batch 64, 2 processes"."""
     words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
     known = {name: _short(history.config[name]) for name in names if name in history.config}
     processes = known.pop("processes", None)

@@ -1,4 +1,4 @@
-"""The points of a sweep: which its run folder has, and the state of each."""
+"""The points of a sweep, and the state of each, as its run folder and squeue show."""
 
 import os
 import re
@@ -16,24 +16,24 @@ from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import Record, point_numbers
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-POINTS = "points.csv"  # of the run folder
-EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
+POINTS = "points.csv"  # the file with the points, in the run folder
+EXIT = "exit"  # the file with the exit status of a point's last start, in the folder of the point
 DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
 # Metrics of which less is better, by a part of their names.
 _LESS = re.compile("loss|err|perplexity|ppl|mae|mse|nll|time|seconds", re.IGNORECASE)
-_STOPPED = "75"  # the script's status where the training was stopped with more to do
+_STOPPED = "75"  # the script's exit status if the training was stopped with more to do
 
 
 @frozen()
 class Point:
-    """A point as it is now."""
+    """A point of a sweep, as it is now."""
 
-    number: int  # from 0
-    values: tuple[str, ...]  # in the order of the sweep's parameters
+    number: int  # its number, from 0
+    values: tuple[str, ...]  # the values of the sweep's parameters, in their order
     state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
-    says: str = ""  # as "exit status 1"
-    row: SlurmJob | None = None  # as squeue says, while it waits or runs
-    progress: Progress | None = None  # how far its training is, if it says
+    says: str = ""  # more about the state, such as "exit status 1"
+    row: SlurmJob | None = None  # its row of squeue; None if it neither waits nor runs
+    progress: Progress | None = None  # how far its training is; None if the training reports nothing
 
     @property
     def live(self) -> bool:
@@ -57,7 +57,7 @@ class SweepState:
         return counts
 
     def metric(self, point: Point, name: str) -> float | None:
-        """Return the number that a point has for a metric or a parameter."""
+        """Return a point's number for a metric or a parameter; None if it has none."""
         if name not in self.names:
             return point.progress.metrics.get(name) if point.progress else None
         try:
@@ -66,7 +66,10 @@ class SweepState:
             return None
 
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
-        """Return points by a metric, the best first, or a parameter; CommandLineError if no point has it."""
+        """Return the points sorted by a metric, the best first, or by a parameter, the smallest first.
+
+        Points without this number are excluded. Raises CommandLineError if no point has it.
+        """
         numbers = ((self.metric(point, name), point) for point in self.points)
         measured = [(number, point) for number, point in numbers if number is not None]
         if not measured:
@@ -78,7 +81,7 @@ class SweepState:
 
     @property
     def best(self) -> list[Point]:
-        """The points with a result, the best first: by the best accuracy, or by the loss."""
+        """The points with a result, the best first: by their best accuracy, or by the loss without one."""
         trained = [(point.progress, point) for point in self.points if point.progress]
         by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
         by_loss = [(progress.loss, point) for progress, point in trained if progress.loss is not None]
@@ -86,7 +89,7 @@ class SweepState:
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
-    """Return the sweep of a run folder; None if it is not of one; DocumentError if it can't be read."""
+    """Return the sweep of a run folder; None if it has no sweep; DocumentError if the file can't be read."""
     file = run_dir / POINTS
     return read_points(file) if os.access(file, os.R_OK) else None
 
@@ -98,9 +101,9 @@ def sweep_state(
     rows: Iterable[SlurmJob],
     only: str = "",
 ) -> SweepState:
-    """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them.
+    """Return the state of a sweep, from its run folder, its submissions and their rows of squeue.
 
-    With `only`, the number of a point, the state has that point alone.
+    With `only`, the number of a point, the state has only this point.
     """
     by_job = {record.job: record for record in records}
     live = {
@@ -110,29 +113,29 @@ def sweep_state(
         for number in point_numbers(by_job[str(row.job)], row.task)
     }
     most = len(sweep.points)
-    of_point: dict[int, list[Record]] = {}
+    by_point: dict[int, list[Record]] = {}
     for record in records:
         for number in point_numbers(record, record.array, most):
-            of_point.setdefault(number, []).append(record)
+            by_point.setdefault(number, []).append(record)
     points = []
     for number, values in enumerate(sweep.points):
         if only and str(number) != only:
             continue
-        folder, its, row = run_dir / str(number), of_point.get(number, ()), live.get(number)
-        written = _written(folder)
+        folder, submissions, row = run_dir / str(number), by_point.get(number, ()), live.get(number)
+        names = _names_in(folder)
         state, says = row.state.words if row else NEW, ""
-        if its and not row:
-            state, says = _ended(folder, written)
-        has_said = not written.isdisjoint((STATUS, EVENTS))
-        if not has_said:
-            has_said = any(newest_logs(record, str(number)) for record in its)
-        progress = read_progress(folder, its, str(number)) if has_said else None
+        if submissions and not row:
+            state, says = _last_state(folder, names)
+        has_output = not names.isdisjoint((STATUS, EVENTS))
+        if not has_output:
+            has_output = any(newest_logs(record, str(number)) for record in submissions)
+        progress = read_progress(folder, submissions, str(number)) if has_output else None
         points.append(Point(number, values, state, says, row, progress))
     return SweepState(sweep.names, tuple(points))
 
 
-def _written(folder: Path) -> frozenset[str]:
-    """Return the names in the folder of a point, so that only files that exist are opened."""
+def _names_in(folder: Path) -> frozenset[str]:
+    """Return the names of files in the folder of a point; with them, only existing files are opened."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)
@@ -140,8 +143,9 @@ def _written(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _ended(folder: Path, written: frozenset[str]) -> tuple[str, str]:
-    if EXIT not in written:
+def _last_state(folder: Path, names: frozenset[str]) -> tuple[str, str]:
+    """Return the state of an ended point and more about it; `names` has the files in its folder."""
+    if EXIT not in names:
         return FAILED, "killed, or never started"
     try:
         status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()

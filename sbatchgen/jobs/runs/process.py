@@ -12,7 +12,7 @@ from sbatchgen.base import files
 from sbatchgen.base.machine import child, search_path
 from sbatchgen.jobs.runs.record import Process
 
-# Runs the script, and leaves its exit status in a file. A signal to the group does not end it before.
+# Bash code that runs the script and writes its exit status into a file; signals to the group do not end it.
 _LEADER = 'trap : TERM INT HUP; "$BASH" "$1"; echo "$?" >"$2"'
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -20,18 +20,21 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def start(
     script: Path, status: Path, output: IO[bytes], environment: Mapping[str, str]
 ) -> tuple[Process, child.Child]:
-    """Start a script in a session of its own; `status` is the file for its exit status."""
-    bash = search_path.find("bash", environment) or "bash"  # by its path, which bash keeps as $BASH
+    """Start a script in a session of its own; `status` is the file for its exit status.
+
+    Return the process with the facts that identify it later, and the running child.
+    """
+    bash = search_path.find("bash", environment) or "bash"  # a full path, because _LEADER uses $BASH
     words = [bash, "-c", _LEADER, "sbatchgen", str(script), str(status)]
     leader = child.begin(words, environment, stdout=output, is_job=True)
     return Process(pid=leader.pid, born=_born(leader.pid) or 0, host=platform.node(), boot=_boot()), leader
 
 
 def is_alive(process: Process, run_dir: Path) -> bool | None:
-    """Return whether the process is alive and of this run; None if it is on another machine.
+    """Return whether the process is alive and belongs to this run; None if it is on another machine.
 
-    A record may be copied with its folder, or say what another user wrote into it: the process writes its log
-    into the run folder, wherever that folder was moved.
+    A record may be copied with its folder, or name any process. But the process of a run writes its log into
+    the run folder, even after the folder was moved.
     """
     if process.host != platform.node():
         return None
@@ -45,7 +48,7 @@ def status_file(run_dir: Path, job: str) -> Path:
 
 
 def exit_status(run_dir: Path, job: str) -> int | None:
-    """Return the exit status that the script has left; None if it was killed, or still runs."""
+    """Return the exit status that the script has written; None if it was killed or still runs."""
     try:
         return int(files.read_own(status_file(run_dir, job), 16))
     except (OSError, ValueError):
@@ -53,18 +56,18 @@ def exit_status(run_dir: Path, job: str) -> int | None:
 
 
 def stop(process: Process) -> None:
-    """Ask the script of a living process to end: it lets the trainer save first, as after scancel."""
+    """Send TERM to the script of a living process; as after scancel, the trainer can save first."""
     scripts: list[int] = []
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
         scripts = [int(pid) for pid in children.split()]
-    for target in scripts or [-process.pid]:  # else all of its group
+    for target in scripts or [-process.pid]:  # without a child, the whole process group
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, signal.SIGTERM)
 
 
 def _born(pid: int) -> int | None:
-    """Return when a process was started, in ticks; None if it has ended."""
+    """Return when a process was started, in ticks since the boot; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -81,6 +84,7 @@ def _writes_into(pid: int, folder: Path) -> bool:
 
 
 def _boot() -> str:
+    """Return Linux's id of the machine's current boot; "" if it can't be read."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

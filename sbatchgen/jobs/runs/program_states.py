@@ -1,4 +1,4 @@
-"""The programs of a run that has several: the states that its script writes, and their logs."""
+"""The programs of a run with several programs: their states, which the job script writes, and their logs."""
 
 import contextlib
 import os
@@ -11,9 +11,9 @@ from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.texts import ProgramName
 
-FOLDER, STATES = "programs", "state"  # in the run folder; the file in it
-START = "job"  # what the script calls the job where it starts; no program has this name
-MOST_BYTES = 64 << 10  # of the file of states that are read, from its end
+FOLDER, STATES = "programs", "state"  # a folder in the run folder, and the file of states in it
+START = "job"  # the name with which the script marks the start of the job; no program has it
+MOST_BYTES = 64 << 10  # bytes at the end of the file of states that are read
 _LINE = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[+-]\d{4})?) ([a-z0-9-]+)(\.\d{1,3})? "
     r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
@@ -27,23 +27,24 @@ _NODES = re.compile(r"on (\S+) (.+)")
 class ProgramState:
     """A program in the last state that the script of its job has reported."""
 
-    name: str  # of a replica with its number, as worker.3
+    name: str  # its name; a replica has its number after it, as in worker.3
     state: str  # "starts", "ready", "late" (not ready in time, which the job survives), "ended" or "failed"
-    since: float  # seconds since 1970
-    nodes: str  # where it failed; "" for any other state
-    why: str  # how it ended, as "with 0", or why it failed, as "ended with 137"; or ""
+    since: float  # when it came into this state, in seconds since 1970
+    nodes: str  # the nodes on which it failed; "" for any other state
+    why: str  # how it ended, such as "with 0", or why it failed, such as "ended with 137"; "" otherwise
 
     @property
     def says(self) -> str:
-        """Its end in words, as "server on n1 ended with 137"."""
+        """Its end in words, such as "server on n1 ended with 137"."""
         where = f" on {self.nodes}" if self.nodes else ""
         return f"{self.name}{where} {self.why if self.state == 'failed' else f'{self.state} {self.why}'}"
 
 
 def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
-    """Return the programs of the last start of a job, in the order of their starts.
+    """Return the programs of the last start of a job, in the order in which they started.
 
-    None of a job with one program, or where nothing was reported after `since`, in seconds since 1970.
+    Programs with no report after `since`, in seconds since 1970, are excluded. A job with one program reports
+    nothing.
     """
     data, last = b"", dict[str, ProgramState]()
     with contextlib.suppress(OSError):
@@ -63,21 +64,25 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
 
 
 def _seconds(clock: str) -> float:
-    """Return seconds since 1970 of a node's clock: 0.3.0 wrote no zone, and this machine's is taken then."""
+    """Return a node's time in seconds since 1970; a time without a zone, as 0.3.0 wrote it, is local."""
     form = "%Y-%m-%d %H:%M:%S"
     zone = "%z" if len(clock) > len("2026-01-31 00:00:00") else ""
     return datetime.strptime(clock, form + zone).timestamp()  # noqa: DTZ007 - see above
 
 
-def failed(programs: Sequence[ProgramState]) -> ProgramState | None:
-    """Return the program that has ended a failed job: the program that failed, or else the main program."""
-    ends = [each for each in programs if each.state == "ended" and not each.why.endswith(OPTIONAL)]
-    ended = [each for each in ends if each.why != "with 0"]
-    return next(iter([*(each for each in programs if each.state == "failed"), *ended]), None)
+def program_that_ended_job(programs: Sequence[ProgramState]) -> ProgramState | None:
+    """Return the program whose failure ended the job; None if no program failed.
+
+    The main program only reports how it ended, so it comes after programs that report a failure.
+    """
+    failed = [program for program in programs if program.state == "failed"]
+    required = [program for program in programs if not program.why.endswith(OPTIONAL)]
+    ended = [program for program in required if program.state == "ended" and program.why != "with 0"]
+    return next(iter([*failed, *ended]), None)
 
 
 def logs(run_dir: Path) -> dict[str, list[Path]]:
-    """Return the logs of each program of the last start, a log for each task; the main program has none."""
+    """Return the logs of each program by its name, a log for each task; the main program has none."""
     known: dict[str, list[tuple[int, Path]]] = {}
     with contextlib.suppress(OSError), os.scandir(run_dir / FOLDER) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""How far a training is, as its run folder says."""
+"""The progress of a training: its step, epoch, loss and state, read from its run folder or its log."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,26 +29,26 @@ class Progress:
     """The progress of a training; None or "" for unknown values."""
 
     # "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the trainer
-    # does not say
+    # reports no state
     state: str
     step: int | None = None  # steps done
     steps: int | None = None  # steps in all
     epoch: int | None = None  # epochs done
     epochs: int | None = None  # epochs in all
-    loss: float | None = None  # the loss of the last validation, else of the training
-    accuracy: float | None = None  # the accuracy of the last validation, else of the training, in 0..1
+    loss: float | None = None  # the loss of the last validation, or else of the training
+    accuracy: float | None = None  # the accuracy of the last validation, or else of the training, in 0..1
     best: float | None = None  # the best accuracy of a validation
     samples_per_s: float | None = None  # the speed of all processes together
     checkpoint: str = ""  # the newest checkpoint, relative to the folder
     reason: str = ""  # why the training ended
-    slow: str = ""  # which rank is slow, as its newest steps say
+    slow: str = ""  # which rank is slow, as its newest steps show
     time: float | None = None  # when this was written, in seconds since 1970
-    # The newest number of each metric; of one that is measured on both, that of the validation
+    # The newest number of each metric; if training and validation both measure it, the validation's
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def says(self) -> str:
-        """In short: "epoch 3 of 10, loss 0.1234, accuracy 97.5%"."""
+        """The progress in words: "epoch 3 of 10, loss 0.1234, accuracy 97.5%"; "" if nothing is known."""
         parts = []
         if self.epoch is not None:
             parts.append(f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else ""))
@@ -62,7 +62,7 @@ class Progress:
 
     @property
     def costs(self) -> str:
-        """What its newest step costs: "0.21 s a step, 3% of it waiting for data, lr 0.1"."""
+        """The costs of its newest step in words: "0.21 s a step, 3% of it waiting for data, lr 0.1"."""
         known = {name: self.metrics[name] for name in COSTS if name in self.metrics}
         known |= {name: value / 1e9 for name, value in known.items() if name.endswith("bytes")}
         return ", ".join(COSTS[name].format(value) for name, value in known.items())
@@ -71,23 +71,23 @@ class Progress:
 def read_progress(
     run_dir: Path, submissions: Sequence[Record] | None = None, task: str = ""
 ) -> Progress | None:
-    """Return how far the training in a run folder is; None if no training has written there.
+    """Return the progress of the training in a run folder; None if no training has reported any.
 
-    The user's own trainer may say it in its log: see `log_events`, also for `submissions` and `task`.
+    The user's own trainer may report it in its log: `log_events` explains `submissions` and `task`.
     """
     status = read_object(run_dir / STATUS)
     last = some_events(run_dir, from_end=True) or log_events(run_dir, submissions, task, from_end=True)
-    word = _text(status, "state")
-    state = word if word in _STATES else ""
+    state = _text(status, "state")
+    state = state if state in _STATES else ""
     if not state and not last:
         return None
-    ended = [event for event in last if event["event"] == "epoch"]
-    measured = ended or [event for event in last if event["event"] == "train" and not state]
+    validations = [event for event in last if event["event"] == "epoch"]
+    measured = validations or [event for event in last if event["event"] == "train" and not state]
     newest = {name: value for event in measured for name, value in event.items()}
-    accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
+    accuracies = [value for event in validations if (value := number(event.get("accuracy"))) is not None]
     trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
     done = [step for event in last if (step := count(event.get("step"))) is not None]
-    epochs, steps = _in_all(run_dir)
+    epochs, steps = _totals(run_dir)
     checkpoint = _text(status, "checkpoint")
     return Progress(
         state=state,
@@ -99,7 +99,7 @@ def read_progress(
         accuracy=number(newest.get("accuracy")),
         best=max(accuracies, default=None),
         samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
-        # a full disk may have lost the file since
+        # the file may have been removed since
         checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
         slow=_slow(last),
@@ -108,7 +108,7 @@ def read_progress(
     )
 
 
-def _in_all(run_dir: Path) -> tuple[int | None, int | None]:
+def _totals(run_dir: Path) -> tuple[int | None, int | None]:
     """Return the total numbers of epochs and of steps; None for a number that the training did not write."""
     epochs = count(read_object(run_dir / CONFIG).get("epochs"))
     first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
@@ -117,22 +117,26 @@ def _in_all(run_dir: Path) -> tuple[int | None, int | None]:
 
 
 def _slow(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return which rank is slow, as the newest step says; "" if all are equally fast."""
-    newest: Mapping[str, Any] = next((each for each in reversed(events) if each["event"] == "train"), {})
+    """Return which rank is slow, as the newest step shows; "" if all are equally fast."""
+    newest: Mapping[str, Any] = next((event for event in reversed(events) if event["event"] == "train"), {})
     return one_line(_text(newest, "slow"))
 
 
 def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the newest number of each metric; the validation's come last, and win."""
-    return {
-        name: metric
-        for kind in ("train", "epoch")
-        for event in events
-        for name, value in (event.items() if event["event"] == kind else ())
-        if name not in PLACES and (metric := number(value)) is not None
-    }
+    """Return the newest number of each metric; the validation's number replaces the training's."""
+    metrics: dict[str, float] = {}
+    for kind in ("train", "epoch"):
+        for event in events:
+            if event["event"] != kind:
+                continue
+            for name, value in event.items():
+                metric = number(value)
+                if name not in PLACES and metric is not None:
+                    metrics[name] = metric
+    return metrics
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:
+    """Return a field that is a text; "" if it is missing or something else."""
     value = status.get(name)
     return value if isinstance(value, str) else ""

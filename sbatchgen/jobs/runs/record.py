@@ -1,7 +1,7 @@
-"""What is known of a submission, in a file beside its script: job-4711.json beside job-4711.slurm.
+"""The record of a submission: a file in the run folder, job-4711.json next to the script job-4711.slurm.
 
-Before sbatch is asked it is submitting.json: its key finds the job, should the command be killed. A file that
-another user can write, or that is not as this module writes it, is not a record.
+Until sbatch has answered, the file is submitting.json; if the command is killed, its key finds the job. Files
+that another user can write, or that this module would not write so, are ignored.
 """
 
 import contextlib
@@ -37,10 +37,10 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 class ResolvedValue:
     """A value of a resolved job, and where it was set, as `explain` shows them."""
 
-    name: str
+    name: str  # the key, or the option with its dashes
     value: str
-    by: str
-    at: str
+    by: str  # the layer that set the value, such as "default"
+    at: str  # the place where it was written
 
 
 @frozen(kw_only=True)
@@ -50,21 +50,21 @@ class Code:
     folder: str  # its folder; the root of the repository, if git knows it
     commit: str = ""  # the commit of git; "" without one
     dirty: bool = False  # whether files that git knows differ from the commit
-    snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files as they are
+    snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files in `folder`
     files: int = 0  # the number of copied files
     size: int = 0  # the bytes of the copied files
-    added: str = ""  # what was named to be copied beside the files that git knows
+    added: str = ""  # the files and folders of --snapshot-file, which git does not know
 
     @property
     def at(self) -> str:
-        """The commit, in short."""
+        """The commit in words: "commit 1a2b3c4d5e6f, with changes", or "no commit"."""
         if not self.commit:
             return "no commit"
         return f"commit {self.commit[:12]}{', with changes' if self.dirty else ''}"
 
 
 def code_in(folder: Path) -> Code:
-    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
+    """Return the code in a folder, with its repository and commit if git knows the folder."""
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
@@ -73,72 +73,72 @@ def code_in(folder: Path) -> Code:
 
 @frozen(kw_only=True)
 class Process:
-    """A run without Slurm: its process group."""
+    """The leader of the process group of a run without Slurm."""
 
-    pid: int  # it leads its group
-    born: int  # in ticks since the machine was started: distinguishes it from a later process
-    host: str
-    boot: str  # the machine's start, as Linux names it
+    pid: int
+    born: int  # its start, in ticks since the machine's boot: a later process with this pid has another
+    host: str  # the name of its machine
+    boot: str  # Linux's id of the machine's boot
 
 
 @frozen(kw_only=True)
 class Record:
     """A submission that was accepted."""
 
-    key: str = ""  # names the submission, in the index too
+    key: str = ""  # names the submission, also in the index
     run: str = ""  # the name of its run
-    shared: bool  # whether other runs have their folders in the run's
+    shared: bool  # whether several runs have their folders in the run's folder
     name: str  # the job's name
-    job: str = ""  # its id; of a run without Slurm, the time of its start
-    cluster: str = ""  # as sbatch named it, or ""
+    job: str = ""  # its id; in a run without Slurm, the time of its start
+    cluster: str = ""  # the cluster that sbatch named; "" if it named none
     submitted: float = 0.0  # seconds since 1970
-    folder: str  # where it was submitted from
-    command: tuple[str, ...] = ()  # what renders its script again; empty for a finished script
-    script: str = ""  # the file of a finished script, or ""
-    # What sbatch got on its command line with a finished script, as "--mem=64G"
+    folder: str  # the folder of submission
+    command: tuple[str, ...] = ()  # the command that renders its script again; empty for a finished script
+    script: str = ""  # the file of a finished script; "" for a rendered one
+    # The options of sbatch with which a finished script was submitted, such as "--mem=64G"
     options: tuple[str, ...] = ()
-    log: str = ""  # where its log is, with Slurm's patterns such as %j
-    errors: str = ""  # where its stderr is, if not in the log
+    log: str = ""  # the path of its log, with Slurm's patterns such as %j
+    errors: str = ""  # the path of its stderr; "" if stderr is in the log
     array: str = ""  # the elements of an array, as in --array
-    first: int = 0  # the point of a sweep that index 0 of the array has
-    profile: str = ""  # the profile's name, or ""
-    mode: str = ""  # the mode of a rendered job; "" of others, and of records before 0.4
-    version: str = __version__  # of sbatchgen
-    values: tuple[ResolvedValue, ...] = ()  # the resolved job
+    first: int = 0  # the number of the sweep's point that index 0 of the array runs
+    profile: str = ""  # the profile's name; "" without one
+    mode: str = ""  # the mode of a rendered job; "" for other jobs, and in records before 0.4
+    version: str = __version__  # the version of sbatchgen
+    values: tuple[ResolvedValue, ...] = ()  # the values of the resolved job
     code: Code | None = None  # the code that it runs, if known
-    # Of each file of its trainer at the submission, a checksum and its name
+    # A checksum and a name for each file of its trainer, as they were at the submission
     reads: tuple[str, ...] = ()
     surroundings: str = ""  # a checksum of the variables and settings files that its script and trainer name
-    process: Process | None = None  # where it runs without Slurm
+    process: Process | None = None  # its process if it runs without Slurm
 
     @property
     def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The words of its command after `sbatchgen render`, and what follows `--`, for the trainer."""
+        """The words of its command after `sbatchgen render`, and the words for the trainer after `--`."""
         words = self.command[2:]
         cut = words.index("--") if "--" in words else len(words)
         return words[:cut], words[cut + 1 :]
 
     @property
     def one_training(self) -> bool:
-        """Whether it is an array (not a sweep) whose tasks continue one training, one after the other."""
+        """Whether it is an array (not a sweep) whose tasks, one after the other, continue one training."""
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
     @property
     def of_mode(self) -> Mode | None:
-        """Its mode; None of a finished script, or if that is not known."""
+        """Its mode; None for a finished script, or if the mode is not known."""
         return MODES.get(self.mode or "".join(self.command[2:3]))
 
     def value(self, name: str) -> str:
         """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""
-        return next((each.value for each in reversed(self.values) if each.name == name), "")
+        return next((setting.value for setting in reversed(self.values) if setting.name == name), "")
 
     def by_default(self, name: str) -> bool:
-        """Return whether a key or an option has the value that it has unless it is set."""
-        return any(each.name == name and each.by == "default" for each in self.values)
+        """Return whether a key or an option has its default value because no layer sets it."""
+        return any(setting.name == name and setting.by == "default" for setting in self.values)
 
 
 def run_name(name: str) -> str:
-    """Return a job's name as the name of a run: a word of letters that need no quoting."""
+    """Return the name of a run for a job's name: a word without characters that need quoting."""
     return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
 
 
@@ -148,12 +148,15 @@ def path(run_dir: Path, job: str) -> Path:
 
 
 def begin(run_dir: Path, record: Record) -> None:
-    """Write the record of a submission before sbatch is asked; raises OSError."""
+    """Write the record of a submission before sbatch is called; raises OSError."""
     _write(run_dir / SUBMITTING, record)
 
 
 def keep(run_dir: Path, record: Record) -> None:
-    """Write the record of an accepted job, on a full disk as `begin` wrote it; raises OSError."""
+    """Write the record of an accepted job; raises OSError.
+
+    On a full disk, the record that `begin` wrote is renamed.
+    """
     try:
         _write(path(run_dir, record.job), record)
     except OSError:
@@ -176,22 +179,24 @@ def _write(file: Path, record: Record) -> None:
 
 
 def submitting(run_dir: Path) -> Record | None:
-    """Return the record of a submission whose command was killed, or whose answer was lost."""
+    """Return the record that `begin` wrote if its command was killed or sbatch's answer was lost."""
     return _read(run_dir / SUBMITTING)
 
 
 def read_record(run_dir: Path, job: str) -> Record | None:
-    """Return the record of a job, if there is one."""
-    return _of_job(path(run_dir, job))
+    """Return the record of a job; None if there is no valid one."""
+    return _read_accepted(path(run_dir, job))
 
 
-def _of_job(file: Path) -> Record | None:
+def _read_accepted(file: Path) -> Record | None:
+    """Return the record of an accepted job; its id is the one in the name of the file."""
     name = _FILE.fullmatch(file.name)
     record = _read(file) if name else None
     return dataclasses.replace(record, job=name[1]) if name and record else None
 
 
 def _read(file: Path) -> Record | None:
+    """Return the record in a file; None if it can't be read, or if a value can't be right."""
     try:
         text = files.read_own(file, MAX_BYTES)
         if b"\\u0000" in text:  # no path, word or name has a NUL
@@ -214,17 +219,16 @@ def records(run_dir: Path) -> list[Record]:
     with contextlib.suppress(OSError):
         with os.scandir(run_dir) as entries:
             named = [run_dir / entry.name for entry in entries if _FILE.fullmatch(entry.name)]
-        known = [record for record in map(_of_job, named) if record]
+        known = [record for record in map(_read_accepted, named) if record]
     return sorted(known, key=lambda record: (record.submitted, record.job))
 
 
-_hints: Callable[[Any], dict[str, Any]] = functools.cache(
-    get_type_hints
-)  # of ten thousand records each has the same
+# Cached, because ten thousand records may be read.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def as_typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as a value of a type; raise TypeError or ValueError if it is of another type."""
+    """Return a value of JSON as a type such as a record; raise TypeError or ValueError if it does not fit."""
     if dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if not isinstance(value, Mapping):
@@ -246,7 +250,7 @@ def as_typed(value: Any, kind: Any) -> Any:
 
 
 def point_numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
-    """Yield the points, below `most`, of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
+    """Yield the numbers, below `most`, of the points that array elements run: "3", "0-9%2" or "[5-9%2]"."""
     for several in indices(array) or ():
         end = min(several.stop, most - record.first)
         yield from (record.first + index for index in range(several.start, end, several.step))

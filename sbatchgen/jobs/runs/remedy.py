@@ -1,7 +1,7 @@
-"""What to type about a cause, with what this machine and Slurm know: a node, an environment, a folder.
+"""Completes the fixes of failures.yaml with facts of this machine and of Slurm: nodes, environments, folders.
 
-failures.yaml says what to do where that is not known. A package is named only if it is well known: a package
-with the name of any other module may be anybody's.
+A fix recommends a package only if it is well known: a package with the name of any other module may be
+malicious.
 """
 
 import contextlib
@@ -29,15 +29,16 @@ from sbatchgen.jobs.slurm.gpu_nodes import unavailable
 from sbatchgen.jobs.slurm.node import nodes
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-MOST_NODES = 4  # nodes that are named
-# Packages with another name than their module.
+MOST_NODES = 4  # nodes that a fix names
+# Modules whose package has another name.
 _PACKAGES = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image", "sklearn": "scikit-learn",
     "yaml": "pyyaml", "pytorch_lightning": "pytorch-lightning", "open_clip": "open-clip-torch",
     "hydra": "hydra-core", "lightning_fabric": "lightning-fabric", "ignite": "pytorch-ignite",
     "sentence_transformers": "sentence-transformers",
 }  # fmt: skip
-_NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))  # others have their names
+# Well-known modules that have no package: the packages with their names have other contents.
+_NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))
 _INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
 _PARTS = re.compile(f"(; |{ALSO}|{OR})")
 _COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
@@ -47,41 +48,41 @@ _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|(?: with|,)? --exclude[ =]NODE\b")
 
 
 @frozen(kw_only=True)
-class Case:
-    """A run that failed, and what may be asked about it."""
+class FailedRun:
+    """A failed run, with the sources from which its fixes are completed."""
 
-    resume: NextStart  # what starts it again
+    resume: NextStart  # the command that starts the run again
     record: Record
     row: SlurmJob | None  # the job as Slurm knows it
     environment: Mapping[str, str]
 
 
-def at_hand(cause: Failure, case: Case) -> Failure:
-    """Return a cause with the fix that can be typed here; parts that are not known are left out."""
+def with_local_fix(cause: Failure, run: FailedRun) -> Failure:
+    """Return a cause whose fix can be typed on this machine; parts with unknown values are removed."""
     if "NODE" in cause.fix:
-        cause = _with_nodes(cause, case)
+        cause = _with_nodes(cause, run)
     if "sacct " in cause.fix:
-        cause = replace(cause, fix=_with_accounting(cause.fix, case))
-    rendered = bool(case.record.values) and not case.record.script
+        cause = replace(cause, fix=_with_accounting(cause.fix, run))
+    rendered = bool(run.record.values) and not run.record.script
     own = (_RENDERED_FIXES if rendered else _SCRIPT_FIXES).get(cause.cause)
-    fix = own(cause, case) if own else ""
+    fix = own(cause, run) if own else ""
     return replace(cause, fix=fix) if fix else cause
 
 
-def without(fix: str, unwanted: re.Pattern[str]) -> str:
-    """Return a fix without the parts in which a pattern is found."""
-    kept = [part for part in _parts(fix) if not unwanted.search(part[1])]
-    return "".join(before * bool(place) + text for place, (before, text) in enumerate(kept))
+def drop_parts(fix: str, unwanted: re.Pattern[str]) -> str:
+    """Return a fix without the parts that a pattern matches."""
+    parts = [part for part in _parts(fix) if not unwanted.search(part[1])]
+    return "".join(separator * bool(place) + text for place, (separator, text) in enumerate(parts))
 
 
 def _parts(fix: str) -> list[tuple[str, str]]:
-    """Return the parts of a fix, each with what separates it from the part before."""
-    each = _PARTS.split(fix)
-    return [*zip(["", *each[1::2]], each[::2], strict=True)]
+    """Return the parts of a fix, each after the separator that precedes it."""
+    texts = _PARTS.split(fix)
+    return [*zip(["", *texts[1::2]], texts[::2], strict=True)]
 
 
-def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
-    """Return a cause whose fix asks for no more memory than the largest node of the job's partition has."""
+def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
+    """Return a cause whose fix asks for at most the memory of the largest node in the job's partition."""
     match = _MEM.search(cause.fix)
     if not match or script is None:
         return cause
@@ -106,32 +107,31 @@ def within_nodes(cause: Failure, script: JobScript | None, environment: Mapping[
     if larger:
         what += f"{ALSO}the nodes of partition {', '.join(larger[:MOST_NODES])} have more"
     rest = (part for part in _parts(cause.fix) if not _MEM.search(part[1]) and _COMMAND.search(part[1]))
-    return replace(cause, fix=what + "".join(before + text for before, text in rest))
+    return replace(cause, fix=what + "".join(separator + text for separator, text in rest))
 
 
-def _with_nodes(cause: Failure, case: Case) -> Failure:
-    """Return a cause with the nodes that failed: the only node of the job, or those that are out now."""
-    its = hosts(case.row.node_list) if case.row else []
+def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
+    """Return a cause whose fix names the failed nodes: the job's only node, or its nodes now out of use."""
+    its = hosts(run.row.node_list) if run.row else []
     names = its if len(its) == 1 else []
     if len(its) > 1 and cause.rank == "outside":
         try:
-            names = [node.name for node in nodes(case.environment) if node.name in its and unavailable(node)]
+            names = [node.name for node in nodes(run.environment) if node.name in its and unavailable(node)]
         except SlurmError:
             names = []
     if not names or len(names) > MOST_NODES:
         return replace(cause, fix=_ON_NODE.sub("", cause.fix))
     which = ",".join(names)
     means = f"{cause.means} ({which})" if cause.rank == "outside" else cause.means
-    if named := _named(case.record).intersection(
-        names
-    ):  # Slurm refuses --exclude beside it; as it is, the job waits
+    # Slurm refuses --exclude of a node in --nodelist, and without --exclude the job would wait for the node.
+    if named := _requested_nodes(run.record).intersection(names):
         what = ",".join(sorted(named))
         return replace(cause, means=means, fix=f"take {what} out of --nodelist, and submit the job again")
     return replace(cause, means=means, fix=re.sub(r"\bNODE\b", which, cause.fix))
 
 
-def _named(record: Record) -> set[str]:
-    """Return the nodes that a job asks for by name."""
+def _requested_nodes(record: Record) -> set[str]:
+    """Return the nodes in the job's --nodelist: of its command line, its script or its settings."""
     typed = "".join(f"#SBATCH {option}\n" for option in record.options)
     texts = [f"#!/bin/bash\n{typed}".encode("utf-8", "surrogateescape")]
     with contextlib.suppress(OSError):
@@ -143,66 +143,66 @@ def _named(record: Record) -> set[str]:
     return set(hosts(next(filter(None, lists), "")))
 
 
-def _with_accounting(fix: str, case: Case) -> str:
-    """Return a fix with the job that sacct is asked about; without sacct where no database answers."""
-    job = case.row.id if case.row else case.record.job
-    since = datetime.fromtimestamp(max(case.record.submitted - 86400, 86400), timezone.utc)
+def _with_accounting(fix: str, run: FailedRun) -> str:
+    """Return a fix whose sacct command has the job's id; without this command if Slurm has no database."""
+    job = run.row.id if run.row else run.record.job
+    since = datetime.fromtimestamp(max(run.record.submitted - 86400, 86400), timezone.utc)
     try:
-        is_kept = accounting({job: ""}, since, case.environment, cluster=case.record.cluster) is not None
+        is_kept = accounting({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
     except SlurmError:
         is_kept = False
     return fix.replace(" -j JOB", f" -j {job}") if is_kept and job else _SACCT.sub("", fix)
 
 
-def _conda_root(case: Case) -> str:
-    """Return the folder of this shell's conda; "" without one."""
-    program = Path(case.environment.get("CONDA_EXE", ""))
+def _conda_root(run: FailedRun) -> str:
+    """Return the folder in which this shell's conda is installed; "" without conda."""
+    program = Path(run.environment.get("CONDA_EXE", ""))
     root = program.parent.parent
     return str(root) if program.is_absolute() and (root / "bin/conda").is_file() else ""
 
 
-def _conda(_: Failure, case: Case) -> str:
-    root = _conda_root(case)
-    return f"{case.resume:--set runtimes.conda.root={word(root)}}" if root else ""
+def _conda(_: Failure, run: FailedRun) -> str:
+    root = _conda_root(run)
+    return f"{run.resume:--set runtimes.conda.root={word(root)}}" if root else ""
 
 
-def _conda_of_script(_: Failure, case: Case) -> str:
-    root = _conda_root(case)
+def _conda_of_script(_: Failure, run: FailedRun) -> str:
+    root = _conda_root(run)
     return f'write before conda activate: eval "$({word(root)}/bin/conda shell.bash hook)"' if root else ""
 
 
-def _modules_file(case: Case) -> str:
-    """Return the file that defines `module` on this machine; "" without one."""
-    home = case.environment.get("MODULESHOME", "")
+def _modules_file(run: FailedRun) -> str:
+    """Return the file that defines the shell function `module` on this machine; "" without one."""
+    home = run.environment.get("MODULESHOME", "")
     files = [f"{home}/init/bash"] * home.startswith("/") + [*_INIT]
     return next((file for file in files if Path(file).is_file()), "")
 
 
-def _modules(_: Failure, case: Case) -> str:
-    file = _modules_file(case)
+def _modules(_: Failure, run: FailedRun) -> str:
+    file = _modules_file(run)
     line = word(f"setup_before_modules=source {word(file)}")
-    return f"{case.resume:--set {line}}" if file else ""
+    return f"{run.resume:--set {line}}" if file else ""
 
 
-def _modules_of_script(_: Failure, case: Case) -> str:
-    file = _modules_file(case)
+def _modules_of_script(_: Failure, run: FailedRun) -> str:
+    file = _modules_file(run)
     return (
         f"begin the script with #!/bin/bash -l, or write before module: source {word(file)}" if file else ""
     )
 
 
-def _package(cause: Failure, case: Case) -> str:
-    """Return the command by which the environment of the run gets the module that it lacks."""
+def _package(cause: Failure, run: FailedRun) -> str:
+    """Return a fix that adds the missing module to the environment of the run; "" if nothing is known."""
     match = re.search(r"No module named '?([\w.]+)", cause.says)
-    runtime = case.record.value("runtime")
-    key = _NAMES.get(runtime, "")
-    name = case.record.value(key) if key else ""
+    runtime = run.record.value("runtime")
+    key = _ENVIRONMENT_KEYS.get(runtime, "")
+    name = run.record.value(key) if key else ""
     if not match or not name:
         return ""
     module = match[1].partition(".")[0]
     package = _PACKAGES.get(module, module) if module in WELL_KNOWN - _NO_PACKAGES else ""
     if runtime == "venv":
-        folder = Path(case.record.folder, os.path.expanduser(_expanded(name, case.environment)))  # noqa: PTH111
+        folder = Path(run.record.folder, os.path.expanduser(_expanded(name, run.environment)))  # noqa: PTH111
         if package and (pip := _pip(folder)):
             return f"{pip} {package}"
         return f"the job ran in {folder}: install the package of {module} there, or name another by --venv"
@@ -212,7 +212,7 @@ def _package(cause: Failure, case: Case) -> str:
     return f"the image {name} has no {module}: name an image that has it, by --image"
 
 
-_NAMES = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
+_ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
     ("apptainer", "enroot", "podman-hpc", "shifter"), "image"
 )
 _SCRIPT_FIXES = {"conda-not-set-up": _conda_of_script, "no-modules": _modules_of_script}
@@ -224,7 +224,7 @@ def _expanded(path: str, environment: Mapping[str, str]) -> str:
 
 
 def _pip(folder: Path) -> str:
-    """Return the command that installs a package into a virtual environment; "" without one."""
+    """Return the command that installs packages into a virtual environment; "" without such a folder."""
     python = folder / "bin/python3"
     if not python.exists():
         return ""

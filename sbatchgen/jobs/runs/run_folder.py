@@ -1,4 +1,4 @@
-"""A run folder, in which only its user writes: job scripts, commands and the trainer believe what is in it.
+"""Makes and checks run folders: only their user may write there, because trainers trust the files.
 
 training/files.py and a line of the job script check the same.
 """
@@ -14,14 +14,14 @@ from sbatchgen.base.files import OTHERS_WRITE, folder_below
 from sbatchgen.base.machine.trust import user_name
 from sbatchgen.base.quoting import word
 
-LOCK = "submit.lock"  # held from the check of a submission to its record
-LOCK_S = 180.0  # sbatch itself tries again for two minutes
+LOCK = "submit.lock"  # the lock that is held from the check of a submission until its record is written
+LOCK_S = 180.0  # seconds to wait for the lock; sbatch itself tries again for two minutes
 ANOTHER = "name another folder: --run-dir"
 WRITABLE = "name a folder that you can write into: --run-dir"
 
 
 def refusal(run_dir: Path) -> Problem | None:
-    """Return why a folder can't be a run folder; None if it can, or does not exist yet."""
+    """Return why a folder can't be trusted as a run folder; None if it can, or does not exist yet."""
     real = Path(os.path.realpath(run_dir.parent))
     for folder in dict.fromkeys((*run_dir.absolute().parents, real, *real.parents)):
         with contextlib.suppress(OSError):
@@ -49,7 +49,7 @@ def refusal(run_dir: Path) -> Problem | None:
 
 def _refused_link(checkpoints: Path) -> Problem | None:
     """Return why a link, often to a larger disk, can't be the folder of checkpoints; None if it can."""
-    with contextlib.suppress(OSError):  # without a link, or with one that leads nowhere, the trainer says so
+    with contextlib.suppress(OSError):  # no link, or a broken one, which the trainer reports
         checkpoints.readlink()
         status, target = checkpoints.stat(), os.path.realpath(checkpoints)
         is_root = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
@@ -77,7 +77,7 @@ def _not_made(run_dir: Path, why: str) -> Problem:
 
 
 def make(run_dir: Path) -> None:
-    """Make a run folder that only this user can write; raise DocumentError where that can't be."""
+    """Make a run folder that only this user can write; raise DocumentError if that fails."""
     try:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -90,20 +90,20 @@ def make(run_dir: Path) -> None:
     try:
         with folder_below(parent, name) as folder:
             _close_to_others(folder)
+        # folder_below refuses a link: a folder on a larger disk stays as the user has made it.
         with contextlib.suppress(OSError), folder_below(parent, name / "checkpoints") as folder:
-            _close_to_others(
-                folder
-            )  # not where it is a link to a larger disk: that folder is the user's affair
+            _close_to_others(folder)
     except OSError as error:
         raise DocumentError([_not_made(run_dir, error.strerror or str(error))]) from error
 
 
 def _close_to_others(folder: int) -> None:
-    """Take the right to write from others: of an open folder, and of the user's own files in it.
+    """Remove others' permission to write an open folder, and the user's own files in it.
 
-    Each is opened first, without following a link, and then judged and changed: another user may exchange it.
+    Another user may exchange a file meanwhile. So each file is opened without following links; then it is
+    checked and changed by its descriptor.
     """
-    with contextlib.suppress(OSError):  # it would overrule the umask
+    with contextlib.suppress(OSError):  # a default ACL would override the umask
         os.removexattr(folder, "system.posix_acl_default")
     for name in (".", *os.listdir(folder)):
         with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ def _close_to_others(folder: int) -> None:
 
 
 def _entries(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield a run folder, its files, and those of its checkpoints, which an earlier version left open."""
+    """Yield a run folder, its files and its checkpoints, each with its status."""
     yield run_dir, run_dir.lstat()
     for folder in (run_dir, run_dir / "checkpoints"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:

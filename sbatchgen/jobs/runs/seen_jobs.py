@@ -1,4 +1,4 @@
-"""Jobs as they are now: as squeue, Slurm's database, their processes or their logs say it."""
+"""The current states of jobs, as squeue, Slurm's database, their processes or their logs show."""
 
 import re
 import time
@@ -17,11 +17,11 @@ from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 from sbatchgen.jobs.slurm.state import State, reason, state
 
-SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
-# slurmctld saves its jobs some seconds after it has accepted them.
+SUBMITS_S = 900.0  # a submission that takes longer was killed
+# slurmctld saves a job some seconds after it has accepted the job.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 _BY_LOG = "as its log says, for Slurm has forgotten the job"
-# How a job ended by the words of slurmstepd. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
+# The last state of a job by slurmstepd's words in its log. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
 _STATES_BY_WORDS = {
     "": "CANCELLED",
     "TIME LIMIT": "TIMEOUT",
@@ -30,26 +30,29 @@ _STATES_BY_WORDS = {
 }
 _NEVER_BEGAN = "no longer in the queue, and it has no log: cancelled while it waited, or lost by Slurm"
 NEVER_STARTED = "it has never started"
-ERRORS = "with errors in the log"  # the words for a job that ended with status 0 after a program had crashed
-AT_END = 200  # lines of a log in which errors are looked for
-SAVED = "stopped and saved, with more to do"  # exit status 75
+ERRORS = "with errors in the log"  # for a job that ended with status 0 after a program had crashed
+AT_END = 200  # lines at the end of a log in which errors are looked for
+SAVED = "stopped and saved, with more to do"  # for exit status 75
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:
-    """Return a time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
+    """Return a time before all of these jobs were submitted, on any clock of the cluster; for sacct."""
     return datetime.fromtimestamp(min(job.submitted for job in jobs) - stall.CLOCKS_S, timezone.utc)
 
 
 def is_local(job: RunJob) -> bool:
-    """Return whether it runs without Slurm: then its id is the time of its start."""
+    """Return whether a job runs without Slurm: then its id is the time of its start."""
     return bool(job.id) and not job.id.isdecimal()
 
 
 def see(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
-    """Return the jobs as they are now and squeue's rows of each, by its key; and what went wrong."""
-    seen = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
+    """Return the current jobs and their rows of squeue, both by the jobs' keys, and what went wrong.
+
+    `live` has jobs that may not have ended, and `folders` the folders of their runs, by the runs' names.
+    """
+    seen = [_local_job(job, folders[job.run]) for job in live if is_local(job)]
     rows: dict[str, list[SlurmJob]] = {}
     problems: list[Problem] = []
     of_slurm = [job for job in live if not is_local(job)]
@@ -108,13 +111,13 @@ def _from_accounting(
         else:
             submission = record.read_record(folders[job.run], job.id)
             began = not submission or any(path.exists() for path in newest_logs(submission))
-            how = _as_its_log_says(submission) if submission and began else ""
+            how = _state_in_log(submission) if submission and began else ""
             says = (_BY_LOG if how else "no longer in the queue") if began else _NEVER_BEGAN
             yield job._replace(state=how, ended=True, says=says)
 
 
-def _as_its_log_says(submission: record.Record) -> str:
-    """Return how a job ended by the words of Slurm in its log; "" without such words, and for an array."""
+def _state_in_log(submission: record.Record) -> str:
+    """Return a job's last state by Slurm's message in its log; "" without this message, and for an array."""
     said = re.compile(
         rf"slurmstepd\S*: error: \*\*\* JOB {submission.job} ON \S+ CANCELLED AT \S+ (?:DUE TO ([A-Z ]+)|\*)"
     )
@@ -126,12 +129,13 @@ def _as_its_log_says(submission: record.Record) -> str:
 
 
 def _hides_errors(job: RunJob, folder: Path) -> bool:
+    """Return whether the log of a job shows that a program crashed."""
     submission = record.read_record(folder, job.id)
     return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
 
 
 def of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
-    """Return a job by its rows: one, or several of an array."""
+    """Return a job with the state in its rows; an array may have a row for each task."""
     if len(rows) == 1:
         (row,) = rows
         says = ""
@@ -160,7 +164,10 @@ def of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
 
 
 def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
-    """Return why a job waits; after other jobs, the conditions that are left, and the runs of those jobs."""
+    """Return why a job waits; for a dependency, also its unfulfilled conditions and the runs of their jobs.
+
+    `runs` has the names of runs by the ids of their jobs.
+    """
     says = reason(row.reason, row.id).means
     if row.reason != "Dependency":
         return says
@@ -173,7 +180,7 @@ def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
 def after_runs(
     seen: Mapping[str, RunJob], rows: Mapping[str, Sequence[SlurmJob]], index: Index
 ) -> dict[str, RunJob]:
-    """Return the jobs that wait for others, with the names of the runs that these belong to."""
+    """Return the jobs that wait for other jobs, by their keys; their `says` names the runs of the others."""
     waits = {key: several[0] for key, several in rows.items() if len(several) == 1 and several[0].dependency}
     waits = {key: row for key, row in waits.items() if row.state.name == "PENDING"}
     runs = {job.id: job.run for job in index.jobs()} if waits else {}
@@ -185,11 +192,12 @@ def _exit_status(status: int) -> str:
 
 
 def _never_started(row: SlurmJob) -> bool:
-    """Return whether a job was cancelled while it waited, as those of a chain that are not needed."""
+    """Return whether a job was cancelled while it waited, such as the last jobs of a chain."""
     return row.state.name == "CANCELLED" and not (row.node_list or row.used_s or row.restarts)
 
 
-def _of_process(job: RunJob, run_dir: Path) -> RunJob:
+def _local_job(job: RunJob, run_dir: Path) -> RunJob:
+    """Return a job without Slurm with its current state."""
     submission = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:

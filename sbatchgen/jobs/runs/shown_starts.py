@@ -1,6 +1,7 @@
-"""When jobs were shown to start, and when they started: a file beside the index, for this user only.
+"""Compares the starts that were forecast for jobs with their real starts, in a file next to the index.
 
-A dependency, --begin or a hold keeps a job from being eligible: that wait does not count as an error.
+A dependency, --begin or a hold keeps a job from being eligible. This part of its wait does not count as an
+error of the forecast.
 """
 
 import contextlib
@@ -20,50 +21,53 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 
 T = TypeVar("T")
 FILE, MAX_BYTES = "starts.json", 1 << 22
-OFFER_S = 1800.0  # how long what was shown of a command counts for its submission
-KEPT = 200  # submissions, and as many offers
-LAST, LEAST = 10, 5  # starts that are compared, and how few say nothing
-NEAR_S = 1200.0
-_ADDED = {"--output", "--snapshot-dir"}
+OFFER_S = 1800.0  # a forecast for a command counts for a submission within this time
+KEPT = 200  # submissions that are kept, and as many forecasts of commands
+LAST, LEAST = 10, 5  # starts that are compared, and fewer that say nothing
+NEAR_S = 1200.0  # a forecast is right if it differs by at most this time
+_ADDED = {"--output", "--snapshot-dir"}  # options that a submission adds to its command
 
 
 @frozen(kw_only=True)
 class ShownStart:
-    """A start that was shown; times are in seconds since 1970."""
+    """A forecast of a start that was shown; times are in seconds since 1970."""
 
-    kind: str  # "hole", "plan" or "bound"
+    kind: str  # its source: "hole", "plan" or "bound"
     start: float
     at: float  # when it was shown
-    words: tuple[str, ...] = ()  # of the command, if that was not submitted yet
+    words: tuple[str, ...] = ()  # the words of the command; empty if the command is submitted
 
 
 @frozen(kw_only=True)
 class KeptStart:
-    """A submission, with what was shown of its start, and what came; times are 0 before they are known."""
+    """A submission with the forecasts of its start and its real start; times are 0 until they are known."""
 
     job: str
     submitted: float
     shown: tuple[ShownStart, ...] = ()
-    eligible: float = 0.0  # when nothing but room kept it from starting
+    eligible: float = 0.0  # from when on it waited only for free nodes
     started: float = 0.0
 
     def late_s(self, kind: str) -> float | None:
-        """Return how much longer it waited, once it was eligible, than this kind says; None if not known."""
-        waits = (max(0.0, each.start - self.submitted) for each in self.shown if each.kind == kind)
+        """Return how many seconds longer it waited, when eligible, than this kind of forecast said.
+
+        None if it has not started, or without such a forecast.
+        """
+        waits = (max(0.0, start.start - self.submitted) for start in self.shown if start.kind == kind)
         shown = next(waits, None) if self.started else None
         return None if shown is None else self.started - max(self.eligible, self.submitted) - shown
 
 
 @frozen(kw_only=True)
 class KeptStarts:
-    """All that is kept, the oldest first."""
+    """The contents of the file, the oldest first."""
 
-    offers: tuple[ShownStart, ...] = ()
-    starts: tuple[KeptStart, ...] = ()
+    offers: tuple[ShownStart, ...] = ()  # forecasts of commands that are not submitted yet
+    starts: tuple[KeptStart, ...] = ()  # submissions
 
 
 def offer(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[str], str, float]]) -> None:
-    """Keep what was shown of commands, each with the kind and the start."""
+    """Keep forecasts of commands: each has the command, the kind of forecast and the start."""
     now = time.time()
     shown = [
         ShownStart(kind=kind, start=start, words=_words(argv), at=now) for argv, kind, start in offers if argv
@@ -73,65 +77,68 @@ def offer(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[str], 
 
 
 def submitted(environment: Mapping[str, str], record: Record) -> None:
-    """Keep a submission, and what was shown of its command a moment ago."""
+    """Keep a submission, with the forecasts that were shown for its command a moment ago."""
     words = _words(record.command)
 
-    def with_it(old: KeptStarts) -> KeptStarts:
-        fresh = [each for each in old.offers if each.at > record.submitted - OFFER_S]
-        its = {each.kind: each for each in fresh if words and each.words == words}
+    def add_submission(old: KeptStarts) -> KeptStarts:
+        fresh = [offer for offer in old.offers if offer.at > record.submitted - OFFER_S]
+        its = {offer.kind: offer for offer in fresh if words and offer.words == words}
         start = KeptStart(job=record.job, submitted=record.submitted, shown=(*its.values(),))
-        offers = tuple(each for each in fresh if each.words != words)  # of a chain the first job alone
+        offers = tuple(offer for offer in fresh if offer.words != words)  # only a chain's first job has them
         return KeptStarts(offers=offers, starts=(*old.starts, start)[-KEPT:])
 
-    _change(environment, with_it)
+    _change(environment, add_submission)
 
 
 def seen(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
-    """Keep the first plan of jobs that wait, and when jobs started, as squeue or sacct shows them."""
+    """Keep Slurm's first plan for each waiting job, and when jobs started, from rows of squeue or sacct."""
     by_job: dict[str, SlurmJob] = {}
-    for row in rows:  # of an array, its first task counts
+    for row in rows:  # the first task counts for an array
         first = by_job.setdefault(str(row.job), row)
-        by_job[str(row.job)] = min(first, row, key=_is_later)
+        by_job[str(row.job)] = min(first, row, key=_order)
     _change_each(environment, by_job, _seen)
 
 
 def planned(environment: Mapping[str, str], starts: Mapping[str, float]) -> None:
-    """Keep the plans of jobs that wait, by their ids, as they were shown; of each job the first one."""
+    """Keep the planned starts of jobs that wait, by their ids; only the first plan of a job is kept."""
     _change_each(environment, {job.partition("_")[0]: at for job, at in starts.items()}, _with_plan)
 
 
-def _is_later(row: SlurmJob) -> tuple[bool, float]:
+def _order(row: SlurmJob) -> tuple[bool, float]:
+    """Return the key that sorts the tasks of an array by their starts, waiting tasks last."""
     return row.state.name == "PENDING", row.start.timestamp() if row.start else math.inf
 
 
 def comparison(environment: Mapping[str, str], kind: str) -> str:
-    """Return how true what was shown has been; "" where too few starts say so."""
-    late = [each.late_s(kind) for each in _read(environment).starts]
-    known = [each for each in late if each is not None][-LAST:]
+    """Return in words how often this kind of forecast was right; "" if there are too few starts."""
+    late = [start.late_s(kind) for start in _read(environment).starts]
+    known = [seconds for seconds in late if seconds is not None][-LAST:]
     if len(known) < LEAST:
         return ""
-    near = sum(abs(each) <= NEAR_S for each in known)
+    near = sum(abs(seconds) <= NEAR_S for seconds in known)
     how = f"{near} of your last {len(known)} starts of this kind"
     return f"{how} came within {NEAR_S / 60:.0f} minutes of what was shown"
 
 
 def _seen(start: KeptStart, row: SlurmJob) -> KeptStart:
+    """Return a submission with the plan or the start in a row of its job."""
     at = row.start.timestamp() if row.start else 0.0
     if row.state.name == "PENDING":
         return _with_plan(start, at) if at and row.planned else start
     if start.started or not at or row.restarts or not row.node_list:
-        return start  # which has not started, or not for the first time
+        return start  # the row is not about the first start
     return replace(start, started=at, eligible=row.eligible.timestamp() if row.eligible else 0.0)
 
 
 def _with_plan(start: KeptStart, at: float) -> KeptStart:
-    if start.started or any(each.kind == "plan" for each in start.shown):
+    """Return a submission with Slurm's plan for its start, if it has none and has not started."""
+    if start.started or any(shown.kind == "plan" for shown in start.shown):
         return start
     return replace(start, shown=(*start.shown, ShownStart(kind="plan", start=at, at=time.time())))
 
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command after its verb, without the words that a submission adds."""
+    """Return the sorted words of a command after its verb, without the options that a submission adds."""
     pairs = zip(("", *command[2:]), command[2:], strict=False)
     return tuple(sorted(word for pair in pairs if not {*pair} & _ADDED for word in pair[1:]))
 
@@ -141,7 +148,7 @@ def _file(environment: Mapping[str, str]) -> Path:
 
 
 def _read(environment: Mapping[str, str]) -> KeptStarts:
-    """Return what is kept; nothing where it can't be read."""
+    """Return the contents of the file; empty if it can't be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         kept: KeptStarts = as_typed(json.loads(files.read_own(_file(environment), MAX_BYTES)), KeptStarts)
         return kept
@@ -151,10 +158,10 @@ def _read(environment: Mapping[str, str]) -> KeptStarts:
 def _change_each(
     environment: Mapping[str, str], known: Mapping[str, T], change: Callable[[KeptStart, T], KeptStart]
 ) -> None:
-    """Change the submissions of which something is known; write nothing where that changes nothing."""
+    """Change the submissions whose jobs are in `known`; write the file only if one differs then."""
 
     def changed(old: KeptStarts) -> KeptStarts:
-        starts = (change(each, known[each.job]) if each.job in known else each for each in old.starts)
+        starts = (change(start, known[start.job]) if start.job in known else start for start in old.starts)
         return replace(old, starts=tuple(starts))
 
     old = _read(environment) if known else KeptStarts()
@@ -163,7 +170,7 @@ def _change_each(
 
 
 def _change(environment: Mapping[str, str], change: Callable[[KeptStarts], KeptStarts]) -> None:
-    """Write what is kept after a change; what can't be written is not kept, for no job depends on it."""
+    """Change the contents of the file; do nothing if it can't be written, because no job depends on it."""
     with contextlib.suppress(OSError):
         file = _file(environment)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

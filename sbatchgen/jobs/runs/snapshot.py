@@ -1,7 +1,7 @@
-"""A copy of the code that a job runs, for a job that waits while people edit.
+"""The snapshot: a copy of the code for a job, so that the job does not run what people edit while it waits.
 
-The copy, in the run folder, holds the files that git knows, byte for byte as they are in the working tree,
-and those that are named.
+The copy is in the run folder. It has the files that git knows, byte for byte as they are in the working tree,
+and the files that --snapshot-file names.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ MAX_BYTES = 256 << 20
 MAX_SETTINGS = 1 << 16  # bytes of a file of settings
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
-# What programs write, mostly
+# Folders that programs usually write, not read
 _WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
 MAX_FILES = 50_000
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,28 +38,28 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @frozen(kw_only=True)
 class Snapshot:
-    """Files to be copied."""
+    """A snapshot that is planned: the files to be copied, and the folder for the copies."""
 
-    place: Path  # the folder that will hold them
-    root: Path  # where git has its root
-    inside: str  # the job's working folder in it, "" for the root
-    sources: Mapping[str, os.stat_result]  # the files by their names in the root, with what they are
-    package: Path | None  # the folder of the training package if that is copied too
-    code: Code  # what git says of them
+    place: Path  # the folder of the copies
+    root: Path  # the root of the repository
+    inside: str  # the job's working folder in the root; "" for the root itself
+    sources: Mapping[str, os.stat_result]  # the status of each file, by its name in the root
+    package: Path | None  # the folder that holds the training package, if the package is also copied
+    code: Code  # the commit, and the number and size of the files
 
     @property
     def folder(self) -> Path:
-        """The job's working folder."""
+        """The job's working folder in the copy."""
         return self.place / self.inside
 
     def copy(self) -> None:
-        """Copy the files; DocumentError, and nothing is there, if one can't be copied or has changed."""
-        from sbatchgen.base.machine.temporary import temporary_folder  # reviews copy nothing
+        """Copy all files; raise DocumentError, without a copy, if one can't be copied or was changed."""
+        from sbatchgen.base.machine.temporary import temporary_folder  # a review needs no temporary folder
 
         try:
             with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
                 new = made / "code"
-                new.mkdir(mode=0o700)  # the code's own folder may be closed, and this one lies elsewhere
+                new.mkdir(mode=0o700)  # others may not be able to read the original folder
                 for name, status in self.sources.items():
                     _copy(self.root, name, new / name, status, self)
                 (new / self.inside).mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,10 @@ class Snapshot:
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """Return the snapshot of the code in a folder; DocumentError if git does not know it, or it is large."""
+    """Return the planned snapshot of the code in a folder, with `named` files and the training `package`.
+
+    Raises DocumentError if git does not know the folder, or if the files are too many or too large.
+    """
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
     known = _known(Path(top), set()) if top else None
@@ -87,7 +90,7 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
     root, sources = Path(top), {}
     for name in [*known, *_named(root, named)]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # git may know deleted files
             if _is_inside(root, name):
                 sources[name] = _status(root / name)
     size = _bounded(root, sources)
@@ -101,7 +104,8 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
 def _known(root: Path, seen: set[str]) -> list[str] | None:
     """Return the names that git knows below a folder, also in its submodules; None if git does not answer.
 
-    `git ls-files --recurse-submodules` would read the configuration of each submodule.
+    `seen` has the roots that were already read. `git ls-files --recurse-submodules` is not used because it
+    reads the configuration of each submodule.
     """
     seen.add(os.path.realpath(root))  # links may lead in a circle
     listed = git(root, "ls-files", "-z", "--stage")
@@ -116,12 +120,12 @@ def _known(root: Path, seen: set[str]) -> list[str] | None:
         module = root / name
         is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
         inside = _known(module, seen) if name in modules and is_new and _is_inside(root, name) else None
-        names += [name] if inside is None else [f"{name}/{each}" for each in inside]
+        names += [name] if inside is None else [f"{name}/{inner}" for inner in inside]
     return names
 
 
-def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield an error if the trainer is a file of the repository, but not of the snapshot."""
+def missing_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield an error if the trainer is a file of the repository that the snapshot lacks."""
     if not resolved.trainer or not trainer_is_file(resolved.trainer):
         return
     working = snapshot.root / snapshot.inside
@@ -136,10 +140,12 @@ def missing(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
         yield error(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
-def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None) -> Iterator[Finding]:
-    """Yield a warning for each file that the trainer names, that is here, and that the snapshot lacks.
+def missing_inputs(
+    resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None
+) -> Iterator[Finding]:
+    """Yield a warning for each existing file that the trainer names and that the snapshot lacks.
 
-    Names are in its arguments, in files of settings among them, and in its source.
+    The names are in its arguments, in files of settings that these name, and in its source.
     """
     working = snapshot.root / snapshot.inside
     saved = {file.name for file in source.saved} if source else set[str]()
@@ -147,7 +153,8 @@ def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | No
     for where, name in _names(resolved, working, source):
         path = Path(os.path.normpath(working / name))
         inside = os.path.relpath(path, snapshot.root)
-        known = inside in snapshot.sources or any(each.startswith(f"{inside}/") for each in snapshot.sources)
+        copied = snapshot.sources
+        known = inside in copied or any(file.startswith(f"{inside}/") for file in copied)
         if not known and not inside.startswith("..") and name not in saved and _holds_something(path):
             lacking.setdefault(os.path.relpath(path, working), where)
     for name, where in lacking.items():
@@ -159,7 +166,7 @@ def unseen(resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | No
 
 
 def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
-    """Yield each word that may be the path of a file that the trainer reads, after the place of the word."""
+    """Yield each word that may be the path of a file that the trainer reads, after the word's place."""
     for arg in map(str, resolved.args):
         name = arg.partition("=")[2] if arg.startswith("-") else arg
         if _RELATIVE.fullmatch(name):
@@ -167,7 +174,7 @@ def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -
         if _RELATIVE.fullmatch(name) and name.endswith(_SETTINGS):
             with contextlib.suppress(OSError):
                 text = files.read_file(working / name, MAX_SETTINGS).decode("utf-8", "replace")
-                yield from ((name, each) for each in dict.fromkeys(_RELATIVE.findall(text)))
+                yield from ((name, path) for path in dict.fromkeys(_RELATIVE.findall(text)))
     for name in dict.fromkeys(source.words.split("\n") if source else ()):
         if _RELATIVE.fullmatch(name) and name not in _WRITTEN:
             yield str(resolved.trainer), name
@@ -187,7 +194,7 @@ def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
             what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
             raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
         below = _below(root / name) if path.is_dir() and not path.is_symlink() else [Path(name).name]
-        yield from (str(Path(name).parent / each) for each in below)
+        yield from (str(Path(name).parent / inner) for inner in below)
 
 
 def _below(folder: Path) -> Iterator[str]:
@@ -200,10 +207,10 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _is_inside(root: Path, name: str) -> bool:
-    """Return whether a name leads into the root without a link; git takes what a link leads to for deleted.
+    """Return whether a name leads into the root without a link; git treats files below a link as deleted.
 
-    git prints the names of its index as they are, and a copied repository may hold any: of these, one with
-    ".." would be written outside the snapshot.
+    Raises DocumentError for a name with ".." or an absolute one, because its copy would be outside the
+    snapshot. The index of a copied repository may have such names, and git prints them as they are.
     """
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts:
@@ -225,7 +232,7 @@ def _status(path: Path) -> os.stat_result:
 
 
 def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
-    """Return the size of the files; raise DocumentError if that is too much."""
+    """Return the size of all files in bytes; raise DocumentError if they are too many or too large."""
     size = sum(status.st_size for status in sources.values())
     if size > MAX_BYTES or len(sources) > MAX_FILES:
         largest = sorted(sources, key=lambda name: -sources[name].st_size)[:3]
@@ -237,9 +244,10 @@ def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
 
 
 def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
-    """Copy a file or a link; its mode is that of the source, and no wider than the umask.
+    """Copy a file or a link, with the mode of the source unless the umask forbids it.
 
-    Who can write a folder of the code could exchange it for a link to files that only the user can read.
+    Folders are opened without following links: somebody who can write a folder of the code could replace it
+    with a link to files that only the user can read.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     source = root / name
@@ -273,7 +281,7 @@ def _changed_meanwhile(source: Path) -> SbatchgenError:
 
 
 def _target(link: Path, text: str, snapshot: Snapshot) -> str:
-    """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
+    """Return where the copy of a link leads: to the copy of its target, or else to the target itself."""
     target = os.path.normpath(link.parent / text)
     name = os.path.relpath(target, snapshot.root)
     is_copied = name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources)

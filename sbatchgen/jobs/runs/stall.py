@@ -1,7 +1,7 @@
-"""The stall of a run: how long the run has given no sign of life, beside its usual pause.
+"""The stall of a run: how long the run has given no sign of life, compared with its usual pause.
 
-Signs of life are new lines of its logs and new files of its run folder. Events have a time, and so have lines
-of a log that begin with one. For other logs only the number of lines in a period is known.
+Signs of life are new lines in its logs and new files in its run folder. Events have times, and so do many
+lines of logs. For a log without times, only the mean pause is known, from the number of its lines.
 """
 
 import contextlib
@@ -17,39 +17,39 @@ from typing import NamedTuple
 from sbatchgen.base.quoting import one_line
 from sbatchgen.base.units import in_units
 from sbatchgen.jobs.runs.events import EVENTS, number, read_object, some_events
-from sbatchgen.jobs.runs.failure import until_slurm
+from sbatchgen.jobs.runs.failure import lines_before_end
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.runs.record import Record
 
-LINES = 2000  # at the end of a log
+LINES = 2000  # lines at the end of a log that are read
 QUIET_S = 120.0  # a program that is silent for a shorter time does not stand still
-SILENT_S = 600.0  # the same for a program that has said nothing yet, as while it imports and downloads
-LONGER = 4  # times the longest pause so far
-MEAN = 20  # times the mean pause, where only that is known
-FEWEST = 4  # pauses from which it is known what is usual
-HANG = "hang.json"  # by the launchers of the training package: which rank hangs, and where
-HANGS = "hangs: "  # before that
-LONGEST = 600  # characters of what it says
-CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+SILENT_S = 600.0  # the same for a program that has printed nothing yet: it may import or download
+LONGER = 4  # a run stands still after this many times its longest pause so far
+MEAN = 20  # the factor for the mean pause, if only that is known
+FEWEST = 4  # pauses that are needed to know what is usual
+HANG = "hang.json"  # in it the training package's launchers report which rank hangs, and where
+HANGS = "hangs: "  # begins the words about a hang
+LONGEST = 600  # characters of the report that are shown
+CLOCKS_S = 120.0  # how many seconds the clocks of a cluster may differ
 _STAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 _SLURM_LINE = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
 
 
 class Stall(NamedTuple):
-    """How long nothing was heard of a run, and the usual pause, in seconds; None if that is not known."""
+    """A run that stands still, with times in seconds."""
 
-    quiet_s: float
-    usual_s: float | None
+    quiet_s: float  # how long there was no sign of life
+    usual_s: float | None  # the usual pause; None if it is not known
 
     @property
     def says(self) -> str:
-        """In short: "no output for 5 min; usual: 4 s"."""
+        """The stall in words: "no output for 5 min; usual: 4 s"."""
         usual = "" if self.usual_s is None else f"; usual: {in_units(self.usual_s)}"
         return f"no output for {in_units(self.quiet_s)}{usual}"
 
 
 def hang(folder: Path, started: float, ended: float | None = None) -> str:
-    """Return which rank hangs, as the watcher of a job that ran in this time says; "" without a hang."""
+    """Return which rank hangs, as the watcher of a job reports that ran in this time; "" without a hang."""
     report = read_object(folder / HANG)
     says, seen = report.get("says"), number(report.get("time"))
     if not isinstance(says, str) or seen is None:
@@ -60,10 +60,10 @@ def hang(folder: Path, started: float, ended: float | None = None) -> str:
 
 
 def stalled_for(record: Record, folder: Path, started: float, now: float) -> Stall | None:
-    """Return for how long a run that runs since a time has stood still; None if it does not."""
+    """Return the stall of a run that started at a time; None if the run does not stand still."""
     logs = newest_logs(record)
     written = []
-    for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # what a training writes
+    for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # the training writes these
         with contextlib.suppress(OSError):
             written.append(path.stat().st_mtime)
     lines = [line for path in logs for _, line in last_start(path, LINES)]
@@ -81,11 +81,11 @@ def stalled_for(record: Record, folder: Path, started: float, now: float) -> Sta
 def stalled_at_end(
     record: Record, folder: Path, started: float, ended: float, task: str = ""
 ) -> Stall | None:
-    """Return for how long a run stood still before its end; None if it did not, or that is not known.
+    """Return the stall of a run before its end; None if the run did not stand still, or nothing is known.
 
-    The end itself is written into the log, so only times that lines and events hold count.
+    Slurm writes the end into the log, so the log's own time does not count, only times of lines and events.
     """
-    logs = [until_slurm([*last_start(path, LINES)]) for path in newest_logs(record, task)]
+    logs = [lines_before_end([*last_start(path, LINES)]) for path in newest_logs(record, task)]
     times = _times([line for log in logs for _, line in log], folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < FEWEST:
@@ -98,7 +98,10 @@ def _stall(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
 
 
 def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
-    """Return when events and lines were written, in order; of another clock's lines nothing."""
+    """Return when events or lines were written, in order: the longer list of the two.
+
+    Times of lines that are outside the run's time come from another clock or time zone, so none counts.
+    """
     events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
     known = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = []
@@ -108,5 +111,5 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
             stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
     stamps.sort()
     if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
-        stamps = []  # the times in a log may be of another time zone
+        stamps = []
     return max(known, stamps, key=len)

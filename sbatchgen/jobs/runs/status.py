@@ -1,4 +1,4 @@
-"""The state of runs: what Slurm says now, or said last, and how far the trainings are."""
+"""The states of runs: the states of their jobs in Slurm, and the progress of their trainings."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, last_starts, newest_logs
 from sbatchgen.jobs.runs.plain_job import NOWHERE, PlainJob
 from sbatchgen.jobs.runs.points import SweepState
-from sbatchgen.jobs.runs.program_states import ProgramState, failed, read_programs
+from sbatchgen.jobs.runs.program_states import ProgramState, program_that_ended_job, read_programs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.seen_jobs import (
     AT_END,
@@ -35,8 +35,8 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
 
 FORGOTTEN = "Slurm does not know it any more, so only its log was read"
-_AGAIN = ("node-failure", "preempted", "requeued")  # causes in a log after which Slurm starts a job again
-# How a point of a sweep that has ended is shown as a job
+_CAUSES_OF_REQUEUE = ("node-failure", "preempted", "requeued")  # after these Slurm starts a job again
+# The state of a job, and more about it, for a point of a sweep that has ended
 _ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
 
 
@@ -46,36 +46,38 @@ class RunState:
 
     run: Run
     jobs: Sequence[RunJob]  # the oldest first
-    # What squeue says of the last one: a row, or several of an array; empty if it does not know it
+    # squeue's rows of the last job, several for an array; empty if squeue does not know it
     now: Sequence[SlurmJob] = ()
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
-    sweep: SweepState | None = None  # the points, where only this run was asked for and is a sweep
-    restarted: str = ""  # how the start before its newest one ended, where only this run was asked for
-    programs: Sequence[ProgramState] = ()  # of a job with several: those of its last start
-    point: str = ""  # the point of the run that all this is about; "" if it is about the whole run
-    job: str = ""  # the id of an older job that all this is about; "" if it is about the run as it is now
-    shown: str = ""  # how true plans of starts were so far, where only this run was asked for and has one
-    plain: PlainJob | None = None  # a job that was not submitted by this user with sbatchgen; None of a run
+    sweep: SweepState | None = None  # the points of a sweep, if this is the only run in question
+    restarted: str = (
+        ""  # how the last job's start before the newest ended, if this is the only run in question
+    )
+    programs: Sequence[ProgramState] = ()  # the programs of the last start, if a job has several
+    point: str = ""  # the point that this state is about; "" if it is about the whole run
+    job: str = ""  # the id of the older job that this state is about; "" if it is about the newest
+    shown: str = ""  # how often planned starts were right, if this is the only run in question and has a plan
+    plain: PlainJob | None = None  # a job that the user did not submit with sbatchgen; None for a run
 
     @property
     def folder(self) -> str:
-        """Its run folder; of a job without one, the folder in which it runs."""
+        """Its run folder, or the working folder of a job that has none."""
         is_nowhere = self.plain and self.run.folder.name == NOWHERE
         return self.plain.record.folder if self.plain and is_nowhere else str(self.run.folder / self.point)
 
     @property
     def last(self) -> RunJob | None:
-        """The first of the jobs that run or wait; else the last that has started."""
+        """The first job that runs or waits, else the last job that has started; None without jobs."""
         live = [job for job in self.jobs if not job.ended]
         started = [job for job in self.jobs if job.says != NEVER_STARTED]
         return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
 
     @property
     def failed_program(self) -> ProgramState | None:
-        """The program that has ended the last job, which failed; None of a job with one program."""
+        """The program whose failure has ended the last job; None if it has one program or did not fail."""
         is_failed = self.last is not None and self.last.state == "FAILED" and self.last.says != SAVED
-        return failed(self.programs) if is_failed else None
+        return program_that_ended_job(self.programs) if is_failed else None
 
 
 def run_states(
@@ -85,10 +87,10 @@ def run_states(
     point: str = "",
     asked: Sequence[str] = (),
 ) -> tuple[list[RunState], list[Problem]]:
-    """Return the states of runs, and why they may be out of date; the index keeps what was seen.
+    """Return the states of runs, and why they may be out of date; the index keeps the states of jobs.
 
-    squeue is asked once, whatever the number of runs, and not at all where all jobs have ended. Of the sweep
-    of a single run a `point` alone may be read. `asked` has the id of the job that is meant, for each run.
+    squeue is asked once for all runs, and not at all if all jobs have ended. If there is only one run and it
+    is a sweep, `point` limits the state to this point. `asked` has the id of the wanted job for each run.
     """
     jobs = _jobs_of(index, runs)
     live = [job for several in jobs.values() for job in several if not job.ended]
@@ -101,20 +103,25 @@ def run_states(
     problems += unread
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued, point)
+        submitted = record.records(runs[0].folder)
+        points_now = points.sweep_state(sweep, runs[0].folder, submitted, queued, point)
         state = _state_of(runs[0], jobs[runs[0].name], rows, None)
-        return [replace(state, restarted=_restarted(state, environment), sweep=points_now)], problems
+        return [
+            replace(state, restarted=_end_of_previous_start(state, environment), sweep=points_now)
+        ], problems
     states = _of_runs(index, runs, jobs, rows)
     states = [_of_job(state, job, rows) for state, job in zip_longest(states, asked[: len(states)])]
     if len(states) == 1:
         waits = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
-        so_far = shown_starts.comparison(environment, "plan") if waits else ""
-        states = [replace(states[0], restarted=_restarted(states[0], environment), shown=so_far)]
+        comparison = shown_starts.comparison(environment, "plan") if waits else ""
+        states = [
+            replace(states[0], restarted=_end_of_previous_start(states[0], environment), shown=comparison)
+        ]
     return states, problems
 
 
 def _jobs_of(index: Index, runs: Sequence[Run]) -> dict[str, list[RunJob]]:
-    """Return the jobs of each of these runs, by its name, the oldest first."""
+    """Return the jobs of these runs by the runs' names, the oldest first."""
     jobs: dict[str, list[RunJob]] = {run.name: [] for run in runs}
     for job in index.jobs(runs[0].name if len(runs) == 1 else None):
         if job.run in jobs:
@@ -128,19 +135,19 @@ def _of_runs(
     jobs: Mapping[str, Sequence[RunJob]],
     rows: Mapping[str, Sequence[SlurmJob]],
 ) -> list[RunState]:
-    """Return the states of runs; of several the progress is kept where it can't change any more."""
+    """Return the states of runs; for several runs, keep the progress of those that have ended."""
     states = []
     ended = KeptProgress(index.file) if len(runs) > 1 else None
     for run in runs:
-        of_run = jobs[run.name]
-        is_known, progress = ended.progress(run, of_run) if ended else (False, None)
+        its_jobs = jobs[run.name]
+        is_known, progress = ended.progress(run, its_jobs) if ended else (False, None)
         if is_known:
-            states.append(RunState(run=run, jobs=of_run, progress=progress))
+            states.append(RunState(run=run, jobs=its_jobs, progress=progress))
             continue
-        state = _state_of(run, of_run, rows, read_progress(run.folder))
+        state = _state_of(run, its_jobs, rows, read_progress(run.folder))
         states.append(state)
         if ended and not state.programs:
-            ended.keep(run, of_run, state.progress)
+            ended.keep(run, its_jobs, state.progress)
     if ended:
         ended.save()
     return states
@@ -160,7 +167,7 @@ def _state_of(
 
 
 def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
-    """Return the sweep of a single run, if it is one, and why that can't be read."""
+    """Return the sweep if there is a single run and it is one, and why the sweep can't be read."""
     try:
         return (points.read_sweep(runs[0].folder) if len(runs) == 1 else None), ()
     except SbatchgenError as error:
@@ -168,12 +175,12 @@ def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
 
 
 def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
-    """Return the state of a run for one of its jobs, if that job does not stand for the run."""
-    chosen = [each for each in state.jobs if each.id == job]
+    """Return the state of a run for the job with the id `job`; unchanged for its last job, or without id."""
+    chosen = [known for known in state.jobs if known.id == job]
     if not job or not chosen or (state.last and state.last.id == job):
         return state
     its = record.read_record(state.run.folder, job)
-    # the status and the events of a trainer are those of its newest start
+    # status.json and events.jsonl describe the newest start, not the older job
     is_newer = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
     progress = read_progress(state.run.folder, [its]) if its and not is_newer else None
     now = rows.get(chosen[0].key, ())
@@ -182,53 +189,56 @@ def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJ
 
 
 def plain_state(job: PlainJob) -> RunState:
-    """Return the state of a job that was not submitted by this user with sbatchgen."""
-    about, name = job.record, job.word
-    its = RunJob("", name, about.job, "", about.submitted, ended=True, says=FORGOTTEN, seen=time.time())
+    """Return the state of a job that the user did not submit with sbatchgen, as if it were a run."""
+    facts, name = job.record, job.word
+    its = RunJob("", name, facts.job, "", facts.submitted, ended=True, says=FORGOTTEN, seen=time.time())
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
         its = of_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
-    if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(about)):
+    if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(facts)):
         its = its._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
-    run = Run(name=name, where=str(job.folder), shared=True, created=about.submitted)
-    progress = read_progress(job.folder, [about])
+    run = Run(name=name, where=str(job.folder), shared=True, created=facts.submitted)
+    progress = read_progress(job.folder, [facts])
     state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
     return replace(state, quiet=_stall(state))
 
 
 def submissions(state: RunState) -> list[record.Record]:
-    """Return what is known of the submissions of a run, the oldest first."""
+    """Return the records of the submissions that a state is about, the oldest first."""
     known = [state.plain.record] if state.plain else record.records(state.run.folder)
-    return [each for each in known if state.job in ("", each.job)]
+    return [submitted for submitted in known if state.job in ("", submitted.job)]
 
 
 def submission(state: RunState, job: str) -> record.Record | None:
-    """Return what is known of the submission of a job of a run; None if nothing is known."""
+    """Return the record of the submission of a run's job; None without one."""
     return state.plain.record if state.plain else record.read_record(state.run.folder, job)
 
 
 def point_state(state: RunState, point: str) -> RunState:
     """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
     name, folder = state.run.name, state.run.folder
-    several = state.sweep.points if state.sweep else ()
-    about = next((each for each in several if str(each.number) == point), None)
-    if about is None:
+    all_points = state.sweep.points if state.sweep else ()
+    chosen = next((known for known in all_points if str(known.number) == point), None)
+    if chosen is None:
         raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
-    known = record.records(folder)
-    submitted = {each.job for each in known if about.number in record.point_numbers(each, each.array)}
-    jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in submitted]
-    if jobs and about.row:
-        jobs[-1] = of_rows(jobs[-1], [about.row], folder)
+    with_point = {
+        submitted.job
+        for submitted in record.records(folder)
+        if chosen.number in record.point_numbers(submitted, submitted.array)
+    }
+    jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in with_point]
+    if jobs and chosen.row:
+        jobs[-1] = of_rows(jobs[-1], [chosen.row], folder)
     elif jobs:
-        how, says = _ENDS[about.state]
-        jobs[-1] = jobs[-1]._replace(state=how, says=says or about.says)
-    run, now = state.run._replace(name=f"{name}/{point}"), [about.row] if about.row else []
-    return RunState(run=run, jobs=jobs, now=now, progress=about.progress, point=point)
+        end, says = _ENDS[chosen.state]
+        jobs[-1] = jobs[-1]._replace(state=end, says=says or chosen.says)
+    run, now = state.run._replace(name=f"{name}/{point}"), [chosen.row] if chosen.row else []
+    return RunState(run=run, jobs=jobs, now=now, progress=chosen.progress, point=point)
 
 
 def _stall(state: RunState) -> str:
-    """Say which rank of a run hangs, or how long the run has stood still; "" for a run with several tasks."""
+    """Return which rank of a run hangs, or how long the run has stood still; "" if it has several tasks."""
     job, now = state.last, state.now
     rows = [row for row in now if row.state.name == "RUNNING"]
     its = submission(state, job.id) if job and not job.ended else None
@@ -242,8 +252,11 @@ def _stall(state: RunState) -> str:
     return quiet.says if quiet else ""
 
 
-def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
-    """Say how the start before the newest one of a job ended, as Slurm's database or the log knows it."""
+def _end_of_previous_start(state: RunState, environment: Mapping[str, str]) -> str:
+    """Return how the start before the newest start of a run's last job ended, by Slurm's database or the log.
+
+    Return "" if the job has started only once, or is an array.
+    """
     job, restarts = state.last, state.now[0].restarts if state.now else 0
     submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
     if not job or not submission or submission.array:
@@ -251,10 +264,10 @@ def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
     logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
     # A job that waits, or was cancelled while it waited, has not begun its newest start.
     waits = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
-    newest = _outside(line for _, last in logs for line in last) if waits else None
+    newest = _last_outside_cause(line for _, last in logs for line in last) if waits else None
     earlier = [line for before, _ in logs for line in before]
-    if not newest or newest.cause not in _AGAIN:
-        newest = _outside(earlier)
+    if not newest or newest.cause not in _CAUSES_OF_REQUEUE:
+        newest = _last_outside_cause(earlier)
     ended = newest.means if newest else ""
     if not (ended or earlier or restarts):
         return ""
@@ -265,14 +278,14 @@ def _restarted(state: RunState, environment: Mapping[str, str]) -> str:
     return ended
 
 
-def _outside(lines: Iterable[tuple[int, str]]) -> Failure | None:
-    """Return the last cause outside of the training that a log shows, or its time limit."""
+def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
+    """Return the last cause in lines of a log that is outside the training, or a limit; None without one."""
     causes = [cause for cause in failures("", lines, "") if cause.rank in ("outside", "limit")]
     return max(causes, key=lambda cause: cause.line, default=None)
 
 
 def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
-    """Yield the action of the user for each run that does not start by itself."""
+    """Yield a problem for each run that will not start until the user or somebody else acts."""
     for run_state in states:
         name, last = run_state.run.name, run_state.last
         if last and last.state == LOST and last.says:

@@ -1,8 +1,8 @@
-"""The scripts that were submitted in a run folder, each in a file named after its job, and their trainers.
+"""The scripts that were submitted from a run folder, and what another start of their trainers would lose.
 
-`job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs. Files
-are replaced, never changed: bash reads a script while it runs it. Only their user reads them: they hold the
-values of variables.
+`job.slurm` is the newest rendered script, which may have been refused; job 4711 runs `job-4711.slurm`. Files
+are replaced, never changed, because bash reads a script while it runs. Only their user can read them, because
+they have the values of variables.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from sbatchgen.check.script.trainer_source import read_trainer
 from sbatchgen.jobs.judge.trainer import OVERWRITES, forgets_all
 from sbatchgen.jobs.runs.record import Record, read_record, records
 
-NEWEST = "job.slurm"  # the file of the newest rendered one
-LARGE = 64 << 10  # bytes: of a sweep with thousands of points, which is submitted in several arrays
+NEWEST = "job.slurm"  # the file of the newest rendered script
+LARGE = 64 << 10  # bytes of a large script: a sweep of thousands of points, submitted in several arrays
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
@@ -30,10 +30,10 @@ _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 class Submitted:
     """A script as it was submitted."""
 
-    job: str  # the job's id; of a run without Slurm, the time of its start
-    time: str  # when it was submitted, as in "2026-11-20 21:38"
-    file: Path  # where the script is
-    script: str
+    job: str  # the job's id; in a run without Slurm, the time of its start
+    time: str  # when it was submitted: "2026-11-20 21:38"
+    file: Path  # the file of the script
+    script: str  # the text of the script
 
 
 def path(run_dir: Path, job: str) -> Path:
@@ -44,7 +44,7 @@ def path(run_dir: Path, job: str) -> Path:
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
     """Keep the script of a job, and return its file; raises OSError.
 
-    A large one is stored once, whatever the number of jobs that run it: each has a hard link to it.
+    A large script is stored once, and every job that runs it has a hard link to the file.
     """
     file = path(run_dir, job)
     if len(script) < LARGE or not _linked(file, script):
@@ -53,8 +53,8 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 
 
 def _linked(file: Path, script: bytes) -> bool:
-    """Make a file a link to that of another job with the same script; return whether there is one."""
-    with contextlib.suppress(OSError):  # as on a file system without hard links
+    """Make `file` a hard link to another job's file with the same script; return whether there is one."""
+    with contextlib.suppress(OSError):  # the file system may have no hard links
         others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
         for other in others[:1]:
             if other != file and files.read_own(other, len(script) + 1) == script:
@@ -73,7 +73,7 @@ def parsed(run_dir: Path, job: str) -> JobScript | None:
 
 
 def last(run_dir: Path) -> Submitted | None:
-    """Return the newest script that was submitted in a run folder and can be read."""
+    """Return the newest script that was submitted from a run folder and can be read; None without one."""
     for record in reversed(records(run_dir)):
         file = path(run_dir, record.job)
         with contextlib.suppress(OSError):
@@ -84,14 +84,14 @@ def last(run_dir: Path) -> Submitted | None:
 
 
 def without_command(script: str) -> str:
-    """Return a rendered script without the command that rendered it, which is in a comment."""
+    """Return a rendered script without the command in its comment, which names how it was rendered."""
     return _PROVENANCE.sub("# sbatchgen", script, count=1)
 
 
 def difference(before: Submitted, script: str) -> str:
-    """Return how a script differs from one that was submitted, as a unified diff; "" if it does not.
+    """Return a unified diff from a submitted script to `script`; "" if they are equal.
 
-    The comment that says how the script was rendered does not count.
+    The comment with the command that rendered the script does not count.
     """
     import difflib
 
@@ -105,40 +105,42 @@ def difference(before: Submitted, script: str) -> str:
 class Loss:
     """What another start of a trainer would lose."""
 
-    says: str  # that it saves nothing, or never loads what it saves
-    lines_that_load: str = ""  # lines that would load, if it saves
+    says: str  # the loss in words: the trainer saves nothing, or never loads its checkpoint
+    lines_that_load: str = ""  # lines that would load the checkpoint; "" if the trainer saves nothing
 
     def fix(self) -> str:
-        """Return what to do, with the lines below."""
-        return f"load the checkpoint at the start of the trainer{self.lines_that_load}" * bool(
-            self.lines_that_load
-        )
+        """Return the fix, with the lines that load the checkpoint; "" if the trainer saves nothing."""
+        if not self.lines_that_load:
+            return ""
+        return f"load the checkpoint at the start of the trainer{self.lines_that_load}"
 
     def lines(self) -> Iterator[str]:
-        """Yield what belongs below the fix of something else."""
+        """Yield lines about the loss, to be added to the fix of another problem."""
         yield self.says
         yield from filter(None, [self.fix()])
 
 
-def forgets(record: Record, run_dir: Path) -> Loss | None:
-    """Return what another start of a submission's trainer would lose; None if it may resume."""
+def loss_on_restart(record: Record, run_dir: Path) -> Loss | None:
+    """Return what another start of a submission's trainer would lose; None if the trainer may resume."""
     script = parsed(run_dir, record.job) if record.script else None
     if script:
-        return script_forgets(script, Path(record.folder))
+        return loss_of_script(script, Path(record.folder))
     code = record.code.snapshot if record.code else ""
-    return _forgets(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
+    return _loss(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
 
 
-def script_forgets(script: JobScript, folder: Path) -> Loss | None:
+def loss_of_script(script: JobScript, folder: Path) -> Loss | None:
     """Return what another start of a finished script's trainings would lose; None if they may resume."""
     working = folder / script.option("chdir")
-    each = (_forgets(launch.program.name, working) for launch in script.trainings)
-    return next(filter(None, each), None)
+    losses = (_loss(launch.program.name, working) for launch in script.trainings)
+    return next(filter(None, losses), None)
 
 
-def _forgets(trainer: str, folder: Path) -> Loss | None:
+def _loss(trainer: str, folder: Path) -> Loss | None:
+    """Return what another start of a trainer in a folder would lose; None if it may resume, or is unknown."""
     source = read_trainer(trainer, folder) if trainer else None
     if source is None or not (says := forgets_all(trainer, source)):
         return None
-    loses = source.never_loads
-    return Loss(f"{says}: it begins at the first step{OVERWRITES * loses}", source.lines_that_load * loses)
+    never_loads = source.never_loads
+    says = f"{says}: it begins at the first step{OVERWRITES * never_loads}"
+    return Loss(says, source.lines_that_load * never_loads)

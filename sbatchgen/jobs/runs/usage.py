@@ -23,10 +23,10 @@ from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 
-MOST_JOBS = 5000  # their ids are one argument of sacct, of at most 128 KiB
+MOST_JOBS = 5000  # jobs in one call of sacct: their ids are one argument, of at most 128 KiB
 MOST = 1 << 60  # the largest value of an event; a larger value is damage
-_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # jobs without traces: they had no time
-# Others may come before a start.
+_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job in these states may have used no time
+# Events of a training in progress; other events may come before its start.
 _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 
@@ -34,12 +34,12 @@ _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 class RunUsage:
     """The resources that the jobs of a run had and used."""
 
-    # Each start of each job, the oldest first; at least one, whose time may not be known
+    # Each start of each job, the oldest first; at least one, even if its time is not known
     starts: Sequence[JobUsage]
-    count: int  # how many starts there were, also those of which nothing else is known
-    trained: Sequence[Mapping[str, float]]  # the newest events "resources" of the training's starts
-    asked: ResourceRequest | None  # what the script of the newest job asks for, if it is there
-    source: str  # what the starts are from: "sacct", or "script" with the run folder
+    count: int  # how many starts there were; may be more than `starts` has
+    trained: Sequence[Mapping[str, float]]  # the newest event "resources" of each start of the training
+    request: ResourceRequest | None  # the request in the newest job's script; None without the script
+    source: str  # where the starts come from: "sacct", or "script" for the script and the run folder
     problems: Sequence[str]  # why something is not known
 
 
@@ -48,56 +48,58 @@ class TrainingStart:
     """A start of a training, from its events."""
 
     job: str | None  # "" without Slurm; None for an element of an array, whose job has its own id
-    began: float  # in seconds since 1970
-    last: float  # the same, of its last event
+    began: float  # when it began, in seconds since 1970
+    last: float  # when its last event was written, in seconds since 1970
     used: dict[str, float] = field(default_factory=dict)  # its newest event "resources"
 
 
-Accounted = Mapping[tuple[str, str], Sequence[JobUsage]]  # what sacct says of jobs, by their clusters and ids
+Accounted = Mapping[
+    tuple[str, str], Sequence[JobUsage]
+]  # sacct's answers, by the cluster and the id of a job
 
 
-def run_usage(
-    state: RunState, environment: Mapping[str, str], asked_for: Accounted | None = None
-) -> RunUsage:
-    """Return all that is known of a run; `asked_for` may hold what sacct has said of its jobs already."""
+def run_usage(state: RunState, environment: Mapping[str, str], by_sacct: Accounted | None = None) -> RunUsage:
+    """Return what the jobs of a run had and used; sacct is asked, unless `by_sacct` has its answers."""
     trained, problems = _trained(state)
-    if asked_for is None:
-        asked_for, unknown = accounted([state], environment)
-        problems += unknown
-    known = _own(state, asked_for)
+    if by_sacct is None:
+        by_sacct, unread = accounted([state], environment)
+        problems += unread
+    by_job = _of_run(state, by_sacct)
     starts: list[JobUsage] = []
     count = 0
-    asked, had = None, JobUsage()
+    request, had = None, JobUsage()
     for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
         script = None if is_local(job) else submitted_scripts.parsed(state.run.folder, job.id)
         script = state.plain.script if state.plain else script
-        asked = script.resources if script else None
-        had, before = _had(asked), len(starts)
+        request = script.resources if script else None
+        had, count_before = _requested(request), len(starts)
         begun = _begun(state, job)
-        if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script
+        if rows := by_job.get((job.cluster, job.id)):  # Slurm may not count GPUs: the script's number then
             starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
         elif times := _times(state, job, after, trained, begun):
             starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
-        elif not known and (begun or job.state not in _NOT_STARTED):
+        elif not by_job and (begun or job.state not in _NOT_STARTED):
             starts.append(replace(had, job=job.id))
-        count += max(len(starts) - before, begun)
+        count += max(len(starts) - count_before, begun)
     return RunUsage(
         starts=starts or [had],
         count=count,
         trained=[start.used for start in trained if start.used],
-        asked=asked,
-        source="sacct" if known else "script",
+        request=request,
+        source="sacct" if by_job else "script",
         problems=problems,
     )
 
 
 def _trained(state: RunState) -> tuple[list[TrainingStart], list[str]]:
-    """Return the starts of a run's trainings, and why not all can be read."""
+    """Return the starts of a run's trainings, and why some of them can't be read."""
     trained: list[TrainingStart] = []
     try:
         trained += _starts(state.run.folder)
         jobs = {job.id for job in state.jobs}
-        with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
+        with contextlib.suppress(
+            OSError
+        ):  # an array has a folder for each element, a shared one for each job
             for folder in state.run.folder.iterdir():
                 if state.point and folder.name != state.point:
                     continue
@@ -129,9 +131,9 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
 
 
 def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tuple[Accounted, list[str]]:
-    """Return what sacct says of the jobs of runs, and why it does not; nothing without a database.
+    """Return what sacct says of the jobs of runs, and why it could not be asked; nothing without a database.
 
-    sacct is asked at once for `MOST_JOBS` jobs of a cluster.
+    One call of sacct asks about at most `MOST_JOBS` jobs of a cluster.
     """
     known: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
@@ -139,10 +141,10 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         there = [job for job in of_slurm if job.cluster == cluster]
         for at in range(0, len(there), MOST_JOBS):
-            some = there[at : at + MOST_JOBS]
-            keys = {job.id: job.key for job in some}
+            batch = there[at : at + MOST_JOBS]
+            keys = {job.id: job.key for job in batch}
             try:
-                rows = accounting.usage(keys, before(some), environment, cluster=cluster)
+                rows = accounting.usage(keys, before(batch), environment, cluster=cluster)
             except SlurmError as error:
                 problems += [problem.what for problem in error.problems]
                 break
@@ -151,9 +153,9 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
     return known, problems
 
 
-def _own(state: RunState, known: Accounted) -> Accounted:
-    """Return what sacct says of the jobs of a run, or of a single point or task."""
-    if state.plain and (row := state.plain.row):  # sacct may give its array's id in place of its own
+def _of_run(state: RunState, known: Accounted) -> Accounted:
+    """Return the answers of sacct for the jobs of a run, or for a single point or task."""
+    if state.plain and (row := state.plain.row):  # sacct may report the id of the array, not of the task
         starts = [start for several in known.values() for start in several if start.task == row.task]
         return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}
     keys = [(job.cluster, job.id) for job in state.jobs]
@@ -168,7 +170,7 @@ def _own(state: RunState, known: Accounted) -> Accounted:
 
 
 def _begun(state: RunState, job: RunJob) -> int:
-    """Return how often a job has begun, as squeue or its log says; 0 if neither does."""
+    """Return how often a job has started, as squeue or its log shows; 0 if neither shows it."""
     row = state.now[0] if job is state.last and len(state.now) == 1 else None
     record = submission(state, job.id)
     logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
@@ -179,7 +181,10 @@ def _begun(state: RunState, job: RunJob) -> int:
 def _times(
     state: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart], begun: int
 ) -> list[float]:
-    """Return how long each start of a job ran, from the run folder and squeue."""
+    """Return how many seconds each start of a job ran, from the run folder and squeue.
+
+    `after` is the next job of the run, and `begun` how often this job has started.
+    """
     until = after.submitted if after else math.inf
     meanwhile = [start for start in trained if job.submitted <= start.began < until]
     if not is_local(job):
@@ -187,7 +192,10 @@ def _times(
         starts += [start for start in meanwhile if start.job is None]
         used = [start.last - start.began for start in starts]
         if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s and (used or begun < 2):
-            used = [*used[:-1], max(*used[-1:], state.now[0].used_s, 0)]  # squeue: since the newest start
+            used = [
+                *used[:-1],
+                max(*used[-1:], state.now[0].used_s, 0),
+            ]  # squeue counts from the newest start
         return used
     if not job.ended:
         return [max(time.time() - job.submitted, 0)]
@@ -196,19 +204,20 @@ def _times(
     return [start.last - start.began for start in meanwhile]  # it was killed
 
 
-def _had(asked: ResourceRequest | None) -> JobUsage:
-    if asked is None:
+def _requested(request: ResourceRequest | None) -> JobUsage:
+    """Return what a script asks for, as the usage of a job whose time is not known."""
+    if request is None:
         return JobUsage()
     return JobUsage(
-        limit_s=asked.time if asked.time != UNLIMITED else None,
-        nodes=asked.nodes,
-        cpus=asked.cpus_on_node * asked.nodes,
-        gpus=asked.gpu_count * asked.nodes,
-        memory_mib=asked.mem_on_node or None,
+        limit_s=request.time if request.time != UNLIMITED else None,
+        nodes=request.nodes,
+        cpus=request.cpus_on_node * request.nodes,
+        gpus=request.gpu_count * request.nodes,
+        memory_mib=request.mem_on_node or None,
     )
 
 
 def _amount(value: Any) -> float | None:
-    """Return an amount of an event; None if that can't be one."""
+    """Return an amount in an event; None if the value can't be an amount."""
     amount = number(value)
     return amount if amount is not None and 0 <= amount < MOST else None

@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.submitted_scripts import script_forgets
+from sbatchgen.jobs.runs.submitted_scripts import loss_of_script
 from sbatchgen.jobs.slurm.refusal import OptionSource, asked_in
 from sbatchgen.jobs.submit import code
 from sbatchgen.jobs.submit.submission import Submission, log_folders
@@ -124,5 +124,5 @@ def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
     requeues = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
     )
-    if requeues and (loss := script_forgets(script, folder)):
+    if requeues and (loss := loss_of_script(script, folder)):
         yield Finding("warning", Problem(f"a requeue starts it again: {loss.says}", script.file, loss.fix()))

@@ -27,7 +27,7 @@ from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
 from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
 from sbatchgen.jobs.runs.run_folder import refusal, unmakable
-from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing, unseen
+from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing_inputs, missing_trainer
 from sbatchgen.jobs.slurm.refusal import asked_by
 from sbatchgen.jobs.submit.code import of_snapshot, of_trainer
 from sbatchgen.jobs.submit.submission import Submission, log_folders
@@ -150,7 +150,7 @@ def _queued(
     if not alone or resolved.options.dependency:
         return None
     at = str(resolved.origin("run_dir"))
-    return partial(folder_check.queued, run_dir, environment, at=at)
+    return partial(folder_check.used_by_job, run_dir, environment, at=at)
 
 
 def _look(
@@ -168,7 +168,7 @@ def _look(
     earlier = bool(run_dir and submitted_scripts.last(run_dir))
     trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
     findings = [*findings, *check_trainer(trainer)]
-    findings += unseen(resolved, code, trainer.source) if code else ()
+    findings += missing_inputs(resolved, code, trainer.source) if code else ()
     reads = of_trainer(trainer) if resolved.trainer or resolved.programs else ()
     return _Here(start=start, findings=findings, source=trainer.source, reads=reads)
 
@@ -187,17 +187,17 @@ def _check_here(
     `used` is the problem of another job that uses the run folder.
     """
     refused = refusal(run_dir) if run_dir else None
-    if run_dir and not refused and folder_check.starts_here(resolved, environment):
+    if run_dir and not refused and folder_check.submits_here(resolved, environment):
         refused = unmakable(run_dir)
     if refused:
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
         findings = []  # by that job
-    findings += folder_check.unset(resolved, environment)
-    findings += folder_check.files_there(resolved, folder, environment)
+    findings += folder_check.unset_variables(resolved, environment)
+    findings += folder_check.missing_files(resolved, folder, environment)
     if snapshot:
-        findings += missing(resolved, snapshot)
+        findings += missing_trainer(resolved, snapshot)
     return begins, findings + ([Finding("error", used)] if used else [])
 
 

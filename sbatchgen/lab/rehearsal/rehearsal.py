@@ -25,7 +25,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
-from sbatchgen.jobs.runs.folder_check import here
+from sbatchgen.jobs.runs.folder_check import filled_path
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant
@@ -306,7 +306,7 @@ def _on_this_machine(
     """Return the job without things that this machine lacks, and the parts that stay unproven."""
     unproven, args = [], list(resolved.args)
     is_login_node = bool(search_path.find("sbatch", environment))
-    missing = resolved.runtime.missing(resolved, partial(here, folder=folder, environment=environment))
+    missing = resolved.runtime.missing(resolved, partial(filled_path, folder=folder, environment=environment))
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
@@ -314,7 +314,7 @@ def _on_this_machine(
         args += ["--log-every", "1"]
         if not _gpus():
             args += ["--device", "cpu"]
-        data = here(resolved.data, folder, environment)
+        data = filled_path(resolved.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
             args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(resolved)), "--epochs", "2"]
             unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
