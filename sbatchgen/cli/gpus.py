@@ -138,7 +138,7 @@ def prospects_of(
     """Return when a job would start, and keep what is shown."""
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
-    from sbatchgen.jobs.slurm.client import wait_for
+    from sbatchgen.jobs.slurm.client import set_answer_limit
     from sbatchgen.jobs.starts.moment import read_moment
     from sbatchgen.jobs.starts.prospects import starts
 
@@ -153,7 +153,7 @@ def prospects_of(
         fix = f"leave --fit out, or let the job restart: {' '.join(lets)}"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
     report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
-    wait_for(resolved.profile.answer_within)
+    set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
     known = {"profile": first.rerun[4]}  # which is noted once
     names = [*resolved.resources.partitions] or [each.name for each in moment.partitions if each.default]

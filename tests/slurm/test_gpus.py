@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, of_node, unavailable
+from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, node_with_gpus, unavailable
 from sbatchgen.jobs.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command
@@ -46,7 +46,7 @@ options: {mem: 100M, cpus_per_task: 1}
 
 def node(gres: str, used: str, state: str = "MIXED", rest: str = "", **of_jobs: int) -> GpuNode:
     (slurm_node,) = nodes_in(LINE.format(gres=gres, used=used, state=state, rest=rest))
-    return of_node(slurm_node, {("n1", int(index[1:])): count for index, count in of_jobs.items()})
+    return node_with_gpus(slurm_node, {("n1", int(index[1:])): count for index, count in of_jobs.items()})
 
 
 def free(gpu_node: GpuNode) -> tuple[list[int], list[int]]:

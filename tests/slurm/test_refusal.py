@@ -14,7 +14,7 @@ from sbatchgen.jobs.slurm.refusal import (
     Refusal,
     asked_by,
     asked_in,
-    options_of,
+    options_at_fault,
     refusals,
     texts,
     understand,
@@ -218,4 +218,6 @@ def test_a_refusal_names_options_that_there_are() -> None:
 
     known = {*specs("22.05"), *specs("26.05")}
     for _, known_text in texts().patterns:
-        assert {name for name in options_of(known_text) if not name.startswith("{")} <= known, known_text
+        assert {name for name in options_at_fault(known_text) if not name.startswith("{")} <= known, (
+            known_text
+        )

@@ -1,6 +1,7 @@
-"""The jobs in Slurm's database, also jobs that ended long ago: sacct(1).
+"""Asks sacct(1) for jobs in Slurm's database, also for jobs that ended long ago.
 
-Not every site has one, and the controller knows more of a job that has not ended: ask queue.py first.
+Not every site has a database, and the controller knows more about a job that has not ended. So queue.py is
+asked first.
 """
 
 import os
@@ -10,12 +11,12 @@ from datetime import datetime, timezone
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
-from sbatchgen.jobs.slurm.client import of_cluster, query
+from sbatchgen.jobs.slurm.client import cluster_option, query
 from sbatchgen.jobs.slurm.fields import count, gpus_of, limit, pairs, seconds, text, time
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 
-# Fields of sacct --format in all releases since 20.11, but for SubmitLine.
+# Fields of sacct --format, by our names: all releases since 20.11 have them except SubmitLine.
 _ALWAYS = {
     "id": "JobID",
     "used": "ElapsedRaw",
@@ -34,10 +35,10 @@ _FIELDS = _ALWAYS | {
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
-REQUEUED = "put back into the queue"  # by scontrol, or the job's own script
+REQUEUED = "put back into the queue"  # the end of a start after scontrol requeue, in words
 _ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
-_FIELDS_OF_ALL_STARTS = ("user", "name", "folder", "submitted")  # after a requeue too
-_LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has the field since 21.08
+_FIELDS_OF_ALL_STARTS = ("user", "name", "folder", "submitted")  # a requeue does not change these
+_NO_SUBMIT_LINE = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has the field since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
 
@@ -46,27 +47,27 @@ class JobUsage:
     """The resources that a job had and used from one start to its end; None for unknown values."""
 
     job: str = ""  # the id of the job, or of the whole array
-    task: str = ""  # the number of a task of an array, as "3"
+    task: str = ""  # the index of the task if the job is an array: "3"
     used_s: int = 0  # the seconds that the job ran
     limit_s: int | None = None  # the time limit
-    nodes: int = 1  # allocated nodes; cpus and gpus are totals of the job too
-    cpus: int | None = None
-    gpus: int | None = None  # None where Slurm does not count them
-    memory_mib: int | None = None  # allocated on each node
+    nodes: int = 1  # allocated nodes
+    cpus: int | None = None  # allocated CPUs on all nodes
+    gpus: int | None = None  # allocated GPUs on all nodes; None if Slurm does not count them
+    memory_mib: int | None = None  # allocated memory of each node
     cpu_s: int | None = None  # CPU time of all processes that have ended
-    # The largest use of a node, if all its tasks had their largest use at the same time
+    # The largest use on a node, if all its tasks had their largest use at the same time
     memory_bytes: int | None = None
 
 
 def accounting(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[SlurmJob] | None:
-    """Return these jobs of the user; None without a database that answers; SlurmError if sacct fails.
+    """Return these jobs of the user; None if no database answers; raise SlurmError if sacct fails.
 
-    Each job is given with the key of its submission: jobs of others may have had the same id. Jobs that ended
-    before `since` are left out, and a requeued job is as its last run is.
+    `jobs` has ids, each with the key of its submission, because other jobs may have had the same id. Jobs
+    that ended before `since` are excluded. A requeued job has the state of its last start.
     """
-    more = [*of_cluster(cluster), "--allocations", "--duplicates"]
+    more = [*cluster_option(cluster), "--allocations", "--duplicates"]
     printed = _rows(jobs, since, environment, _FIELDS, more)
     if printed is None:
         return None
@@ -80,9 +81,9 @@ def accounting(
 def any_accounting(
     ids: Sequence[str], environment: Mapping[str, str]
 ) -> list[tuple[SlurmJob, Mapping[str, str]]] | None:
-    """Return the newest jobs with these ids, of any user and program, and more fields of each: `_ANY_FIELDS`.
+    """Return the newest jobs with these ids, of any user, each with the fields `_ANY_FIELDS` of its row.
 
-    None without a database that answers; raises SlurmError if sacct fails.
+    Return None if no database answers; raise SlurmError if sacct fails.
     """
     epoch = datetime.fromtimestamp(86400, timezone.utc)
     more = ["--allocations", "--duplicates"]
@@ -93,13 +94,13 @@ def any_accounting(
     for row in printed:
         several = starts.setdefault(row["id"], [])
         if several and any(several[-1].get(name) != row.get(name) for name in _FIELDS_OF_ALL_STARTS):
-            several.clear()  # the rows before are of an earlier job with this id
+            several.clear()  # the earlier rows belong to another job that had this id
         several.append(row)
     return [(_job(*several), several[-1]) for several in starts.values()]
 
 
 def _job(*starts: Mapping[str, str]) -> SlurmJob:
-    """Return a job by its starts, the oldest first."""
+    """Return a job from the rows of its starts, the oldest first."""
     row, before = starts[-1], ""
     if earlier := starts[-2:-1]:
         ended, nodes = state(earlier[0]["state"]), text(earlier[0]["node_list"])
@@ -118,19 +119,19 @@ def _job(*starts: Mapping[str, str]) -> SlurmJob:
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return the resources and the use of every start of these jobs; see `accounting`."""
-    more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
+    """Return the allocated and used resources of every start of these jobs; otherwise like `accounting`."""
+    more = [*cluster_option(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if printed is None:
         return None
-    # Each start with its steps, which sacct prints after the start.
-    runs: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    # Each start with its Slurm steps, which sacct prints after the start.
+    starts: list[tuple[dict[str, str], list[dict[str, str]]]] = []
     for row in printed:
         if "." not in row["id"]:
-            runs.append((row, []))
-        elif runs:
-            runs[-1][1].append(row)
-    return [_usage(run, steps) for run, steps in runs if count(run["used"])]
+            starts.append((row, []))
+        elif starts:
+            starts[-1][1].append(row)
+    return [_usage(start, steps) for start, steps in starts if count(start["used"])]
 
 
 def _rows(
@@ -140,16 +141,19 @@ def _rows(
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
-    """Return the output of sacct for these fields; None if no database answers."""
+    """Return the rows of sacct for these jobs, by our names of fields; None if no database answers.
+
+    `more` has further options of sacct. Rows of other submissions with the same ids are excluded.
+    """
     if not jobs:
         return []
-    between = separator()
+    delimiter = separator()
     whose = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # "" is the key of any job
     arguments = [f"--jobs={','.join(jobs)}", *whose, *more]
     arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
-    arguments += [f"--delimiter={between}", f"--format={','.join(fields.values())}"]
+    arguments += [f"--delimiter={delimiter}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
-    if answer.status and _LATER.search(answer.err):
+    if answer.status and _NO_SUBMIT_LINE.search(answer.err):
         known = {name: field for name, field in fields.items() if name != "submitted"}
         return _rows(jobs, since, environment, known, more)
     if answer.status is None or _UNREACHABLE.search(answer.err):
@@ -157,8 +161,8 @@ def _rows(
     if answer.failure:
         raise answer.error
     ours, chosen = False, []
-    for row in rows(answer.out, between, [*fields]):
-        if "." not in row["id"]:  # its steps follow it
+    for row in rows(answer.out, delimiter, [*fields]):
+        if "." not in row["id"]:  # a job; its Slurm steps follow
             id_, submitted = row["id"], row.get("submitted", "")
             key = jobs.get(id_, jobs.get(re.split(r"[_+]", id_)[0]))
             is_its = key is not None and (not key or folder_name(key) in submitted)
@@ -172,29 +176,30 @@ def _limit_s(row: Mapping[str, str]) -> int | None:
     return None if minutes is None else 60 * minutes
 
 
-def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
-    tres = pairs(run["tres"].split(","))
-    nodes = max(count(run["nodes"]), 1)
+def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
+    """Return the usage of a start from its row and the rows of its Slurm steps."""
+    tres = pairs(start["tres"].split(","))
+    nodes = max(count(start["nodes"]), 1)
     try:
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
         memory = 0
-    memory_of = {}
-    for step in steps:  # on a node: memory of the largest task, for as many tasks as may be there
+    by_step = {}
+    for step in steps:  # memory on a node: the largest task's, times the most tasks that a node has
         tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
-        memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
-    batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
-    beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
-    job, _, task = run["id"].partition("+")[0].partition("_")
+        by_step[step["id"]] = count(step["memory"]) * max(tasks, 1)
+    batch = sum(size for step, size in by_step.items() if step.endswith(".batch"))
+    largest = max((size for step, size in by_step.items() if not step.endswith(".batch")), default=0)
+    job, _, task = start["id"].partition("+")[0].partition("_")
     return JobUsage(
         job=job,
         task=task,
-        used_s=count(run["used"]),
-        limit_s=_limit_s(run),
+        used_s=count(start["used"]),
+        limit_s=_limit_s(start),
         nodes=nodes,
         cpus=count(tres["cpu"]) or None,
         gpus=gpus_of(tres) or None,
         memory_mib=memory or None,
-        cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
-        memory_bytes=batch + beside or None,
+        cpu_s=seconds(start["cpu"].partition(".")[0]) or None,
+        memory_bytes=batch + largest or None,
     )

@@ -1,4 +1,4 @@
-"""Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
+"""Asks sacctmgr(1) for accounts and qualities of service (QOS) in Slurm's database, if the site has one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -21,20 +21,17 @@ _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 @frozen(slots=True)
 class Account:
-    """An account that a user may charge; only in `partition`, if the account names a partition.
-
-    `is_default`: a job that names no account has this one.
-    """
+    """An account that a user may charge: an association of Slurm."""
 
     name: str
-    partition: str
-    qos: tuple[str, ...]
-    default_qos: str
-    is_default: bool = False
+    partition: str  # the only partition in which the user may charge it; "" for all partitions
+    qos: tuple[str, ...]  # the QOS that jobs of the account may name
+    default_qos: str  # the QOS of jobs that name none
+    is_default: bool = False  # whether jobs that name no account charge this one
 
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
-    """Return all qualities of service by name; None if no database answers."""
+    """Return all QOS by their names; None if no database answers."""
     rows = _rows(["qos"], _QOS, environment)
     return None if rows is None else {row["name"]: _qos(row) for row in rows}
 
@@ -51,7 +48,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
             row["partition"],
             names(row["qos"]),
             default_qos=row["defaultqos"],
-            is_default=row["account"] in (each["defaultaccount"] for each in default),
+            is_default=row["account"] in (user_row["defaultaccount"] for user_row in default),
         )
         for row in rows
     ]
@@ -60,6 +57,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
 def _rows(
     what: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
 ) -> list[dict[str, str]] | None:
+    """Return what `sacctmgr show` prints, a mapping for each row; None if no database answers."""
     shown = answer_if_any(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
     if shown is None:
         return None
@@ -68,7 +66,7 @@ def _rows(
 
 
 def _qos(row: Mapping[str, str]) -> Qos:
-    """Return a QOS whose limits of a job are at most its limits of a user, of an account, and of all jobs."""
+    """Return a QOS whose limits for a job include its limits for a user, for an account and for all jobs."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
     flags, wall = row["flags"].split(","), seconds(row["maxwall"])
     fewest = pairs(row["mintres"].split(","))

@@ -1,7 +1,7 @@
 """The facts of any job in Slurm, also of jobs of other programs and other users.
 
-squeue has the states, and scontrol(1) the files: scontrol alone fills in the patterns of a log's name.
-What the controller has forgotten, sacct(1) may know: the folder and the command.
+The states come from squeue, and the files from scontrol(1), because only scontrol fills in the patterns in
+the names of logs. If the controller has forgotten a job, sacct(1) may know its folder and command.
 """
 
 import re
@@ -28,27 +28,27 @@ class AnyJob:
     row: SlurmJob
     user: str = ""  # its owner
     name: str = ""
-    folder: str = ""  # in which it runs, by default that of the submission
+    folder: str = ""  # the folder in which it runs, by default the folder of submission
     command: str = ""  # its script, before 24.05 with the script's arguments
     line: str = ""  # the command line of its submission
-    log: str = ""  # the file of its output; a pattern, as of sbatch --output, if sacct alone knows the job
-    errors: str = ""  # the file of its stderr, if that is another
-    memory: str = ""  # that it has asked for of each node, as "500M"
+    log: str = ""  # the file of its output, with % doubled as in patterns; "" if only sacct knows the job
+    errors: str = ""  # the file of its stderr in the same form; "" if stderr is in the log
+    memory: str = ""  # the memory that it asked for on each node, such as "500M"
     submitted: datetime | None = None
 
 
 def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs with these ids, and all tasks of arrays, from Slurm.
+    """Return the jobs with these ids, and all tasks of arrays, that the controller or the database knows.
 
-    Raises SlurmError if Slurm's commands are not here, or the controller does not answer.
+    Raises SlurmError if Slurm's commands are not here, or if the controller does not answer.
     """
     rows = queue(environment, ids)
     files = _files([*{str(row.job) for row in rows}], environment)
     known = [_with_files(row, files) for row in rows]
     there = {str(row.job) for row in rows}
-    known += _forgotten([each for each in ids if each not in there], environment)
+    known += _jobs_in_database([id_ for id_ in ids if id_ not in there], environment)
     if any(job.row.state.name == "CANCELLED" for job in known):
-        known = [*_cancelled(known, environment)]
+        known = [*_with_cancelling_users(known, environment)]
     return known
 
 
@@ -60,23 +60,23 @@ def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
 
 
 def script_of(job: str, environment: Mapping[str, str]) -> str:
-    """Return the script of a job of the user that the controller knows; "" of any other."""
+    """Return the script of a user's job that the controller knows; "" for any other job."""
     return answer_if_any(["scontrol", "write", "batch_script", job, "-"], environment) or ""
 
 
 def _files(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return what scontrol says of jobs, by the ids that squeue prints."""
+    """Return the fields that scontrol shows of jobs, by the ids that squeue prints."""
     if not ids:
         return {}
-    single = [ids[0]] if len(ids) == 1 else []  # it takes one id, or shows all
+    single = [ids[0]] if len(ids) == 1 else []  # scontrol shows one job, or all
     done = query(["scontrol", "--all", "show", "job", *single], environment)
     return dict(_blocks(done.out))
 
 
 def _blocks(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the id of each job as squeue prints it, and its fields.
+    """Yield the id of each job as squeue prints it, and the job's fields in the output of scontrol.
 
-    Of a field that is there twice the last counts: the job's name, which may hold line breaks, is before it.
+    A job's name may look like fields, even with line breaks. It precedes the real fields, so the last counts.
     """
     for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
         first = block.partition("\n")[0]
@@ -101,6 +101,7 @@ def _blocks(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _with_files(row: SlurmJob, files: Mapping[str, Mapping[str, str]]) -> AnyJob:
+    """Return the job of squeue's row, with the fields that scontrol shows."""
     fields = files.get(row.id, {})
     log, errors = fields.get("StdOut", ""), fields.get("StdErr", "")
     return AnyJob(
@@ -117,7 +118,7 @@ def _with_files(row: SlurmJob, files: Mapping[str, Mapping[str, str]]) -> AnyJob
     )
 
 
-def _forgotten(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
+def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
     """Return the jobs that the database still knows."""
     return [
         AnyJob(
@@ -132,13 +133,13 @@ def _forgotten(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJo
     ]
 
 
-def _cancelled(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
-    """Yield the jobs with the user who cancelled each, whom only the database knows."""
+def _with_cancelling_users(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
+    """Yield the jobs; add to cancelled ones the user who cancelled them, whom only the database knows."""
     ids = [str(job.row.job) for job in known if job.row.state.name == "CANCELLED"]
     try:
         answers = any_accounting([*dict.fromkeys(ids)], environment) or ()
     except SlurmError:
         answers = ()
-    by = {row.id: row.cancelled_by for row, _ in answers}
+    users = {row.id: row.cancelled_by for row, _ in answers}
     for job in known:
-        yield replace(job, row=replace(job.row, cancelled_by=by.get(job.row.id, job.row.cancelled_by)))
+        yield replace(job, row=replace(job.row, cancelled_by=users.get(job.row.id, job.row.cancelled_by)))

@@ -1,4 +1,4 @@
-"""Slurm's commands: started in a known environment, within a time limit, their output decoded."""
+"""Runs Slurm's commands in a known environment and within a time limit, and decodes their output."""
 
 import os
 import re
@@ -11,10 +11,10 @@ from sbatchgen.base.machine import child, search_path
 from sbatchgen.base.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
-MISSING_CONF_S = 5.0  # where SLURM_CONF names no file, for which Slurm looks a minute long
+MISSING_CONF_S = 5.0  # the limit if the file in SLURM_CONF is missing: Slurm would look for it for a minute
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
-_KEPT = "SLURM_CONF"  # where the cluster is
+_CONF_VARIABLE = "SLURM_CONF"  # the path of slurm.conf, which every command needs
 _JOB_VARIABLES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _QUERY_VARIABLES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
@@ -27,7 +27,7 @@ _UNREACHABLE = re.compile(
 )
 
 
-# How long this thread waits for an answer
+# How many seconds this thread waits for an answer; None for QUERY_TIMEOUT_S
 _LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
 
 
@@ -39,15 +39,15 @@ class PrivateDataError(SlurmError):
 class Output:
     """The output of a command of Slurm."""
 
-    program: str  # its name
-    status: int | None  # exit status as a shell has it; None if it did not end within its time limit
-    out: str  # what it wrote to stdout
-    err: str  # and to stderr
+    program: str  # the name of the command
+    status: int | None  # exit status as a shell has it; None if the command did not end in time
+    out: str  # what the command wrote to stdout
+    err: str  # what the command wrote to stderr
     timeout: float  # its time limit in seconds
 
     @property
     def failure(self) -> str:
-        """The kind of the failure; "" for success."""
+        """How the command failed, without its own words; "" for success."""
         if self.status is None:
             return f"{self.program} did not end within {self.timeout:g} s"
         return f"{self.program} ended with exit status {self.status}" if self.status else ""
@@ -59,7 +59,7 @@ class Output:
 
     @property
     def error(self) -> SbatchgenError:
-        """The failure of a query, as users see it."""
+        """The failure of a query as an error for users."""
         message = " ".join(self.err.split())
         if _NO_CLUSTER in message:
             what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
@@ -80,31 +80,31 @@ class Output:
         return SlurmError.of(what)
 
 
-def of_cluster(cluster: str) -> list[str]:
+def cluster_option(cluster: str) -> list[str]:
     """Return the option of Slurm's commands that names a cluster; nothing for the cluster of this machine."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
-def waits_for() -> float:
-    """Return how many seconds this thread waits for an answer."""
+def answer_limit_s() -> float:
+    """Return how many seconds this thread waits for an answer of Slurm."""
     return _LIMIT.get() or QUERY_TIMEOUT_S
 
 
 def patience_s(environment: Mapping[str, str], limit_s: float) -> float:
-    """Return how long a question to Slurm may take: a few seconds where SLURM_CONF names no file."""
-    named = environment.get(_KEPT, "")
+    """Return how many seconds a query may take: at most a few if the file in SLURM_CONF is missing."""
+    named = environment.get(_CONF_VARIABLE, "")
     missing = named and not os.path.exists(named)  # noqa: PTH110 - pathlib raises for a closed folder
     return min(limit_s, MISSING_CONF_S) if missing else limit_s
 
 
-def wait_for(limit_s: float | None) -> None:
-    """Let this thread wait so many seconds for an answer, from now on; None for the default."""
+def set_answer_limit(limit_s: float | None) -> None:
+    """Set how many seconds this thread waits for each answer from now on; None for the default."""
     _LIMIT.set(limit_s)
 
 
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
-    """Ask Slurm: squeue, sacct and the like; raise SlurmError if the command can't be started."""
-    limit_s = patience_s(environment, waits_for())
+    """Run squeue, sacct or another query, and return its output; raise SlurmError if it can't be started."""
+    limit_s = patience_s(environment, answer_limit_s())
     return run(arguments, query_environment(environment), timeout=limit_s)
 
 
@@ -133,16 +133,16 @@ def run(
     keep_open: int | None = None,
     for_job: bool = False,
 ) -> Output:
-    """Run a command of Slurm in this environment, with a descriptor of this process kept open.
+    """Run a command of Slurm in this environment, and return its output.
 
-    A job gets the environment if it is submitted: see `child.run`.
-
-    Raises SlurmError if it can't be started, with the fix `elsewhere` if it is not here.
+    `keep_open` is a descriptor that the command inherits. `for_job`: the command submits a job, which gets
+    the environment (see `child.run`). Raises SlurmError if the command can't be started, with the fix
+    `elsewhere` if it is not installed here.
     """
     program = arguments[0]
     try:
-        kept = () if keep_open is None else (keep_open,)
-        done = child.run(arguments, environment, timeout=timeout, keep_open=kept, for_job=for_job)
+        descriptors = () if keep_open is None else (keep_open,)
+        done = child.run(arguments, environment, timeout=timeout, keep_open=descriptors, for_job=for_job)
     except child.LateError as error:
         return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)
     except OSError as error:
@@ -152,7 +152,7 @@ def run(
 
 
 def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command on this terminal and return its exit status; raise SlurmError if it can't be started."""
+    """Run a command in this terminal, and return its exit status; raise SlurmError if it can't be started."""
     try:
         return status_in_shell(child.run_here(arguments, environment))
     except OSError as error:
@@ -160,35 +160,36 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the environment without what would change the job, and the names left out.
+    """Return the environment without variables that would change the job, and the names of these variables.
 
-    SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of each step and of the script
-    itself (args.c of pyxis): with an image, the script runs in it, where srun is not.
+    SBATCH_* and SLURM_* override the script. PYXIS_CONTAINER_* act like options of each Slurm step and of the
+    script itself (args.c of pyxis): the script would run in the image, which has no srun.
     """
-    left_out = [name for name in environment if name.startswith(_JOB_VARIABLES) and name != _KEPT]
-    return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)
+    removed = [name for name in environment if name.startswith(_JOB_VARIABLES) and name != _CONF_VARIABLE]
+    return {name: value for name, value in environment.items() if name not in removed}, sorted(removed)
 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change the format or the subject of an answer."""
-    names = [name for name in environment if name == _KEPT or not name.startswith(_QUERY_VARIABLES)]
+    names = [name for name in environment if name == _CONF_VARIABLE or not name.startswith(_QUERY_VARIABLES)]
     clean = {name: environment[name] for name in names}
     return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
 
 
 def status_in_shell(returncode: int) -> int:
-    """Return the exit status as a shell counts it, also of a process that a signal ended."""
+    """Return the exit status that a shell would report: 128 + N for a process that signal N ended."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def _text(output: bytes | None) -> str:
-    """Return output as text; a site's plugin, or a user's job, may print any bytes."""
+    """Return output as text; a site's plugin or a user's job may print any bytes."""
     return (output or b"").decode("utf-8", "replace")
 
 
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
+    """Return an error that tells a missing program from one that can't be executed."""
     path = search_path.find(program, environment, os.F_OK)
     if not path:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)

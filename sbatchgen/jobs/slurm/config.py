@@ -1,4 +1,4 @@
-"""The settings of a live cluster, `scontrol show config`, and how other records of scontrol are read."""
+"""The settings of a live cluster from `scontrol show config`, and a reader for other records of scontrol."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from sbatchgen.check.sbatch.hostlist import hosts
-from sbatchgen.jobs.slurm.client import answer_if_any, of_cluster
+from sbatchgen.jobs.slurm.client import answer_if_any, cluster_option
 from sbatchgen.jobs.slurm.fields import limit, text
 
 Record = TypeVar("Record")
@@ -16,18 +16,18 @@ _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
-    """Return names and values; nothing if the controller does not answer."""
-    shown = answer_if_any(["scontrol", *of_cluster(cluster), "show", "config"], environment)
+    """Return the settings of slurm.conf by their names; nothing if the controller does not answer."""
+    shown = answer_if_any(["scontrol", *cluster_option(cluster), "show", "config"], environment)
     return settings_in(shown or "")
 
 
 def settings_in(printed: str) -> dict[str, str]:
-    """Return names and values in the output of scontrol; "" for a setting that is not set."""
+    """Return the settings in the output of scontrol by their names; "" for a setting that is not set."""
     return {name: text(value) for name, value in _LINE.findall(printed)}
 
 
 def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
-    """Return all licences with their numbers; None if the controller does not answer."""
+    """Return the total number of each licence by its name; None if the controller does not answer."""
     shown = answer_if_any(["scontrol", "-o", "show", "licenses"], environment)
     return None if shown is None else {name: int(total) for name, total in _LICENSE.findall(shown)}
 
@@ -35,7 +35,8 @@ def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
 def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the kind of topology and the nodes of its largest leaf switch, by the keys of profiles.
 
-    The setting is "flat" where topology.yaml has another kind.
+    Return nothing if the kind is not known. TopologyPlugin may be "flat" although topology.yaml has another
+    kind, so the output of `scontrol show topology` counts first.
     """
     shown = answer_if_any(["scontrol", "-o", "show", "topology"], environment)
     if shown is None:
@@ -49,7 +50,7 @@ def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """Return how many elements an array may have, by the keys of profiles."""
+    """Return the limits of arrays that the cluster sets, by the keys of profiles."""
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
     size = settings.get("MaxArraySize", "")
     limits = {"max_array_size": size, "max_array_tasks": tasks[1] if tasks else ""}
@@ -57,11 +58,11 @@ def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
 
 
 def printed(key: str, read: Callable[[str], Any] = str) -> Any:
-    """Return a field of a dataclass: the key that scontrol prints, and what reads its value."""
+    """Return a field of a record for `record_of`: `key` is scontrol's name, `read` converts the value."""
     return field(metadata={"key": key, "read": read})
 
 
 def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
-    """Return a record of the fields in the output of scontrol."""
-    known = {each.name: each.metadata for each in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: about["read"](values[about["key"]]) for name, about in known.items()})
+    """Return a record with fields made by `printed` from the values that scontrol printed, by their keys."""
+    metadata = {field_.name: field_.metadata for field_ in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: about["read"](values[about["key"]]) for name, about in metadata.items()})

@@ -1,7 +1,7 @@
-"""The form of a table of texts in YAML: an entry has what a text means in plain words, and a fix.
+"""Reads tables in YAML whose entries explain texts of Slurm or of logs in plain words, with a fix.
 
-The tables are reasons.yaml and refusals.yaml beside this module, and runs/failures.yaml. A state in
-states.yaml has a name in place of a text, and no fix.
+The tables are reasons.yaml and refusals.yaml in this folder, and runs/failures.yaml. states.yaml has names of
+states in place of texts, and no fixes.
 """
 
 import functools
@@ -18,10 +18,10 @@ Table = TypeVar("Table")
 
 @frozen(kw_only=True)
 class Explanation:
-    """An entry of a table. Its means and its fix have slots: {0} is the first group, others have names."""
+    """An entry of a table; its texts have slots: {0} for the first group of the pattern, and named ones."""
 
-    means: str
-    fix: str
+    means: str  # the meaning in plain words
+    fix: str  # what to do
 
 
 @frozen(kw_only=True)
@@ -35,7 +35,7 @@ Entry = TypeVar("Entry", bound=TextExplanation)
 
 
 class Texts(Generic[Entry]):
-    """The entries of a table, of which the first that matches a text explains the text."""
+    """The entries of a table; the first entry that matches a text explains it."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.patterns = tuple((re.compile(entry.text), entry) for entry in entries)
@@ -49,7 +49,7 @@ class Texts(Generic[Entry]):
 
 
 def read_table(file: Path, kind: type[Table]) -> Table:
-    """Return a table of this kind from its YAML file, which is read once."""
+    """Return a table from its YAML file, as the record `kind`; each file is read once."""
     hashable: Any = kind
     table: Table = _read(file, hashable)
     return table
@@ -61,5 +61,5 @@ def _read(file: Path, kind: Any) -> Any:
 
 
 def filled(explanation: Explanation, words: Sequence[str], **slots: object) -> tuple[str, str]:
-    """Return the means and the fix of an entry with the words of the text in place of the slots."""
+    """Return the meaning and the fix of an entry, with their slots filled in."""
     return explanation.means.format(*words, **slots), explanation.fix.format(*words, **slots)

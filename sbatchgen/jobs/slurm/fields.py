@@ -1,4 +1,4 @@
-"""The values of fields in the output of Slurm's commands."""
+"""Converts the values of fields in the output of Slurm's commands."""
 
 import functools
 from collections import defaultdict
@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sbatchgen.base import units
 
-_DIGITS = 18  # Slurm's largest are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
+_DIGITS = 18  # digits of the largest real number; NO_VAL64 and others, which have more, mean "not set"
 
 
 def text(printed: str) -> str:
@@ -16,17 +16,17 @@ def text(printed: str) -> str:
 
 
 def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
-    """Return values by their keys, of "Key=value"; "" for any other key."""
+    """Return the values in parts such as "Key=value" by their keys; "" for any other key."""
     return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
 
 
 def gpus_of(tres: Mapping[str, str]) -> int:
-    """Return the GPUs of a TRES; 0 where Slurm counts none. A count without a type is of all types."""
+    """Return the number of GPUs in a TRES; 0 if Slurm counts no GPUs. A count without a type is the total."""
     typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
     return count(tres.get("gres/gpu", "")) or typed
 
 
-@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+@functools.lru_cache(maxsize=4096)  # many nodes of a cluster have the same list
 def names(printed: str) -> tuple[str, ...]:
     """Return the names in a list; no names for a missing field."""
     return tuple(filter(None, text(printed).split(",")))
@@ -38,7 +38,7 @@ def count(printed: str) -> int:
 
 
 def limit(printed: str) -> int | None:
-    """Return a number; None for UNLIMITED, a missing field, and more digits than Slurm's numbers have."""
+    """Return a number; None for UNLIMITED, a missing field, and Slurm's numbers for "not set"."""
     known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
     return int(printed) if known else None
 
@@ -47,18 +47,18 @@ def time(printed: str) -> datetime | None:
     """Return a time; None for "N/A", "Unknown" and "None"."""
     try:
         return datetime.fromisoformat(printed).astimezone()
-    except (ValueError, OverflowError):  # the year 1, a day too early for the time zone
+    except (ValueError, OverflowError):  # OverflowError: in the year 1, the time zone may lead to year 0
         return None
 
 
 def seconds(printed: str) -> int | None:
-    """Return the seconds of a duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
+    """Return the seconds of a duration, D-HH:MM:SS or MM:SS; None for texts such as "UNLIMITED"."""
     duration = units.seconds(printed) if ":" in printed else None
     return None if duration is None or duration >= 10**_DIGITS else duration
 
 
 def exit_status(printed: str) -> tuple[int, int]:
-    """Exit code and signal: "3:0"; squeue 22.05 prints what wait(2) gave, "768"."""
+    """Return exit code and signal from "3:0", or from a status of wait(2), "768", as squeue 22.05 prints."""
     code, colon, signal = printed.partition(":")
     if colon:
         return count(code), count(signal)

@@ -1,9 +1,9 @@
 """The GPUs of a live cluster: which are taken, which are shared by shards, which are free.
 
-A GPU is taken whole, or shared: one of which shards are in use can't be taken whole, and one that is taken
-has no shards to give (gres.html of Slurm). How many shards of a GPU are in use Slurm says of nodes since
-23.11, before of jobs alone. While a job ends on a node, its GPUs count as given back (22.05), but no
-other job starts there.
+A GPU is either taken whole or shared. A GPU with shards in use can't be taken whole, and a taken GPU has no
+free shards (gres.html of Slurm). Since 23.11, Slurm shows for each node how many shards of each GPU are in
+use; older releases show it only for jobs. While a job ends on a node, Slurm 22.05 shows its GPUs as free,
+but no other job starts there.
 """
 
 import re
@@ -21,12 +21,12 @@ _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
 _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
-_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user, before the texts of the GPUs
+_LABELS = ("MCSLabel", "Account", "WCKey")  # a user may choose these; scontrol prints them before the GPUs
 _JOB_FIELDS = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
-MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
+MOST = 1024  # the most GPUs of a node: MAX_GRES_BITMAP of Slurm
 
-ShardsOfJobs = Mapping[tuple[str, int], int]  # in use on a node's GPU, as its jobs say
+ShardsOfJobs = Mapping[tuple[str, int], int]  # shards that jobs use, by the node's name and the GPU's index
 
 
 @frozen(slots=True)
@@ -34,11 +34,11 @@ class Gpu:
     """A GPU of a node."""
 
     index: int  # its number on the node
-    type: str  # as a100; "" if it has no type
-    taken: bool  # whether a job has all of it
-    shards: int = 0  # into how many shards it may be cut; 0 where GPUs are not shared
-    shards_used: int | None = 0  # how many shards jobs have; None where it is only known that jobs have some
-    free: bool = True  # whether a job may take all of it
+    type: str  # "a100" for example; "" if it has no type
+    taken: bool  # whether a job has the whole GPU
+    shards: int = 0  # into how many shards it may be cut; 0 if GPUs are not shared
+    shards_used: int | None = 0  # how many shards jobs have; None if jobs have an unknown number of them
+    free: bool = True  # whether a job may take the whole GPU
 
     @property
     def shards_free(self) -> int:
@@ -52,53 +52,56 @@ class GpuNode:
 
     node: SlurmNode
     gpus: tuple[Gpu, ...]
-    numbered: bool  # whether Slurm says which GPUs are taken, not only how many
+    numbered: bool  # whether Slurm shows which GPUs are taken, not only how many
 
 
 @frozen(slots=True)
 class GpuCount:
     """GPUs of a type: in use, shared, free or unavailable."""
 
-    type: str  # as a100; "" if it has no type
+    type: str  # "a100" for example; "" if they have no type
     partitions: tuple[str, ...]  # the partitions of nodes with such GPUs
     total: int  # all GPUs of the type
-    in_use: int  # GPUs that jobs have whole
-    shared: int  # GPUs of which jobs have shards
+    in_use: int  # GPUs that a job has whole
+    shared: int  # GPUs with shards that jobs have
     free: int  # GPUs that jobs may take now
-    unavailable: int  # the other GPUs, on nodes that take no jobs
+    unavailable: int  # all other GPUs: on nodes that take no jobs
     shards: int  # all shards
     shards_free: int  # shards that jobs may take now, on all GPUs
-    shards_on_one: int  # the most free shards of one GPU: a job gets all of its shards from one
+    shards_on_one: int  # the most free shards on one GPU: a job gets all of its shards from one GPU
 
 
 def unavailable(node: SlurmNode) -> str:
-    """Return why a node takes no jobs, in a word or two; "" for a node that takes jobs."""
+    """Return in a word or two why a node takes no jobs; "" for a node that takes jobs."""
     if node.state not in _TAKES_JOBS:
         return node.state.lower()
     return next((words for flag, words in state_texts().nodes.items() if flag in node.flags), "")
 
 
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
-    """Return the nodes that have GPUs; where they don't show their shards, jobs are asked for: SlurmError."""
-    having = [node for node in nodes if any(gres.count for gres in _named("gpu", node.gres))]
-    silent = any(not gres.per_gpu for node in having for gres in _named("shard", node.gres_used))
+    """Return the nodes that have GPUs.
+
+    If nodes do not show the shards of each GPU, Slurm is asked for jobs; this may raise SlurmError.
+    """
+    having = [node for node in nodes if any(gres.count for gres in _gres_named("gpu", node.gres))]
+    silent = any(not gres.per_gpu for node in having for gres in _gres_named("shard", node.gres_used))
     of_jobs = _shards_of_jobs(environment) if silent else {}
-    return [of_node(node, of_jobs) for node in having]
+    return [node_with_gpus(node, of_jobs) for node in having]
 
 
-def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
-    """Return a node with its GPUs."""
-    used = [gres for gres in _named("gpu", node.gres_used) if gres.count]
-    types = _types(_named("gpu", node.gres), used)
+def node_with_gpus(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
+    """Return a node with its GPUs; `of_jobs` has shards in use if nodes do not show them."""
+    used = [gres for gres in _gres_named("gpu", node.gres_used) if gres.count]
+    types = _types(_gres_named("gpu", node.gres), used)
     taken = _taken(types, used)
     shards, shards_used = [0] * len(types), dict[int, int | None]()
-    for gres in _named("shard", node.gres):
-        having, left = _of_type(types, gres.type), gres.count
-        for before, index in enumerate(having):  # as _distribute_count of Slurm's gres_c_s.c does
-            shards[index] = left // (len(having) - before)
+    for gres in _gres_named("shard", node.gres):
+        having, left = _indexes_of_type(types, gres.type), gres.count
+        for number, index in enumerate(having):  # as _distribute_count of Slurm's gres_c_s.c does
+            shards[index] = left // (len(having) - number)
             left -= shards[index]
-    for gres in _named("shard", node.gres_used):
-        having = _of_type(types, gres.type)
+    for gres in _gres_named("shard", node.gres_used):
+        having = _indexes_of_type(types, gres.type)
         where = range(len(types)) if len(gres.per_gpu) >= len(types) else having
         for index, (count, whole) in zip(where, gres.per_gpu, strict=False):
             shards[index] = max(shards[index], whole)
@@ -106,7 +109,7 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
                 taken.add(index)
             elif count:
                 shards_used[index] = count
-        if not gres.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
+        if not gres.per_gpu:  # `indexes` lacks GPUs on which only some of the shards were freed
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
             places = {index: (node.name, index) for index in having}
             shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
@@ -118,12 +121,12 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
     return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in used))
 
 
-def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
+def _gres_named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
     return [gres for gres in several if gres.name == name]
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return the type of each GPU: from the GRES of its job, else in the order of the configuration."""
+    """Return the type of each GPU by its index: from the GRES in use, else in the order of slurm.conf."""
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MOST)
@@ -138,46 +141,56 @@ def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
-    """Return the GPUs that jobs have whole; if Slurm says only how many, any GPUs of the type."""
+    """Return the indexes of GPUs that jobs have whole; if Slurm shows only how many, any of the type."""
     taken = {index for gres in used for index in gres.indexes if index < len(types)}
     for gres in used:
-        others = [index for index in _of_type(types, gres.type) if index not in taken]
+        others = [index for index in _indexes_of_type(types, gres.type) if index not in taken]
         taken.update(others[: max(0, gres.count - len(gres.indexes))])
     return taken
 
 
-def _of_type(types: Sequence[str], kind: str) -> list[int]:
-    """Return the GPUs of a type; all GPUs if no GPU has the type, or if no type is named."""
+def _indexes_of_type(types: Sequence[str], kind: str) -> list[int]:
+    """Return the indexes of GPUs of a type; of all GPUs if no GPU has the type, or if `kind` is ""."""
     return [index for index, type_ in enumerate(types) if type_ == kind] or [*range(len(types))]
 
 
 def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
-    """Return shards in use on each GPU, from the jobs that this user may see.
+    """Return the shards in use on each GPU, from the jobs that this user may see.
 
-    Only scontrol says on which GPU, among texts that users choose, line breaks included: squeue prints these
-    texts one by one. Of a node with a job whose record is not certain, nothing is known.
+    Only scontrol shows the GPU, but it also prints texts that users choose, which may have line breaks and
+    look like GPUs. squeue prints each of these texts alone, so they can be removed. Nodes with a job whose
+    record is uncertain are excluded.
     """
-    between = separator()
+    delimiter = separator()
     asked = ["squeue", "--all", "--noheader", "--states=all"]
-    jobs = answer([*asked, "--Format=" + ",".join(f"{name}:{between}" for name in _JOB_FIELDS)], environment)
+    jobs = answer(
+        [*asked, "--Format=" + ",".join(f"{name}:{delimiter}" for name in _JOB_FIELDS)], environment
+    )
     printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
     records: dict[str, list[int]] = {}
     for start in _RECORD.finditer(printed):
         records.setdefault(start[1], []).append(start.end())
     in_use, unknown = Counter[tuple[str, int]](), set[str]()
-    for row in rows(jobs, between, _JOB_FIELDS):
-        job = _before_texts(row, printed, records.get(row["JobID"], ()))
+    for row in rows(jobs, delimiter, _JOB_FIELDS):
+        job = _trusted_part(row, printed, records.get(row["JobID"], ()))
         running = _STATE.search(job)
         if running is None and not state(row["State"]).ended:
             unknown.update(hosts(row["NodeList"]))
-        for nodes, gres in _ON_NODES.findall(job) if running and not state(running[1]).ended else ():
-            for shards in (shards for shards in _named("shard", node_gres(gres)) if len(shards.indexes) == 1):
-                in_use.update({(name, shards.indexes[0]): shards.count for name in hosts(nodes)})
+        if running is None or state(running[1]).ended:
+            continue
+        for nodes, gres in _ON_NODES.findall(job):
+            for shards in _gres_named("shard", node_gres(gres)):
+                if len(shards.indexes) == 1:
+                    in_use.update({(name, shards.indexes[0]): shards.count for name in hosts(nodes)})
     return {place: count for place, count in in_use.items() if place[0] not in unknown}
 
 
-def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
-    """Return the part of a record between the name of a job and other texts of its user; "" if uncertain."""
+def _trusted_part(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
+    """Return the part of a job's record that no user can choose: after the job's name, before later texts.
+
+    Return "" if that is uncertain. `row` has the texts as squeue prints them, `records` where records of this
+    id begin in the output of scontrol.
+    """
     name = f"{row['Name']} UserId="
     labels = "".join(row[key] for key in _LABELS)
     if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):
@@ -187,7 +200,7 @@ def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) 
 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
-    """Return GPUs by type, in the order of the nodes."""
+    """Count the GPUs of each type, in the order of the nodes."""
     groups: dict[str, list[tuple[Gpu, bool]]] = defaultdict(list)
     partitions: dict[str, dict[str, None]] = defaultdict(dict)
     for gpu_node in nodes:

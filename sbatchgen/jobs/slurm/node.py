@@ -1,7 +1,7 @@
 """The nodes of a live cluster, `scontrol show node`, and their generic resources: GPUs, shards and others.
 
-Nodes that Slurm hides are left out: those in the cloud that are switched off, and those for later (FUTURE).
-Source of the lines: node_info.c and gres.c of Slurm 20.11 to 26.05. sbatch/gres.py reads what a job asks for.
+Slurm hides nodes of the cloud that are switched off, and nodes for later (FUTURE). Source of the lines:
+node_info.c and gres.c of Slurm 20.11 to 26.05. sbatch/gres.py reads the resources that a job asks for.
 """
 
 import functools
@@ -14,36 +14,37 @@ from sbatchgen.jobs.slurm.client import answer
 from sbatchgen.jobs.slurm.config import printed, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, text
 
-_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
+_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses separates no items
 _DETAIL = re.compile(r"\(([^()]*)\)$")
 _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
-# Free text that follows all that is read here, the reason first; it may hold anything.
+# Fields with free text, which may look like other fields. They follow all fields that are read here.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 
 @frozen(slots=True)
 class NodeGres:
-    """Resources of one name and type on a node: all resources, the used or the drained ones."""
+    """Resources of one name and type on a node: all resources, the used ones or the drained ones."""
 
-    name: str  # as gpu, shard, mps
-    type: str = ""  # as a100; "" if it has none
+    name: str  # "gpu", "shard" or "mps", for example
+    type: str = ""  # "a100" for example; "" without a type
     count: int = 0
     consumed: bool = True  # whether jobs use them up; with `no_consume` any number of jobs may have them
-    # Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are
+    # The indexes of the GPUs in use; for shards before 23.11, of the GPUs with shards in use
     indexes: tuple[int, ...] = ()
-    # Of what is shared, since 23.11: how many are in use of how many, by GPU; None: a job has the GPU
+    # For shards since 23.11, by GPU: how many are in use, and how many there are; None if a job has the GPU
     per_gpu: tuple[tuple[int | None, int], ...] = ()
 
 
-@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+@functools.lru_cache(maxsize=4096)  # many nodes of a cluster have the same resources
 def node_gres(printed: str) -> tuple[NodeGres, ...]:
-    """Return what is in a value of Gres, GresUsed or GresDrain."""
+    """Return the resources in a value of Gres, GresUsed or GresDrain."""
     return tuple(_item(item) for item in _ITEM.findall(text(printed)))
 
 
 def _item(item: str) -> NodeGres:
+    """Return the resources in an item such as "gpu:a100:4(IDX:0-2)"."""
     detail = _DETAIL.search(item)
     inner = detail[1] if detail else ""
     shared = [pair.split("/") for pair in inner.split(",")] if _PER_GPU.fullmatch(inner) else []  # -/8,3/8
@@ -55,7 +56,7 @@ def _item(item: str) -> NodeGres:
     return NodeGres(
         name=name,
         type=kind,
-        count=1 if number is None else number,  # `gpu:a100` alone is one, in slurm.conf as in a request
+        count=1 if number is None else number,  # `gpu:a100` is one GPU, in slurm.conf and in a request
         consumed="no_consume" not in rest,
         indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
         per_gpu=tuple((None if used == "-" else count(used), count(whole)) for used, whole in shared),
@@ -75,7 +76,7 @@ def _indexes(shown: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _flags(printed: str) -> frozenset[str]:
-    """Return the flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
+    """Return the flags in a state such as "DOWN*+DRAIN"; the star marks a node that does not answer."""
     flags = {flag.rstrip("*") for flag in printed.split("+")[1:]}
     return frozenset(flags | {"NOT_RESPONDING"} if "*" in printed else flags)
 
@@ -86,11 +87,11 @@ class SlurmNode:
 
     name: str = printed("NodeName")
     partitions: tuple[str, ...] = printed("Partitions", names)
-    # As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags
+    # "IDLE", "MIXED", "ALLOCATED" or "DOWN", for example; without flags
     state: str = printed("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
-    # As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED"
+    # Flags of the state, such as "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN" and "RESERVED"
     flags: frozenset[str] = printed("State", _flags)
-    # Why it is down or drained, in the words of an admin or a program; it may hold anything
+    # Why it is down or drained, in the words of an admin or a program; any text
     reason: str = printed("Reason")
     cpus: int = printed("CPUTot", count)
     cpus_usable: int = printed("CPUEfctv", count)  # CPUs that jobs may have
@@ -99,17 +100,17 @@ class SlurmNode:
     cores_per_socket: int = printed("CoresPerSocket", count)
     threads_per_core: int = printed("ThreadsPerCore", count)
     memory: int = printed("RealMemory", count)
-    memory_reserved: int = printed("MemSpecLimit", count)  # kept from jobs
+    memory_reserved: int = printed("MemSpecLimit", count)  # memory that jobs can't have
     memory_used: int = printed("AllocMem", count)
     gres: tuple[NodeGres, ...] = printed("Gres", node_gres)  # generic resources, as configured
     gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
     disk: int = printed("TmpDisk", count)  # in MiB
-    features: tuple[str, ...] = printed("AvailableFeatures", names)  # what --constraint may name
+    features: tuple[str, ...] = printed("AvailableFeatures", names)  # names for --constraint
     last_busy: str = printed("LastBusyTime")  # when its last job ended, if it has no job
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
-    """Return all nodes that Slurm shows, with `future` also nodes for later; SlurmError without an answer."""
+    """Return all nodes that Slurm shows, with `future` also FUTURE ones; SlurmError without an answer."""
     later = ["-F"] if future else []
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 
@@ -117,13 +118,13 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in the output of scontrol, which has a line for each; skip other lines."""
     for line in filter(_START.match, printed.split("\n")):
-        known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
+        known, _, rest = line.partition(" OS=")  # its value, the release of a kernel, has blanks
         known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
         free = _FREE_TEXT.search(known)
         values = pairs((known[: free.start()] if free else known).split())
-        if free and free[0] == " Reason=":  # on one line, without who gave it and when; other text may follow
+        if free and free[0] == " Reason=":  # a reason ends with who gave it and when; other texts may follow
             reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
             values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
-        if not count(values["CPUEfctv"]):  # since 22.05
+        if not count(values["CPUEfctv"]):  # Slurm prints it since 22.05
             values["CPUEfctv"] = values["CPUTot"]
         yield record_of(SlurmNode, values)

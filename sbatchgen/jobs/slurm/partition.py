@@ -9,7 +9,7 @@ from sbatchgen.jobs.slurm.client import answer, answer_if_any
 from sbatchgen.jobs.slurm.config import printed, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, seconds, text, time
 
-_BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
+_SEPARATOR = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # the names of groups may have blanks
 
 
 def _is_yes(printed: str) -> bool:
@@ -17,61 +17,62 @@ def _is_yes(printed: str) -> bool:
 
 
 def _allowed(printed: str) -> tuple[str, ...]:
+    """Return the names that are allowed; no names if all are."""
     return () if printed == "ALL" else names(printed)
 
 
 @frozen(kw_only=True, slots=True)
 class SlurmPartition:
-    """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set"."""
+    """A partition as the controller knows it; memory is in MiB, and None means "no limit" or "not set"."""
 
     name: str = printed("PartitionName")
     state: str = printed("State", str.lower)  # "up", "down", "drain" or "inactive"
-    default: bool = printed("Default", _is_yes)  # whether it takes jobs that name none
+    default: bool = printed("Default", _is_yes)  # whether jobs that name no partition run in it
     hidden: bool = printed("Hidden", _is_yes)  # whether Slurm shows it only with --all
-    node_list: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none
-    nodes: int = printed("TotalNodes", count)  # all together, also hidden nodes
-    cpus: int = printed("TotalCPUs", count)  # of all nodes
+    node_list: str = printed("Nodes", text)  # "n[1-4]"; "" without nodes
+    nodes: int = printed("TotalNodes", count)  # the number of nodes, also of hidden ones
+    cpus: int = printed("TotalCPUs", count)  # the CPUs of all nodes
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
     nodes_min: int | None = printed("MinNodes", lambda fewest: limit(fewest) or None)
-    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # who alone may use it; empty: all
+    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # the only ones allowed; empty for all
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)
     accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
     qos_denied: tuple[str, ...] = printed("DenyQos", names)
     own_qos: str = printed("QoS", text)  # a QOS whose limits hold in the partition
-    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # what a job gets that asks for none
+    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # defaults of jobs: here and below
     mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
     mem_per_cpu: int | None = printed("DefMemPerCPU", limit)
     mem_per_node: int | None = printed("DefMemPerNode", limit)
     mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
     mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
     cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
-    # Jobs get whole nodes
+    # Whether jobs get whole nodes
     exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
-    # Jobs share CPUs, whatever they ask for; FORCE:1 shares them only with suspended jobs
+    # Whether jobs share CPUs in any case; FORCE:1 shares them only with suspended jobs
     oversubscribed: bool = printed("OverSubscribe", lambda kind: count(kind.removeprefix("FORCE:")) > 1)
-    topology: str = printed("Topology", text)  # its entry in topology.yaml, if it names one
+    topology: str = printed("Topology", text)  # its entry in topology.yaml; "" without one
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
-    # "" for any host
+    # The hosts from which jobs may be submitted; "" for all hosts
     submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
-    preempt: str = printed("PreemptMode")  # as "REQUEUE", "CANCEL" or "OFF"
-    tier: int = printed("PriorityTier", count)  # jobs of a higher one go first, and may preempt others
+    preempt: str = printed("PreemptMode")  # "REQUEUE", "CANCEL" or "OFF", for example
+    tier: int = printed("PriorityTier", count)  # jobs of a higher tier start first, and may preempt others
     billing: str = printed("TRESBillingWeights", text)
-    grace_s: int = printed("GraceTime", count)  # how long a job lasts once it is preempted
+    grace_s: int = printed("GraceTime", count)  # how many seconds a preempted job has before it is killed
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
-    """Return all partitions that this user may see, hidden ones too; raise SlurmError without an answer."""
+    """Return all partitions that this user may see, also hidden ones; raise SlurmError without an answer."""
     return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
     """Yield the partitions in the output of scontrol, which has a line for each."""
     for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
-        values = pairs(_BETWEEN.split(line.strip()))
+        values = pairs(_SEPARATOR.split(line.strip()))
         values |= pairs(values["JobDefaults"].split(","))
         values["Exclusive"] += f" {values['OverSubscribe']}"
         yield record_of(SlurmPartition, values)
@@ -82,13 +83,13 @@ class SlurmReservation:
     """A reservation as the controller knows it."""
 
     name: str = printed("ReservationName")
-    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" if it has none, as one of licences
-    partition: str = printed("PartitionName", text)  # that its nodes were taken from; "" if it names none
+    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" without nodes, as if it reserves licences
+    partition: str = printed("PartitionName", text)  # the partition of its nodes; "" if it names none
     start: datetime | None = printed("StartTime", time)
-    # As 2026-01-31T12:00:00+01:00; "" if it has no end
+    # "2026-01-31T12:00:00+01:00" for example; "" if it has no end
     end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
-    flags: tuple[str, ...] = printed("Flags", names)  # as "FLEX", "DAILY"
-    # Who may use it; "-ann": all others; empty: it does not matter
+    flags: tuple[str, ...] = printed("Flags", names)  # "FLEX" and "DAILY", for example
+    # Who may use it; "-ann" stands for all others, and an empty list for everybody
     users: tuple[str, ...] = printed("Users", names)
     groups: tuple[str, ...] = printed("Groups", names)
     accounts: tuple[str, ...] = printed("Accounts", names)
@@ -96,8 +97,8 @@ class SlurmReservation:
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
         """Return whether this user may use the reservation: each of its lists must name the user."""
         lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
-        known = ((allowed, having) for allowed, having in lists if allowed and allowed[0][:1] != "-")
-        return all(having & {*allowed} for allowed, having in known)
+        restricting = ((allowed, his) for allowed, his in lists if allowed and allowed[0][:1] != "-")
+        return all(his & {*allowed} for allowed, his in restricting)
 
 
 def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:

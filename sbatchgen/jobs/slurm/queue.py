@@ -1,7 +1,8 @@
-"""The jobs that Slurm's controller knows: they wait, run, or ended a few minutes ago.
+"""Asks squeue(1) for the jobs that Slurm's controller knows: they wait, run, or ended a few minutes ago.
 
-How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes by default; accounting.py asks
-for older ones. A job of sbatchgen is found by the folder of its script, which squeue(1) shows as its Command.
+The controller forgets an ended job after the site's MinJobAge (slurm.conf(5)), 5 minutes by default;
+accounting.py asks for older jobs. A job of sbatchgen is found by the folder of its script, which squeue shows
+as Command.
 """
 
 import contextlib
@@ -15,11 +16,11 @@ from typing import Any
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.temporary import temporary_folder
-from sbatchgen.jobs.slurm.client import of_cluster, query
+from sbatchgen.jobs.slurm.client import cluster_option, query
 from sbatchgen.jobs.slurm.fields import count, exit_status, seconds, text, time
 from sbatchgen.jobs.slurm.state import State, state
 
-# Fields of squeue --Format in all releases since 20.11.
+# Fields of squeue --Format, by our names: all releases since 20.11 have them.
 _FIELDS = {
     "id": "JobArrayID",
     "state": "State",
@@ -39,7 +40,7 @@ _FIELDS = {
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
-FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
+FOLDER = "sbatchgen-"  # the start of the folder's name; the key of the submission follows
 _KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
 
 
@@ -51,22 +52,22 @@ class SlurmJob:
     job: int  # the id of the job, or of the whole array
     task: str  # "3", "[5-9%2]" for tasks that wait, or "" if the job is not an array
     state: State
-    # As reason.py explains it; "None" without one; to sacct: why it waited last, also after it has ended
+    # Slurm's name of the reason why it waits; "None" without one. From sacct: why it waited last
     reason: str
-    # In local time; of a job that waits or runs, what Slurm expects; None if not known
+    # In local time; Slurm's forecast for a job that waits or runs; None if not known
     start: datetime | None
     end: datetime | None
-    used_s: int  # how long it has run
-    limit_s: int | None  # its time limit; None if it has none, or it is not known
+    used_s: int  # how many seconds it has run
+    limit_s: int | None  # its time limit in seconds; None if it has none, or it is not known
     nodes: int
     node_list: str  # "n[1-4]"; "" before nodes are allocated
-    exit_code: int  # how its script ended, as signal; 0 before that
-    signal: int
+    exit_code: int  # the exit code of its script; 0 before the end
+    signal: int  # the signal that ended its script; 0 without one
     restarts: int = 0  # how often it was requeued
     before: str = ""  # how the start before ended, in words, if it was requeued; known to sacct only
     dependency: str = ""  # what it waits for: "afterok:4711(unfulfilled)"; known to squeue only
     planned: str = ""  # the nodes that Slurm plans for a job that waits; known to squeue only
-    eligible: datetime | None = None  # when only room, limits and others kept it from starting
+    eligible: datetime | None = None  # when its dependencies, --begin and holds were fulfilled
     command: str = ""  # the path of its script; "" if it came from stdin; known to squeue only
     cancelled_by: int | None = None  # the id of the user who cancelled it; known to sacct only
 
@@ -74,7 +75,7 @@ class SlurmJob:
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
 ) -> list[SlurmJob]:
-    """Return these jobs that the controller of a cluster knows, or all of the user, the newest last.
+    """Return the jobs with these ids that a cluster's controller knows, or all of the user, the newest last.
 
     Raises SlurmError if squeue can't be started, does not end in time, or fails.
     """
@@ -82,10 +83,10 @@ def queue(
     if ids == "":
         return []
     whose = "--me" if ids is None else f"--jobs={ids}"
-    between = separator()
-    fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
+    delimiter = separator()
+    fields = ",".join(f"{field}:{delimiter}" for field in _FIELDS.values())
     shown = ["--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
-    answer = query(["squeue", *of_cluster(cluster), *shown], environment)
+    answer = query(["squeue", *cluster_option(cluster), *shown], environment)
     if answer.status and _NONE_KNOWN.search(answer.err):
         return []
     if answer.failure:
@@ -101,35 +102,35 @@ def queue(
             planned=text(row["planned"]),
             eligible=time(row["eligible"]),
         )
-        for row in rows(answer.out, between, [*_FIELDS])
+        for row in rows(answer.out, delimiter, [*_FIELDS])
     ]
     return sorted(known, key=lambda job: job.job)
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
-    """Return the job of a submission, by its key; raise SlurmError like `queue`."""
+    """Return the job of the submission with this key; None without one; raise SlurmError like `queue`."""
     return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 
 
 def separator() -> str:
-    """Return a separator of values that no user can guess and put into the path of a script."""
+    """Return a random separator of values, so that no user can put it into the path of a script."""
     return f"\x1f{secrets.token_hex(8)}\x1f"
 
 
-def rows(printed: str, between: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table in which the separator follows each value, and a line break each row.
+def rows(printed: str, delimiter: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table by the `names` of its columns; a delimiter follows each value.
 
-    Line breaks in values are kept: the path of a script may hold some. The first value, an id, holds none,
-    and what comes before it is of a site's own wrapper.
+    A line break follows each row, but values such as the path of a script may also have line breaks. The
+    first value, an id, has none: what precedes it is output of a site's own wrapper.
     """
-    values = printed.split(between)
+    values = printed.split(delimiter)
     for first in range(0, len(values) - len(names), len(names)):
         row = values[first : first + len(names)]
         yield dict(zip(names, [row[0].rpartition("\n")[2], *row[1:]], strict=True))
 
 
 def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
-    """Return a job from a row of squeue or sacct, with the attributes that each prints in its own way."""
+    """Return a job from a row of squeue or sacct; `further` has attributes that they print differently."""
     number = _ID.fullmatch(row["id"])
     exit_code, signal = exit_status(row["exit_status"])
     return SlurmJob(
@@ -154,22 +155,22 @@ def new_key() -> str:
 
 
 def folder_name(key: str) -> str:
-    """Return the start of the folder's name."""
+    """Return the start of the name of a script's folder, for the key of its submission."""
     return f"{FOLDER}{key}-"
 
 
 def key_of(command: str) -> str:
-    """Return the key of the submission with this Command; "" for a job that sbatchgen did not submit."""
+    """Return the key in a job's Command; "" for a job that sbatchgen did not submit."""
     match = _KEY.search(command)
     return match[1] if match else ""
 
 
 @contextlib.contextmanager
 def private_script(script: bytes, name: str, key: str) -> Iterator[Path]:
-    """Write the script into a folder that only this user can enter, and that no other submission has.
+    """Write the script into a new folder that only this user can enter, and yield its path.
 
-    Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
-    its name. The name stays: a job without one is called after its script.
+    sbatch opens the script by its name, and in the run folder another user or submission might replace it.
+    The script has the name `name`, after which Slurm calls a job that has no name.
     """
     with temporary_folder(folder_name(key)) as private:
         path = private / name

@@ -1,6 +1,6 @@
-"""The refusals of Slurm, explained: the meaning, the options at fault, and the fix.
+"""Explains the refusals of sbatch: the meaning, the options that may be at fault, and the fix.
 
-A site's own plugin may say anything: a text that refusals.yaml does not know is passed on as it is.
+A text that refusals.yaml does not have is shown unchanged, because a site's own plugin may print any text.
 """
 
 import functools
@@ -19,9 +19,9 @@ from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, rea
 class OptionSource:
     """An option of the job, its value, and the place where it was written."""
 
-    option: str
+    option: str  # the long name, without dashes
     value: str
-    at: str = ""
+    at: str = ""  # the place; "" if it is not known
 
     def __str__(self) -> str:
         text = f"--{self.option}={self.value}" if self.value else f"--{self.option}"
@@ -35,7 +35,7 @@ class Refusal:
     says: str  # the text of Slurm
     means: str = ""  # the explanation; "" if refusals.yaml does not have the text
     options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
-    fix: str = ""  # the fix
+    fix: str = ""  # what to do; "" if refusals.yaml does not have the text
 
     @property
     def problem(self) -> Problem:
@@ -60,15 +60,15 @@ class Answer:
 class RefusalText(TextExplanation):
     """A text of Slurm with its explanation in refusals.yaml."""
 
-    options: str = ""
-    general: bool = False
+    options: str = ""  # the options that may be at fault, or names of groups of options
+    general: bool = False  # whether it says little: it is shown only without other texts
 
 
 @frozen(kw_only=True)
 class RefusalTexts:
-    """All of refusals.yaml."""
+    """The contents of refusals.yaml."""
 
-    groups: Mapping[str, str]
+    groups: Mapping[str, str]  # the options of each group
     texts: tuple[RefusalText, ...]
 
 
@@ -82,15 +82,15 @@ def _table() -> RefusalTexts:
     return read_table(Path(__file__).with_name("refusals.yaml"), RefusalTexts)
 
 
-def options_of(known: RefusalText) -> list[str]:
-    """Return the options that may be at fault, by long name, with groups spelled out."""
+def options_at_fault(known: RefusalText) -> list[str]:
+    """Return the long names of the options that may be at fault, with groups replaced by their members."""
     names = known.options
     for group, members in [*_table().groups.items()][::-1]:  # a group may hold groups before it
         names = names.replace(group, members)
     return names.split()
 
 
-# Limits that Slurm 22.05 does not check for `--test-only`, as trials showed.
+# What Slurm 22.05 does not check for `--test-only`, as trials showed.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
@@ -111,7 +111,7 @@ _STARTS = re.compile(
 
 
 def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
-    """Return the options of a resolved job by their long names."""
+    """Return the options of a resolved job by their long names, with their places."""
     job = resolved.resources
     return {name: OptionSource(name, value, job.place(name).text) for name, value in job.options.items()}
 
@@ -129,27 +129,30 @@ def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
     return options
 
 
-def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return the refusals in the stderr of sbatch for a job; its exit status if stderr has no refusal."""
-    lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
+def refusals(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Return the refusals in the stderr of sbatch, or one with its exit status if stderr has none.
+
+    `options` has the options of the job by their long names.
+    """
+    lines = [explained for line in stderr.splitlines() if (explained := _explained(line, options))]
     special = any(refusal.means for refusal, general in lines if not general)
     shown = [refusal for refusal, general in lines if not (general and special)]
     once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
     return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
-def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:
+def understand(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
     """Return the answer of `sbatch --test-only` from its exit status and its stderr."""
     starts = _STARTS.search(stderr)
     if returncode == 0:
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
         warnings = tuple(line for line in stderr.splitlines() if line.strip() and not _STARTS.search(line))
         return Answer(accepted=True, says=stderr.strip(), warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, asked)))
+    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, options)))
 
 
-def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
-    """Return the meaning of a line, and whether its text is general; None for a line about no refusal."""
+def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
+    """Return the refusal in a line, and whether its text is general; None for a line without a refusal."""
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None
@@ -157,7 +160,7 @@ def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, b
     if entry is None:
         return Refusal(says=text), False
     known, words = entry[0], [word for word in entry[1] if word]
-    names = [name.format(*words, *[""] * 3) for name in options_of(known)]
-    options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
+    names = [name.format(*words, *[""] * 3) for name in options_at_fault(known)]
+    at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
     means, fix = filled(known, words)
-    return Refusal(says=text, means=means, options=options, fix=fix), known.general
+    return Refusal(says=text, means=means, options=at_fault, fix=fix), known.general

@@ -1,4 +1,4 @@
-"""The states of jobs and why they wait, in plain words; names that the tables lack are passed on unchanged.
+"""The states of jobs and the reasons why they wait, in plain words; unknown names are shown unchanged.
 
 Source of the names: "JOB STATE CODES" of squeue(1) and sacct(1), Slurm 20.11 to 26.05.
 """
@@ -18,34 +18,34 @@ Kind = Literal["starts", "never", "person", "ended"]
 class State:
     """A state of a job."""
 
-    name: str  # as in `squeue --Format=State`: "PENDING"
-    words: str  # the same in plain words
+    name: str  # Slurm's long name, as in `squeue --Format=State`: "PENDING"
+    words: str  # the state in plain words
     ended: bool = False  # whether the job is over: it has no processes, and Slurm does nothing more for it
 
 
 @frozen(kw_only=True)
 class StateTexts:
-    """All of states.yaml, by the names of states; `nodes`: by flags of nodes that take no jobs."""
+    """The contents of states.yaml: plain words by Slurm's names."""
 
-    live: Mapping[str, str]
-    ended: Mapping[str, str]
-    nodes: Mapping[str, str]
+    live: Mapping[str, str]  # states of jobs that have not ended
+    ended: Mapping[str, str]  # states of jobs that have ended
+    nodes: Mapping[str, str]  # flags of nodes that take no jobs
 
 
 def state_texts() -> StateTexts:
-    """Return all of states.yaml."""
+    """Return the contents of states.yaml."""
     return read_table(Path(__file__).with_name("states.yaml"), StateTexts)
 
 
 @functools.cache
 def states() -> dict[str, State]:
-    """Return the states that are known, by their names."""
+    """Return the states in states.yaml by their names."""
     live = {name: State(name, words) for name, words in state_texts().live.items()}
     return live | {name: State(name, words, ended=True) for name, words in state_texts().ended.items()}
 
 
 def state(text: str) -> State:
-    """Return the state of this name, as in "CANCELLED by 1000"; an unknown name is passed on."""
+    """Return the state that a text such as "CANCELLED by 1000" names, also if the name is unknown."""
     name = text.partition(" ")[0]
     return states().get(name) or State(name, name.lower().replace("_", " "))
 
@@ -54,11 +54,12 @@ def state(text: str) -> State:
 class Reason:
     """A reason why a job waits, or how it ended."""
 
-    name: str  # Slurm's own words
-    # "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known
+    name: str  # Slurm's name of the reason
+    # "starts": the job starts by itself; "never": it can't start unless it is changed; "person": a person
+    # must act; "ended": it has ended; None if not known
     kind: Kind | None = None
-    means: str  # the same in plain words
-    fix: str = ""
+    means: str  # the reason in plain words
+    fix: str = ""  # what to do; "" if nothing is known
 
 
 @frozen(kw_only=True)
@@ -70,9 +71,9 @@ class ReasonText(TextExplanation):
 
 @frozen(kw_only=True)
 class ReasonTexts:
-    """All of reasons.yaml."""
+    """The contents of reasons.yaml."""
 
-    things: Mapping[str, str]
+    things: Mapping[str, str]  # plain words for names in reasons, such as names of limits
     texts: tuple[ReasonText, ...]
 
 
@@ -83,7 +84,7 @@ def _table() -> tuple[Mapping[str, str], Texts[ReasonText]]:
 
 
 def reason(text: str, job: str) -> Reason:
-    """Explain the Reason of a job that waits, or did not complete; its id is for the commands to type."""
+    """Explain the Reason of a job that waits or did not complete; the fix names the id `job`."""
     name = text.strip()
     if name.startswith("(") and name.endswith(")"):
         name = name[1:-1]

@@ -134,7 +134,9 @@ class ClusterMoment:
 def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
     """Ask Slurm, also for jobs and reservations if the `queue` matters; raise SlurmError without one."""
     began = monotonic()
-    with ThreadPoolExecutor(5, initializer=client.wait_for, initargs=(client.waits_for(),)) as pool:
+    with ThreadPoolExecutor(
+        5, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
+    ) as pool:
         settings, known = pool.submit(config, environment), pool.submit(nodes, environment)
         parts = pool.submit(partitions, environment)
         jobs = pool.submit(_jobs, environment) if queue else None

@@ -19,7 +19,7 @@ from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import typed
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs import shown_starts
-from sbatchgen.jobs.slurm.client import waits_for
+from sbatchgen.jobs.slurm.client import answer_limit_s
 from sbatchgen.jobs.slurm.refusal import asked_by
 from sbatchgen.jobs.starts.holes import Hole
 from sbatchgen.jobs.starts.job_shapes import Ask, JobShape, JobShapes
@@ -155,7 +155,7 @@ class _Search:
 
     def _bounds(self, shapes: Sequence[JobShape]) -> Iterator[Prospect]:
         """Yield what `sbatch --test-only` says of shapes that fit no hole as they are."""
-        took, limit_s = self._moment.took_s, min(LATE_S, waits_for())
+        took, limit_s = self._moment.took_s, min(LATE_S, answer_limit_s())
         for number, shape in enumerate(shapes):
             if took > (SLOW_S if number else LATE_S):
                 self._notes.append(f"Slurm took {took:.1f} s to answer, so it was asked for no further bound")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.slurm.gpu_nodes import of_node
+from sbatchgen.jobs.slurm.gpu_nodes import node_with_gpus
 from sbatchgen.jobs.slurm.node import SlurmNode
 
 MAX_SHAPES = 6  # kinds of nodes of a partition; with more, nodes that differ in details count as alike
@@ -102,7 +102,7 @@ def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
             types[gres.type] += gres.count
         else:
             others[gres.name] += gres.count
-    shards = {gpu.shards for gpu in of_node(node, {}).gpus}
+    shards = {gpu.shards for gpu in node_with_gpus(node, {}).gpus}
     threads = node.threads_per_core
     whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else Slurm counts cores as CPUs
     free = node.memory - (node.memory_reserved if memory else 0)
