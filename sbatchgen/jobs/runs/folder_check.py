@@ -177,9 +177,7 @@ def _findings_of_forecast(
     elif start.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {start.holder}"
         yield error(resolved, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif (
-        start.state == "missing" and not resolved.options.dependency
-    ):  # an earlier job may make the checkpoint
+    elif start.state == "missing" and not resolved.options.dependency:  # a job before may make it
         yield _no_checkpoint(resolved, run_dir, start.checkpoint)
 
 

@@ -42,9 +42,8 @@ def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
     """Return the files whose names fit sbatch's patterns, such as slurm-%j.out, the oldest first."""
     fill = partial(_filled, record, task)
     by_pattern = (_matching_files(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
-    names = itertools.filterfalse(
-        os.path.islink, itertools.chain.from_iterable(by_pattern)
-    )  # no log is a link
+    # Slurm makes no links, so a link is not a log.
+    names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(by_pattern))
     written = []
     for path in map(Path, names):
         with contextlib.suppress(OSError):  # a log may be removed meanwhile

@@ -63,9 +63,7 @@ class History:
     restarts: list[int] = field(default_factory=list)  # the steps from which later starts resumed
     last: int = 0  # the last known step
     end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
-    config: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the contents of config.json; {} without the file
+    config: Mapping[str, Any] = field(default_factory=dict)  # the contents of config.json, or {}
     point: Mapping[str, str] = field(default_factory=dict)  # the parameters of a point of a sweep
 
 

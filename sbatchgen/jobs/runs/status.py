@@ -51,9 +51,7 @@ class RunState:
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
     sweep: SweepState | None = None  # the points of a sweep, if this is the only run in question
-    restarted: str = (
-        ""  # how the last job's start before the newest ended, if this is the only run in question
-    )
+    restarted: str = ""  # how the start before the newest one ended, if this is the only run in question
     programs: Sequence[ProgramState] = ()  # the programs of the last start, if a job has several
     point: str = ""  # the point that this state is about; "" if it is about the whole run
     job: str = ""  # the id of the older job that this state is about; "" if it is about the newest

@@ -97,9 +97,7 @@ def _trained(state: RunState) -> tuple[list[TrainingStart], list[str]]:
     try:
         trained += _starts(state.run.folder)
         jobs = {job.id for job in state.jobs}
-        with contextlib.suppress(
-            OSError
-        ):  # an array has a folder for each element, a shared one for each job
+        with contextlib.suppress(OSError):  # an array has a folder for each element, others for jobs
             for folder in state.run.folder.iterdir():
                 if state.point and folder.name != state.point:
                     continue
@@ -192,10 +190,8 @@ def _times(
         starts += [start for start in meanwhile if start.job is None]
         used = [start.last - start.began for start in starts]
         if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s and (used or begun < 2):
-            used = [
-                *used[:-1],
-                max(*used[-1:], state.now[0].used_s, 0),
-            ]  # squeue counts from the newest start
+            since_newest = state.now[0].used_s  # squeue counts from the newest start
+            used = [*used[:-1], max(*used[-1:], since_newest, 0)]
         return used
     if not job.ended:
         return [max(time.time() - job.submitted, 0)]
