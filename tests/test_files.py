@@ -59,8 +59,8 @@ def test_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Path) 
     def submit(number: int) -> tuple[str, bytes]:
         script = f"#!/bin/bash\n# {number}\n".encode() * 100
         submission = Submission(
-            script=script, name="job.slurm", asked={}, log_folders=(), run_dir=folder / "runs", local=False,
-            review=review.of_script(None), about=Record(shared=False, name="job", folder=str(folder)),
+            script=script, name="job.slurm", option_sources={}, log_folders=(), run_dir=folder / "runs", local=False,
+            review=review.of_script(None), record=Record(shared=False, name="job", folder=str(folder)),
         )  # fmt: skip
         index = sbatch.open_index(os.environ, print)
         with sbatch.reserved(submission, os.environ, print) as (ready, lock):

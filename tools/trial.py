@@ -206,7 +206,9 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
         if problems or not (live and resolved.slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
         submission = of_job(request, places.environment, None, review_only=True)
-        answer = ask_slurm(submission.script, submission.name, (), submission.asked, places.environment)
+        answer = ask_slurm(
+            submission.script, submission.name, (), submission.option_sources, places.environment
+        )
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
     outcome: Outcome = "ok" if answer.accepted else "refused"

@@ -239,7 +239,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only and submission.local:
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
-        about = (submission.script, submission.name, submission.options, submission.asked)
+        about = (submission.script, submission.name, submission.options, submission.option_sources)
         answer = ask_slurm(*about, os.environ)
         shown = dataclasses.replace(shown, slurm=answer)
         _keep_shown(submission, answer)
@@ -261,7 +261,7 @@ def _keep_shown(submission: Submission, answer: Answer) -> None:
         start = datetime.fromisoformat(answer.start).timestamp()
         if so_far := shown_starts.comparison(os.environ, "bound"):
             note(f"note: {so_far}")
-        shown_starts.offer(os.environ, [(submission.about.command, "bound", start)])
+        shown_starts.offer(os.environ, [(submission.record.command, "bound", start)])
 
 
 @click.command(cls=JobCommand)

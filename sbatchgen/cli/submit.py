@@ -205,7 +205,7 @@ def submit_reviewed(
                     submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
             except BaseException as error:
                 if len(submissions) > 1:
-                    _report_all([each.about.name for each in submissions], number)
+                    _report_all([each.record.name for each in submissions], number)
                 if done and isinstance(error, SbatchgenError):
                     put_submitted(form, done, reviews, refused=error)
                 raise
@@ -287,7 +287,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     if any(submission.local for submission in submissions):
         what = "several jobs need Slurm, and this profile has none"
         raise CommandLineError.of(what, fix="submit one by one")
-    folders = Counter(each.run_dir for each in submissions if each.run_dir and not each.about.shared)
+    folders = Counter(each.run_dir for each in submissions if each.run_dir and not each.record.shared)
     for folder, jobs in folders.most_common(1):
         if jobs > 1:
             what = f"two of the jobs have the run folder {folder}"
@@ -330,9 +330,9 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
-    if "dependency" in submission.asked:
+    if "dependency" in submission.option_sources:
         what = "--after and --dependency exclude each other"
-        raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
+        raise CommandLineError.of(what, at=submission.option_sources["dependency"].at, fix="leave one out")
     chosen = [find_point(index, name, changes=True) for name in after] if index else []
     states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
     waits = [completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
@@ -364,7 +364,7 @@ def submit_to_slurm(
     from sbatchgen.jobs.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
-    given, key = submission.asked.get("dependency"), new_key()
+    given, key = submission.option_sources.get("dependency"), new_key()
     try:
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:

@@ -30,7 +30,7 @@ def of_job(mode: str, profile: str, **said: Any) -> Layout:
 def of_directives(line: str) -> str:
     text = f"#!/bin/bash\n#SBATCH {line}\nsrun python train.py\n"
     job = JobScript(file="job.slurm", text=text).resources
-    placed = of_script(text, job, again=("sbatchgen", "plan", "job.slurm")).starts
+    placed = of_script(text, job, plan_command=("sbatchgen", "plan", "job.slurm")).starts
     assert placed is not None
     return layout.as_text(placed)
 

@@ -193,11 +193,11 @@ def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
 
     def submit(submission: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
         elements = sum(len(range_) for words, _ in sent for range_ in indices(words) or ())
-        if elements + sum(map(len, indices(submission.about.array) or ())) > limit:
+        if elements + sum(map(len, indices(submission.record.array) or ())) > limit:
             raise why
-        sent.append((submission.about.array, " ".join((*options, *arguments))))
+        sent.append((submission.record.array, " ".join((*options, *arguments))))
         return SubmittedRun(
-            Accepted("1", "", ""), replace(submission.about, job=str(len(sent))), Path(), listed=True
+            Accepted("1", "", ""), replace(submission.record, job=str(len(sent))), Path(), listed=True
         )
 
     return submit
@@ -232,7 +232,7 @@ def test_another_refusal_ends_a_sweep() -> None:
 @pytest.mark.parametrize("submitted", [0, 1])
 def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: int) -> None:
     submission = replace(submission_of("0-1"), run_dir=tmp_path)
-    accepted = SubmittedRun(Accepted("1", "", ""), submission.about, tmp_path, listed=True)
+    accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, listed=True)
     with (
         pytest.raises(KeyboardInterrupt),
         kept_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
@@ -259,8 +259,8 @@ def test_a_limit_of_submitted_jobs_is_known(said: str, *, too_many: bool) -> Non
 def submission_of(array: str) -> Submission:
     about = Record(shared=False, name="x", folder="/", array=array)
     return Submission(
-        script=b"", name="job.slurm", asked={}, log_folders=(), run_dir=None, local=False, review=of_script(""),
-        about=about,
+        script=b"", name="job.slurm", option_sources={}, log_folders=(), run_dir=None, local=False, review=of_script(""),
+        record=about,
     )  # fmt: skip
 
 

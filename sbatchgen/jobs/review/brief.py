@@ -1,4 +1,4 @@
-"""A review that fits a terminal, for the question whether to submit: what is asked for, and the findings."""
+"""A short review that fits a terminal, for the question whether to submit: the request and the findings."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +9,12 @@ from sbatchgen.jobs.review import screen
 from sbatchgen.jobs.review.review import Review, lines_of
 
 _SEVERITIES = ("error", "warning", "info")
-_DETAIL_ROWS = ("code", "data", "digest")  # rows that only the whole review shows, by the key v
-_MARGIN = 3  # lines: what was typed, the last line here, and the question
+_DETAIL_ROWS = ("code", "data", "digest")  # rows that only the whole review shows (the key v)
+_MARGIN = 3  # lines of the terminal for the typed command, the last line here, and the question
 
 
 def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
-    """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
+    """Return reviews in `width` columns and fewer lines than `height`, so that the question has room."""
     rows = [(f"job {number}", screen.in_short(review)) for number, review in enumerate(reviews, 1)]
     if len(reviews) == 1:
         rows = [row for row in screen.rows(reviews[0]) if row[0] not in _DETAIL_ROWS]
@@ -28,14 +28,14 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
 
 
 def question(reviews: Sequence[Review], what: str) -> str:
-    """Return the question before a submission: the jobs, their cost, and the number of findings."""
+    """Return the question before a submission: `what` to submit, and the number of warnings."""
     severities = [finding.severity for review in reviews for finding in review.findings]
     warnings = severities.count("warning")
     return f"Submit {what}, {counted(warnings, 'warning') if warnings else 'no warnings'}?"
 
 
 def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:
-    """Return the findings for which there is room, each with its fix, and how many others there are."""
+    """Return the lines of as many findings as fit into `room` lines, and the number of the others."""
     lines: list[str] = ["", "Findings"] if findings else []
     for number, finding in enumerate(findings):
         rest = len(findings) - number - 1
@@ -48,6 +48,7 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
 
 
 def _finding(finding: Finding, width: int) -> Iterator[str]:
+    """Yield the lines of a finding: its problem, the place of an error, and its fix."""
     says, problem = f"{finding.severity} {finding.rule}".rstrip(), finding.problem
     yield from cut(f"  {says}: {problem.what}", width, indent=4)
     if problem.at and finding.severity == "error":
@@ -57,6 +58,7 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _more(reviews: Sequence[Review]) -> str:
+    """Return a line that says what the whole review shows."""
     lines = sum(len(lines_of(screen.script(review))) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
     parts = [f"{counted(lines, 'line')} of script"] if lines else []

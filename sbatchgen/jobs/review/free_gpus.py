@@ -1,4 +1,4 @@
-"""GPUs of a cluster, and the room for a job there, as people and programs read them."""
+"""The GPUs of a cluster, the room for a job, and its possible starts, as text for people."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may
 
 
 def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
-    """Return GPUs by type, and the nodes that take no jobs."""
+    """Return a table of GPUs by type, and below it the nodes that take no jobs."""
     if not counts:
         return "no node has GPUs\n"
     shards = any(count.shards for count in counts)
-    of_shards = ("SHARED", "FREE SHARDS") if shards else ()
-    heading = ("TYPE", "GPUS", "IN USE", "FREE", "UNAVAILABLE", *of_shards, "PARTITIONS")
+    shard_columns = ("SHARED", "FREE SHARDS") if shards else ()
+    heading = ("TYPE", "GPUS", "IN USE", "FREE", "UNAVAILABLE", *shard_columns, "PARTITIONS")
     rows = [heading, *(_row(count, shards=shards) for count in counts)]
     closed = "".join(f"{line}\n" for line in _closed(nodes))
     return table(rows) + (f"\nUnavailable\n{closed}" if closed else "")
@@ -36,7 +36,7 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Yield each reason why nodes take no jobs, with its nodes."""
+    """Yield a line for each reason why nodes take no jobs, with the nodes."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
         if words := unavailable(entry.node):
@@ -46,7 +46,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
 
 
 def by_node(nodes: Sequence[GpuNode]) -> str:
-    """Return for each node which of its GPUs are in use, shared and free."""
+    """Return a table of nodes, with the GPUs of each that are in use, shared and free."""
     if not nodes:
         return "no node has GPUs\n"
     heading = ("NODE", "STATE", "GPUS", "IN USE", "FREE", "FREE SHARDS BY GPU")
@@ -74,12 +74,12 @@ def _node(node: GpuNode) -> tuple[str, ...]:
 
 
 def _which(indexes: list[int], *, numbered: bool) -> str:
-    """Return the numbers of GPUs; only their count if Slurm does not say which."""
+    """Return the indexes of GPUs; only their number if Slurm does not show the indexes."""
     return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
-    """Return whether the job would start now, and where; or what is lacking, in a line for each partition."""
+    """Return a line for each partition: whether the job would start there now, or what is lacking."""
     lines = [line for room in rooms for line in _room(room)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
@@ -91,8 +91,9 @@ def _room(room: Availability) -> Iterator[str]:
         names = first_names(room.nodes, MOST_NAMES)
         yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {names}"
     else:
-        each = (f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items())
-        lacking = "; ".join(each)
+        lacking = "; ".join(
+            f"{lack}: {first_names(names, MOST_NAMES)}" for lack, names in room.lacking.items()
+        )
         has = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:
@@ -100,7 +101,7 @@ def _room(room: Availability) -> Iterator[str]:
 
 
 def starts_as_text(answer: Prospects) -> str:
-    """Return when a job would start, the soonest end first, why others are out, and what to type."""
+    """Return a table of a job's possible starts, the soonest end first, with notes and the first command."""
     now = datetime.fromisoformat(answer.time)
     rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
     for row in answer.rows:

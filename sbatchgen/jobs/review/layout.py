@@ -1,4 +1,4 @@
-"""What starts where, on paper: the nodes of a job, what each gets, the command of its tasks. Nothing runs."""
+"""The layout of a job: what starts on which node, computed from the request without running anything."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,57 +19,57 @@ _WIDTH = 100  # characters of a line of the command
 
 @frozen(kw_only=True)
 class NodeStarts:
-    """What starts on a node, or on each of several that are alike; None for what is not known."""
+    """What starts on a node, or on each of several equal nodes; None for unknown numbers."""
 
-    first: int  # the first node, counted from 0 as SLURM_NODEID is
+    first: int  # the first node, counted from 0 like SLURM_NODEID
     last: int  # the last node
-    tasks: int | None  # tasks of Slurm on each node
-    first_rank: int | None  # the lowest rank of their processes
-    last_rank: int | None  # the highest rank of their processes
-    gpus: int | None  # GPUs that the job gets of each node
-    shards: int | None  # shards that the job gets of each node
-    cpus: int | None  # CPUs that the job gets of each node
+    tasks: int | None  # Slurm's tasks on each node
+    first_rank: int | None  # the lowest rank of the processes on these nodes
+    last_rank: int | None  # the highest rank of the processes on these nodes
+    gpus: int | None  # GPUs that the job gets on each node
+    shards: int | None  # shards that the job gets on each node
+    cpus: int | None  # CPUs that the job gets on each node
 
 
 @frozen(kw_only=True)
 class ProgramStarts:
-    """The processes of one of several programs, and their nodes."""
+    """The processes of one program in a job with several programs, and their nodes."""
 
     name: str  # its name in the job
-    main: bool  # whether the job ends when it does
+    main: bool  # whether the job ends with this program
     first: int  # its first node, counted from 0
     last: int  # its last node
     replicas: int  # how often it runs, spread over its nodes; 0 without replicas
-    beside: str  # the program whose nodes, GPUs and CPUs it uses too; "" for none
-    optional: bool  # whether the job continues after its end
-    ready: str  # what shows that it is ready, as "once url answers on all nodes"; "" for nothing
-    tasks: int  # tasks of Slurm on all of its nodes
-    gpus: int  # GPUs of each of its nodes
-    cpus: int  # CPUs of each of its nodes; 0 for all
-    runtime: str  # its own runtime; "" if it has that of the job
-    preset: str  # what runs on each of its nodes, such as ray; "" for its command alone
-    after: tuple[str, ...]  # the programs that are ready before it starts
-    command: str  # what a task runs, as in the script
+    beside: str  # the program with which it shares nodes, GPUs and CPUs; "" if it shares none
+    optional: bool  # whether the job continues after the program has ended
+    ready: str  # the sign that it is ready, such as "ready once its url answers"; "" without one
+    tasks: int  # Slurm's tasks on all of its nodes
+    gpus: int  # GPUs on each of its nodes
+    cpus: int  # CPUs on each of its nodes; 0 for all
+    runtime: str  # its own runtime; "" if it has the job's
+    preset: str  # what runs on each of its nodes, such as ray; "" if only its command runs
+    after: tuple[str, ...]  # the programs that must be ready before it starts
+    command: str  # the command of a task, as in the script
 
 
 @frozen(kw_only=True)
 class Layout:
-    """What starts where."""
+    """What starts on which node."""
 
     nodes: tuple[NodeStarts, ...]  # the nodes, in order
-    tasks: int | None  # tasks of Slurm on all of them; None without Slurm
-    command: str = ""  # what a task runs, as in the script; "" if that is not known
-    programs: tuple[ProgramStarts, ...] = ()  # of a job with several, in order
-    plan: str = ""  # the command that shows in a sandbox what else the script starts; "" if that is nothing
+    tasks: int | None  # Slurm's tasks on all nodes; None without Slurm
+    command: str = ""  # the command of a task, as in the script; "" if it is not known
+    programs: tuple[ProgramStarts, ...] = ()  # the programs in order, if the job has several
+    plan: str = ""  # the command of a dry run, if the script starts more than this layout shows
 
 
 def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
     """Return the processes that a rendered script starts; `planned` is the command of a dry run."""
     if resolved.programs:
         placed = of_script(resolved.resources, request, planned)
-        return replace(placed, programs=tuple(_program(each, resolved) for each in resolved.programs))
+        return replace(placed, programs=tuple(_program(program, resolved) for program in resolved.programs))
     program = launch.program(resolved)
-    is_known = all(line in script for line in program)  # false if a site's template starts another command
+    is_known = all(line in script for line in program)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
     placed = of_script(resolved.resources, request, planned if more else ())
@@ -109,7 +109,7 @@ _SIGNS = {
 
 
 def _ready(program: JobProgram) -> str:
-    """Return what shows that a program is ready, and on which of its nodes."""
+    """Return the sign that a program is ready, and on which of its nodes; "" without a sign."""
     sign = next(iter(program.ready.signs), "")
     if not sign:
         return ""
@@ -122,20 +122,20 @@ def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str])
     """Return the processes that a script starts on its nodes; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
-    follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # else Slurm splits them as it can
+    follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # otherwise Slurm may split unevenly
     is_even = tasks == count or bool(follows and tasks % count == 0)
-    each = None if request.processes is None else request.processes // count
+    on_node = None if request.processes is None else request.processes // count
     rows = [(0, count - 1)]
-    if each is not None:  # the first and the last node are shown
-        alike = [(1, count - 2)] if count > _MAX_ROWS else [(node, node) for node in range(1, count - 1)]
-        rows = [(0, 0), *alike, *([(count - 1, count - 1)] if count > 1 else [])]
+    if on_node is not None:  # the first and the last node have rows of their own
+        between = [(1, count - 2)] if count > _MAX_ROWS else [(node, node) for node in range(1, count - 1)]
+        rows = [(0, 0), *between, *([(count - 1, count - 1)] if count > 1 else [])]
     nodes = (
         NodeStarts(
             first=first,
             last=last,
             tasks=tasks // count if is_even else None,
-            first_rank=None if each is None else first * each,
-            last_rank=None if each is None else (last + 1) * each - 1,
+            first_rank=None if on_node is None else first * on_node,
+            last_rank=None if on_node is None else (last + 1) * on_node - 1,
             gpus=request.gpus.given,
             shards=request.shards.given,
             cpus=request.cpus.given if is_even else None,
@@ -159,6 +159,7 @@ def as_text(starts: Layout) -> str:
 
 
 def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a program in the table: its nodes and resources, then its command."""
     on_each = " on each" if program.last > program.first else ""
     on_each = " for each" if program.replicas else on_each
     parts = [_span("node", program.first, program.last)]
@@ -181,6 +182,7 @@ def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
 
 
 def _node_parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
+    """Yield the parts of a row of nodes in words; `tasks` is the number of tasks on all nodes."""
     on_each = " on each" if row.last > row.first else ""
     if row.tasks is not None:
         yield f"{counted(row.tasks, 'task')}{on_each}"
@@ -197,4 +199,5 @@ def _node_parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:
 
 
 def _span(noun: str, first: int, last: int) -> str:
+    """Return a range in words: "nodes 0-3", or "node 2"."""
     return f"{noun}s {first}-{last}" if last > first else f"{noun} {first}"

@@ -1,4 +1,4 @@
-"""The share of a node that a job asks for, and the cost of the job."""
+"""The share of each node that a job asks for, and the cost of the job."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,20 +14,20 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 @frozen(kw_only=True)
 class Amount:
-    """The share of a node that the job gets, and the size of the node."""
+    """An amount of a resource on a node."""
 
-    given: int | None
-    of: int | None = None
+    given: int | None  # how much the job gets; None if it is not known
+    of: int | None = None  # how much the node has; None if it is not known
 
     @property
     def share(self) -> float | None:
-        """The fraction of the node."""
+        """The fraction of the node's amount that the job gets; None if it is not known."""
         return self.given / self.of if self.given is not None and self.of else None
 
 
 @frozen(kw_only=True)
 class Allocation:
-    """What Slurm is asked for; GPUs, shards, CPUs and memory are of each node."""
+    """The resources that a job asks of Slurm; GPUs, shards, CPUs and memory are amounts on each node."""
 
     nodes: int
     processes: int | None  # processes that the job starts on all nodes
@@ -35,30 +35,27 @@ class Allocation:
     shards: Amount
     cpus: Amount
     memory_mib: Amount
-    exclusive: bool  # whether no other job may run there, so that the job gets all GPUs and CPUs
-    time_s: int | None  # the time limit; None for the partition's limit
+    exclusive: bool  # whether no other job may run on its nodes, so that it gets all GPUs and CPUs
+    time_s: int | None  # the time limit in seconds; None for the partition's limit
     share: float | None  # the largest known fraction of a node that the job gets
-    jobs: int  # number of jobs: elements of the array, jobs of the chain, else 1
-    consecutive: bool  # whether they continue one training, one after the other
+    jobs: int  # number of jobs: elements of the array, jobs of the chain, or 1
+    consecutive: bool  # whether the jobs continue one training, one after the other
     restarts: int  # how often each job may be restarted by its script
-    gpu_memory_mib: int | None = None
-    gpus_in_all: int | None = None  # GPUs of all nodes, where Slurm may give each node another number
+    gpu_memory_mib: int | None = None  # memory of a GPU; the least, if the nodes have several kinds
+    gpus_in_all: int | None = None  # GPUs on all nodes, if Slurm may give each node another number
 
 
 @frozen(kw_only=True)
 class Cost:
-    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
+    """The hours of a job if every job runs once to its time limit; None if they are not known."""
 
-    `billing_hours` are in the site's own unit.
-    """
-
-    gpu_hours: float | None
+    gpu_hours: float | None  # a shard counts as its fraction of a GPU
     cpu_hours: float | None
-    billing_hours: float | None = None
+    billing_hours: float | None = None  # in the site's own unit
 
 
 def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
-    """Return the request of a resolved job; `ends` says that its trainer does not resume."""
+    """Return the request of a resolved job; `ends`: the job ends at its time limit, as it does not resume."""
     request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
     restarts = 0 if ends and not promises_restarts(resolved) else restarts
@@ -70,18 +67,20 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
 
 
 def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
-    """Return the share that is asked for, with `gpus` GPUs of a node, and the size of such a node."""
+    """Return the request in a script's options; the job gets `gpus` GPUs on each node, a node like `node`."""
     alone = job.is_exclusive or node.exclusive
     splits = job.splits_gpus(node.whole_of(job.gpus or ()), alone=alone)
     kinds = node.kinds(job.gpus_on_node) if alone else []
-    whole = Amount(given=None if splits else _of_all(kinds, "gpus_per_node", gpus), of=node.gpus_per_node)
+    whole = Amount(
+        given=None if splits else _whole_amount(kinds, "gpus_per_node", gpus), of=node.gpus_per_node
+    )
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
     asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
     given = job.cpus_on_node if asked or not alone else None
-    cpus = Amount(given=_of_all(kinds, "cpus_per_node", given), of=node.cpus_per_node)
+    cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", given), of=node.cpus_per_node)
     mem = job.mem_with(cpus.given or job.cpus_on_node, whole.given or job.gpu_count)
-    if mem == 0:  # the job asks for all memory: no number, if the nodes differ
-        mem = _of_all(node.kinds(job.gpus_on_node), "mem_per_node", 0)
+    if mem == 0:  # the job asks for all memory, which is not known if the nodes differ
+        mem = _whole_amount(node.kinds(job.gpus_on_node), "mem_per_node", 0)
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
     shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
@@ -103,7 +102,7 @@ def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocat
     )
 
 
-def _of_all(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
+def _whole_amount(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
     """Return the whole amount of a resource on a node; None if the nodes of the job differ.
 
     If no node's amount is known, return the amount that the job asks for.
@@ -120,7 +119,7 @@ def elements(array: str) -> int:
 
 
 def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
-    """Return the hours of a job; `billing` has the site's own unit."""
+    """Return the hours of a job; `billing` has the weights of the site's own unit."""
     if request.time_s is None or request.nodes < 1:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
@@ -129,11 +128,11 @@ def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
         gpus = request.gpus_in_all / request.nodes
     if shards := request.shards.given:
         gpus = shards / request.shards.of if request.shards.of else None
-    cpus, each = request.cpus.given, None
+    cpus, node_billing = request.cpus.given, None
     if billing and cpus is not None:
-        each = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
+        node_billing = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
     return Cost(
         gpu_hours=None if gpus is None else gpus * hours,
         cpu_hours=None if cpus is None else cpus * hours,
-        billing_hours=None if each is None else each * hours,
+        billing_hours=None if node_billing is None else node_billing * hours,
     )

@@ -1,7 +1,7 @@
-"""What a person should see of a resolved job before it is submitted: its request, cost and unexpected values.
+"""The review of a job: what a person should see before it is submitted.
 
-The fields of these dataclasses are what `--format json` prints.
-None stands for what is not known or does not apply.
+`--format json` prints the fields of these records. None stands for a value that is not known or does not
+apply.
 """
 
 import re
@@ -41,21 +41,17 @@ class Part:
 
 @frozen(kw_only=True)
 class Change:
-    """The last submission of the run, and the unified diff since then, "" if nothing changed."""
+    """The changes since the last submission of the run."""
 
-    job: str
-    time: str
-    file: str
-    diff: str
+    job: str  # the id of the last job
+    time: str  # when it was submitted: "2026-11-20 21:38"
+    file: str  # the file of its script
+    diff: str  # the unified diff since then; "" if nothing has changed
 
 
 @frozen(kw_only=True)
 class JobSummary:
-    """What runs, and its folders; data and resume are None where your own trainer does not get them.
-
-    The snapshot is the copy of the code that it runs; None if it runs the files as they are. `restarts` says
-    what happens at the time limit to a trainer that does not resume.
-    """
+    """What a job runs, and its folders."""
 
     name: str
     mode: str
@@ -64,21 +60,21 @@ class JobSummary:
     trainer: str
     args: tuple[str, ...]
     run_dir: str
-    data: str | None
-    resume: str | None
-    snapshot: Code | None
-    restarts: str = ""
+    data: str | None  # the data folder; None if the user's own trainer does not get it
+    resume: str | None  # the checkpoint from which it resumes; None if the user's own trainer does not get it
+    snapshot: Code | None  # the copy of the code that it runs; None if it runs the files themselves
+    restarts: str = ""  # what happens at the time limit to a trainer that does not resume; "" for others
     programs: tuple[str, ...] = ()  # the names of its programs, if it has several
 
 
 @frozen(kw_only=True)
 class Cluster:
-    """Where it runs; on the day `checked` the profile was last compared with its source `url`."""
+    """The cluster on which a job runs."""
 
     profile: str
     scheduler: str
-    url: str
-    checked: str
+    url: str  # the source of the profile
+    checked: str  # the day on which the profile was last compared with its source
     partition: str | None
     account: str | None
     qos: str | None
@@ -88,7 +84,7 @@ class Cluster:
 
 @frozen(kw_only=True)
 class Review:
-    """All of it."""
+    """The review of a resolved job or of a finished script."""
 
     job: JobSummary | None = None
     cluster: Cluster | None = None
@@ -97,14 +93,14 @@ class Review:
     start: RunFolderForecast | None = None  # what the job will find in its run folder
     surprises: tuple[Setting, ...] = ()  # the values that the user may not expect: see `origins.surprises`
     findings: tuple[Finding, ...] = ()
-    last: Change | None = None  # what has changed since the last submission
+    last: Change | None = None  # the changes since the last submission; None for the first
     script: str | None = None  # the script; None if there are errors
-    parts: tuple[Part, ...] = ()
-    # Numbers of its lines, from 1, that hold a value of the job or the profile
+    parts: tuple[Part, ...] = ()  # the sections of the script
+    # Numbers of lines, from 1, with a value of the job or the profile; None if they are not known
     own_lines: tuple[int, ...] | None = None
-    slurm: Answer | None = None  # what the live Slurm says, if it was asked
-    starts: Layout | None = None  # what starts where, by the job or the directives; None without a script
-    # Stands for the script and the request to Slurm, for `submit --reviewed`; "" without a script
+    slurm: Answer | None = None  # the answer of the live Slurm, if it was asked
+    starts: Layout | None = None  # what starts on which node; None without a script
+    # A checksum of the script and the request to Slurm, for `submit --reviewed`; "" without a script
     digest: str = ""
 
 
@@ -119,11 +115,12 @@ def of_resolved(
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,
     source: TrainerSource | None = None,
-    again: Sequence[str] = (),
+    plan_command: Sequence[str] = (),
 ) -> Review:
-    """Return the review of a job; see Review.
+    """Return the review of a job; some arguments are fields of the review.
 
-    `profile_by`: who named its profile. `source`: its trainer's text. `again`: the command that plans it.
+    `profile_by`: the origin of its profile. `source`: the source of its trainer. `last`: the last script of
+    its run. `snapshot`: the copy of its code. `plan_command`: the command of its dry run.
     """
     change = None
     if last and script is not None:
@@ -142,7 +139,7 @@ def of_resolved(
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
-        starts=None if script is None else layout.of_resolved(resolved, request, script, again),
+        starts=None if script is None else layout.of_resolved(resolved, request, script, plan_command),
     )
 
 
@@ -150,12 +147,12 @@ def of_script(
     script: str | None,
     job: ResourceRequest | None = None,
     findings: Sequence[Finding] = (),
-    again: Sequence[str] = (),
+    plan_command: Sequence[str] = (),
 ) -> Review:
-    """Return the review of a finished script: request and findings; `again` is the command of a plan."""
+    """Return the review of a finished script; `job` is its request, `plan_command` starts its dry run."""
     request = node_share.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
-        starts=layout.of_script(job, request, again) if job and request else None,
+        starts=layout.of_script(job, request, plan_command) if job and request else None,
         request=request,
         cost=cost_of(request) if request else None,
         findings=tuple(findings),
@@ -199,13 +196,13 @@ def _cluster(resolved: ResolvedJob) -> Cluster:
 
 
 def folded(review: Review) -> Review:
-    """Return the review with most points of a large sweep left out of its script, for people."""
+    """Return the review for people: most points of a large sweep are removed from its script."""
     lines = lines_of(review.script or "")
     points = [place for place, line in enumerate(lines) if _POINT.match(line)]
-    left_out = points[FEW_POINTS - 1 : -1]
-    if len(left_out) < 2:
+    removed = points[FEW_POINTS - 1 : -1]
+    if len(removed) < 2:
         return review
-    first, count = left_out[0], len(left_out)
+    first, count = removed[0], len(removed)
     lines[first : first + count] = [f"        # ... {count:,} more points ..."]
     decided = review.own_lines and tuple(
         number if number <= first else number - count + 1
@@ -217,12 +214,12 @@ def folded(review: Review) -> Review:
 
 
 def lines_of(script: str) -> list[str]:
-    """Return the lines as bash and sbatch see them: only a newline ends a line."""
+    """Return the lines of a script as bash and sbatch see them: only a newline ends a line."""
     return script.removesuffix("\n").split("\n") if script else []
 
 
 def _parts(script: str) -> Iterator[Part]:
-    """Yield the parts of a script: its directives, the lines around them, and each section with a title."""
+    """Yield the parts of a script: its head, its directives, the rest, and each section with a title."""
     if not (lines := lines_of(script)):
         return
     starts = {1: "Head"}

@@ -17,7 +17,7 @@ from sbatchgen.jobs.review.node_share import Allocation, Amount, Cost
 from sbatchgen.jobs.review.review import Cluster, JobSummary, Review, lines_of
 from sbatchgen.jobs.slurm.refusal import UNCHECKED, Answer
 
-# What is coloured above the script, and how, as codes of ECMA-48.
+# Patterns of the texts above the script, and their colours as codes of ECMA-48.
 _STYLES = (
     (r"(?m)^\S.*(?=\n  )", "1"),  # the title of a section
     (r"(?m)^[a-z][a-z ]*?(?=  )", "36"),  # the name of a row
@@ -30,9 +30,9 @@ _STYLES = (
 
 
 def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
-    """Return the lines of the review, from the request to the script; paths are relative to `folder`.
+    """Return the text of a review, from the request to the script; paths are relative to `folder`.
 
-    Of a script in two parts only the first is shown, unless it is wanted `whole`.
+    If the script has two parts, only the first is shown, unless `whole`.
     """
     blocks = [table(rows(review))]
     for title, section in sections(review, folder):
@@ -44,7 +44,7 @@ def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
 
 
 def coloured(text: str) -> str:
-    """Return a review with colours; the text may hold no control characters but line breaks."""
+    """Return the text of a review with colours; it may have no control characters except line breaks."""
     above, *rest = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
     for pattern, style in _STYLES:
         above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
@@ -52,9 +52,10 @@ def coloured(text: str) -> str:
 
 
 def script(review: Review, *, whole: bool = False) -> str:
-    """Return the script; only the first part and the number of further lines, if the script has two parts.
+    """Return the script; if it has two parts, the first part and the number of further lines.
 
-    All of it where a site's template has a line in the second part, or may have one.
+    The whole script is returned if it is wanted `whole`, or if a site's template may have lines in the second
+    part.
     """
     text = review.script or ""
     first, mark, second = text.rpartition(SECOND_PART)
@@ -68,12 +69,15 @@ def script(review: Review, *, whole: bool = False) -> str:
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the title and the text of each block between the table and the script."""
     if review.surprises:
-        each = review.surprises
-        lines = [(f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in each]
+        lines = [
+            (f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in review.surprises
+        ]
         yield "Not typed by you", table(lines)
     if review.findings:
-        named = ((f"{each.severity} {each.rule}".rstrip(), each.problem) for each in review.findings)
-        yield "Findings", "\n".join(line for says, problem in named for line in _shown(says, problem))
+        shown: list[str] = []
+        for finding in review.findings:
+            shown += _shown(f"{finding.severity} {finding.rule}".rstrip(), finding.problem)
+        yield "Findings", "\n".join(shown)
     if review.starts:
         yield "What starts where", layout.as_text(review.starts)
     if review.slurm:
@@ -83,7 +87,7 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def rows(review: Review) -> list[tuple[str, str]]:
-    """Return the rows of the review's table: name and text of each thing that the job asks for."""
+    """Return the rows of the review's table: a name and a text each, such as ("time", "8:00:00")."""
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
@@ -117,6 +121,7 @@ def rows(review: Review) -> list[tuple[str, str]]:
 
 
 def _started(job: JobSummary) -> str:
+    """Return in words what the job starts: mode, launcher, runtime and trainer, or its programs."""
     if job.programs:
         return f"{len(job.programs)} programs, runtime {job.runtime}"
     started = f"launcher {job.launcher}" if job.launcher else "one process"
@@ -133,6 +138,7 @@ def _code(job: JobSummary) -> str:
 
 
 def _size(request: Allocation, *, spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
+    """Return the row with the processes and nodes; `spawns`: the trainer starts further processes itself."""
     if programs:
         return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
     several = request.jobs > 1 and not request.consecutive
@@ -168,6 +174,7 @@ def in_short(review: Review) -> str:
 
 
 def _node(request: Allocation) -> str:
+    """Return in words the amounts that the job gets on each node."""
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
     gpus = "all GPUs" if request.exclusive and request.gpus.given is None else gpus
@@ -219,6 +226,7 @@ def _shown(says: str, problem: Problem) -> Iterator[str]:
 
 
 def _answer(answer: Answer) -> Iterator[str]:
+    """Yield the lines of Slurm's answer: whether it would accept the job, or its refusals."""
     if answer.accepted:
         starts = f", to start by {answer.start} on {answer.nodes}" if answer.start else ""
         yield f"would accept the job{starts}"
@@ -230,7 +238,7 @@ def _answer(answer: Answer) -> Iterator[str]:
 
 
 def explanation(settings: Iterable[Setting]) -> str:
-    """Return every option with its value, its origin, the replaced values and its documentation."""
+    """Return a table of settings: value, origin, overridden values and documentation of each."""
     rows = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
@@ -240,7 +248,7 @@ def explanation(settings: Iterable[Setting]) -> str:
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
-    """Return each line of the script after its number, its place in a template, and the block there."""
+    """Return each line of the script after its number, its place in a template, and its block."""
     lines = enumerate(zip(lines_of(script), places, strict=True), 1)
     return table(
         (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)

@@ -1,7 +1,7 @@
-"""A call of sbatch, repeated until it is certain whether the job exists.
+"""Calls sbatch, again if necessary, until it is certain whether the job exists.
 
-The controller may be down, and an answer may be lost. squeue shows the Command of a job, the path of its
-script. No other submission has a script in this folder, so the Command finds the job again.
+The controller may be down, and its answer may be lost. squeue shows the Command of a job, which is the path
+of its script. No other submission has a script in the same folder, so the Command identifies the job.
 """
 
 import random
@@ -19,16 +19,16 @@ from sbatchgen.jobs.slurm.queue import find_job, key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
 RETRY_S = 120.0  # how long to try again while the controller is down
-SEARCH_S = 60.0  # how long to look for a job whose answer was lost
-LONGEST_PAUSE_S = 15.0
+SEARCH_S = 60.0  # how long to look for a job after its answer was lost
+LONGEST_PAUSE_S = 15.0  # the longest pause between two calls
 _ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)
-# Not connected, or turned away before the request was read. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
+# Errors before the controller has read the request. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
 _NOT_SENT = re.compile(
     r"\(connect failure\)|Communication connection failure|Connection timed out establishing"
     r"|Unable to establish control machine address|Could not establish a configuration source"
     r"|backup controller in standby mode|Controller is in standby mode|Rate limit exceeded"
 )
-# The request may have been read.
+# Errors after which the controller may have read the request.
 _LOST = re.compile(
     r"\((?:send|receive|shutdown) failure\)|Message (?:send|receive) failure|Communication shutdown failure"
     r"|Socket timed out|Zero Bytes were transmitted or received|Connection timed out (?:writing|reading)"
@@ -43,11 +43,11 @@ class LostError(SlurmError):
 
 @frozen()
 class Accepted:
-    """A job that Slurm has accepted: its id, its cluster if sbatch named one, and the messages of sbatch."""
+    """A job that Slurm has accepted."""
 
-    job: str
-    cluster: str
-    says: str
+    job: str  # its id
+    cluster: str  # its cluster; "" if sbatch named none
+    says: str  # the messages of sbatch
 
 
 def ask(
@@ -62,10 +62,10 @@ def ask(
 ) -> Accepted:
     """Run sbatch, again if necessary, until it is certain whether the job exists.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `refused` makes the
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `refused` returns the
     error for an answer that refuses the job. `note` prints why a submission takes long. sbatch holds `lock`
-    until it has ended. Raises LostError: sbatch's answer was lost, and the job is not in the queue, but may
-    still come; SbatchgenError: there is no job, and there will be none.
+    until it has ended. Raises LostError if sbatch's answer was lost and the job is not in the queue, although
+    it may still appear; SbatchgenError if the job does not exist and will not appear.
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
@@ -73,8 +73,8 @@ def ask(
         answer = _run((*sbatch, *arguments), environment, lock)
         if accepted := _accepted(answer):
             return accepted
-        by_signal = not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
-        if by_signal or _LOST.search(answer.err):  # Slurm may have accepted the job all the same
+        by_signal = not answer.status or 128 < answer.status < 255  # 255: sbatch refuses an option
+        if by_signal or _LOST.search(answer.err):  # Slurm may still have accepted the job
             note("note: sbatch's answer was lost: looking for the job in the queue")
             if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
                 return job
@@ -84,7 +84,7 @@ def ask(
             raise refused(answer)
         if pause == 1.0:
             note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
-        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - others try again too
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - other commands try again at other times
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
@@ -100,7 +100,10 @@ def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | N
 
 
 def _accepted(answer: client.Output) -> Accepted | None:
-    """Return the job's id; with --wait, sbatch prints it and ends with the exit status of the job."""
+    """Return the accepted job; None without a job id in the answer.
+
+    The exit status says nothing, because sbatch --wait ends with the exit status of the job.
+    """
     match = _ACCEPTED.search(answer.out)
     if not match:
         return None
@@ -117,14 +120,15 @@ def _search(
     *,
     clusters: str,
 ) -> Accepted | None:
-    """Return the job of a submission whose answer was lost; None if the job certainly does not exist.
+    """Return the job whose answer was lost; None if the job certainly does not exist; raise LostError else.
 
-    A controller that was started again has lost each job that it had not saved.
+    The job does not exist if it is not in the queue and the controller has been restarted since, because a
+    restart loses all jobs that were not saved. `before` is the controller's start before the call of sbatch.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            boot = _boot_time(environment, clusters)  # first, so that squeue answers for this start
+            boot = _boot_time(environment, clusters)  # before squeue, which then answers for this start
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):
                     return Accepted(str(job.job), cluster, "")

@@ -1,4 +1,4 @@
-"""The submission of a finished script: its bytes as they are, and lint's findings."""
+"""Makes the submission of a finished script, whose bytes stay unchanged, with the findings of lint."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,13 +33,12 @@ def of_script(
     keep_env: bool = False,
     earlier: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a finished script; further options of sbatch win over its own options.
+    """Return the submission of a finished script; options of sbatch in `given` override the script's own.
 
-    `earlier` are the options that it was submitted with before, as "--mem=64G". Raises CommandLineError:
-    other options of a job were given: they can't change the script; DocumentError: it can't be read.
+    `earlier` has the options of an earlier submission, such as "--mem=64G". Raises CommandLineError if
+    `given` has options that can't change a script; DocumentError if the script can't be read.
     """
-    more = _options(path, given, args)
-    named = dict(option.partition("=")[::2] for option in earlier) | more
+    named = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = whole(str(path))
     data, shown = source.data, source.text
@@ -48,26 +47,26 @@ def of_script(
     source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
     parsed = read_script(source.data)
     script = JobScript(file=str(path), text=source.text)
-    about = replace(_about(path, folder, parsed, words), reads=code.of_script(script, folder))
+    record = replace(_record(path, folder, parsed, words), reads=code.script_checksums(script, folder))
     findings = _findings(script, findings_of(source, settings), folder, named, words)
     profile = given.get("profile")
-    again = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
-    asked = asked_in(parsed, str(path))
-    asked |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
+    plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
+    sources = asked_in(parsed, str(path))
+    sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
     return Submission(
         script=data,
         name=path.name,
-        asked=asked,
+        option_sources=sources,
         options=words,
-        log_folders=log_folders(parsed, folder, about.name),
+        log_folders=log_folders(parsed, folder, record.name),
         run_dir=None,
         local=False,
-        review=review.of_script(shown, script.resources, findings, again),
-        about=about,
+        review=review.of_script(shown, script.resources, findings, plan_command),
+        record=record,
     )
 
 
-def _about(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
+def _record(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
     """Return the record of a script before its submission; `words` are further options."""
     options = {name: option.value or "" for name, option in parsed.options.items()}
     array, working = options.get("array", ""), folder / options.get("chdir", "")
@@ -91,18 +90,24 @@ def _findings(
     named: Mapping[str, str],
     words: Sequence[str],
 ) -> list[Finding]:
-    """Return the findings of lint, without repeated options, and findings about lost work at a restart."""
-    twice = tuple(f"{word} is given" for word in named)  # in the script too
-    findings = [each for each in of_lint if not each.problem.what.startswith(twice)]
+    """Return the findings of lint, and findings about options that override the script and about restarts.
+
+    Lint's finding that an option is given twice is excluded for `named` options, which override the script.
+    """
+    twice = tuple(f"{word} is given" for word in named)
+    findings = [finding for finding in of_lint if not finding.problem.what.startswith(twice)]
     findings += _restarts(script, folder)
     if words:
-        over = Problem(f"sbatch gets {' '.join(words)}, which counts before the script's own", script.file)
-        findings.append(Finding("info", over))
+        what = f"sbatch gets {' '.join(words)}, which counts before the script's own"
+        findings.append(Finding("info", Problem(what, script.file)))
     return findings
 
 
 def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dict[str, str]:
-    """Return the options of sbatch that were given, as "--mem" and its value; "" for a flag."""
+    """Return the options of sbatch in `given` with their values: "--mem" and "64G"; "" for a flag.
+
+    Raises CommandLineError if `given` or `args` has anything else.
+    """
     options, others = {}, ["--"] * bool(args)
     for key, value in layer_of((), given).values.items():
         kind, _, name = key.rpartition(".")

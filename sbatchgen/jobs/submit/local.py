@@ -1,4 +1,4 @@
-"""A job without Slurm: bash runs the script in the background, and its log is followed."""
+"""Runs a job without Slurm: bash runs the script in the background, and the command shows its log."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -33,9 +33,9 @@ def run_locally(
     The script runs in a session of its own: Ctrl-C stops showing the log, and the training continues.
     """
     with reserved(submission, environment, note) as (ready, _):
-        about, leader = _start(ready, environment, index, note)
-    run_dir, log = Path(about.log).parent, Path(about.log.replace("%%", "%"))
-    note(f"note: run {about.run}, process {leader.pid}, log {log}")
+        record, leader = _start(ready, environment, index, note)
+    run_dir, log = Path(record.log).parent, Path(record.log.replace("%%", "%"))
+    note(f"note: run {record.run}, process {leader.pid}, log {log}")
     try:
         ended, tail = False, Tail(log)
         while not ended:
@@ -44,36 +44,37 @@ def run_locally(
                 show(piece)
             if not ended:
                 time.sleep(0.1)
-    except (KeyboardInterrupt, OSError) as error:  # OSError: the reader of this output is gone
-        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
+    except (KeyboardInterrupt, OSError) as error:  # OSError: the output can't be written any more
+        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {record.run}")
         if isinstance(error, OSError):
             raise
         return 130
-    status = process.exit_status(run_dir, about.job)
+    status = process.exit_status(run_dir, record.job)
     return status_in_shell(leader.returncode) if status is None else status
 
 
 def _start(
     submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
 ) -> tuple[Record, Child]:
+    """Start the script in its run folder; return its record, which is kept, and the running process."""
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
     script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name
     log, now = output.name.replace("%", "%%"), time.time()
-    about = replace(submission.about, key=new_key(), job=started, log=log, submitted=now)
+    record = replace(submission.record, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)
     with output:
-        known, leader = process.start(script, process.status_file(run_dir, started), output, env)
-    entry = IndexEntry(index, about, run_dir, note)
-    about = replace(about, run=entry.name, process=known)
+        facts, leader = process.start(script, process.status_file(run_dir, started), output, env)
+    entry = IndexEntry(index, record, run_dir, note)
+    record = replace(record, run=entry.name, process=facts)
     entry.change(Index.accepted, started)
     try:
-        records.keep(run_dir, about)
+        records.keep(run_dir, record)
     except OSError as error:
-        note(f"note: can't keep the record of process {known.pid} in {run_dir}: {error.strerror}")
-    return about, leader
+        note(f"note: can't keep the record of process {facts.pid} in {run_dir}: {error.strerror}")
+    return record, leader
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:

@@ -1,4 +1,4 @@
-"""The submission of a job that is rendered: its findings, its script and its record."""
+"""Makes the submission of a job whose script is rendered: its findings, its script and its record."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -29,18 +29,18 @@ from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
 from sbatchgen.jobs.runs.run_folder import refusal, unmakable
 from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing_inputs, missing_trainer
 from sbatchgen.jobs.slurm.refusal import asked_by
-from sbatchgen.jobs.submit.code import of_snapshot, of_trainer
+from sbatchgen.jobs.submit.code import snapshot_checksum, trainer_checksums
 from sbatchgen.jobs.submit.submission import Submission, log_folders
 
 
 @frozen(kw_only=True)
-class _Here:
-    """Facts from the folder of submission; none if the files of the job are on another machine."""
+class _FolderFacts:
+    """Facts from the folder of submission; empty if the files of the job are on another machine."""
 
-    start: folder_check.RunFolderForecast | None = None
-    findings: Sequence[Finding] = ()
-    source: TrainerSource | None = None
-    reads: tuple[str, ...] = ()  # the files of its trainer, as its record has them
+    start: folder_check.RunFolderForecast | None = None  # the forecast of the bundled trainer's start
+    findings: Sequence[Finding] = ()  # findings about the run folder, missing files and the trainer
+    source: TrainerSource | None = None  # the source of the user's own trainer
+    reads: tuple[str, ...] = ()  # the files of its trainer with checksums, as in its record
 
 
 def of_job(
@@ -56,46 +56,48 @@ def of_job(
 
     Args:
         request: The job.
-        environment: The user's.
-        folder: The current folder; None to look at no files of the job: they are on another machine.
-        review_only: Whether the job may be one that can't be submitted from here, and has no run folder.
-        ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
-        snapshot: For a job that runs a copy of its code: the files to copy that git does not track.
+        environment: The user's environment.
+        folder: The current folder; None if the files of the job are on another machine.
+        review_only: Accept a job that can't be submitted from here; it has no run folder then.
+        ask_squeue: Make it an error if another job of the run folder still waits or runs.
+        snapshot: The files to copy that git does not track; None if the job does not run a copy of its code.
 
     Raises:
         CommandLineError: The job can't run a copy.
-        DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
+        DocumentError: The run folder has a variable that is not set here, or the code can't be copied.
         FitError: There is no scheduler to submit to.
     """
-    review_only = review_only and snapshot is None  # a copy needs a run folder that is known
+    review_only = review_only and snapshot is None  # a copy needs a run folder
     run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
     if snapshot is not None and not folder:
         raise CommandLineError.of("--snapshot needs the job's files, and they are on another machine")
     code = None
     if snapshot is not None and run_dir and folder:
         code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
-    queued = _queued(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
-    here = _look(request.resolved, environment, folder, run_dir, code, queued=queued) if folder else _Here()
+    conflict = _folder_conflict(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
+    facts = _FolderFacts()
+    if folder:
+        facts = _look(request.resolved, environment, folder, run_dir, code, conflict=conflict)
     folder = folder or Path()
-    again = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
-    reads = of_snapshot(code) if code else here.reads
+    plan_command = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
+    reads = snapshot_checksum(code) if code else facts.reads
     request = _with_folders(request, run_dir, code)
     resolved = request.resolved
-    traced, findings = _judged(request, here.findings, code)
+    traced, findings = _render_and_judge(request, facts.findings, code)
     text = traced.text if traced else ""
     copied = code.code if code else _code_of(resolved, run_dir)
     return Submission(
         script=text.encode(),
         name=submitted_scripts.NEWEST,
-        asked=asked_by(resolved),
+        option_sources=asked_by(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,
         local=not resolved.slurm,
         jobs=resolved.chain,
-        review=_review(request, traced, findings, here, run_dir, copied=copied, again=again),
-        about=replace(_about(request, folder), code=copied, reads=reads),
+        review=_review(request, traced, findings, facts, run_dir, copied=copied, plan_command=plan_command),
+        record=replace(_new_record(request, folder), code=copied, reads=reads),
         snapshot=code,
-        queued=queued,
+        folder_conflict=conflict,
     )
 
 
@@ -103,31 +105,34 @@ def _review(
     request: Request,
     traced: TracedScript | None,
     findings: Sequence[Finding],
-    here: _Here,
+    facts: _FolderFacts,
     run_dir: Path | None,
     *,
     copied: Code | None,
-    again: Sequence[str],
+    plan_command: Sequence[str],
 ) -> review.Review:
-    """Return the review: the job, its script and findings, and the files that the job will find."""
+    """Return the review: the job, its script and findings, and the forecast for its run folder."""
     return review.of_resolved(
         request.resolved,
         traced.text if traced else None,
         findings,
         profile_by=request.profile_by,
-        start=here.start,
+        start=facts.start,
         last=submitted_scripts.last(run_dir) if run_dir else None,
         own_lines=_own_lines(traced) if traced else [],
         snapshot=copied,
-        source=here.source,
-        again=again,
+        source=facts.source,
+        plan_command=plan_command,
     )
 
 
 def _run_dir(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, *, review_only: bool
 ) -> Path | None:
-    """Return the run folder, or its parent that is known before the job runs. Raises what `of_job` does."""
+    """Return the run folder, or its parent if only the running job knows its name; raise errors of `of_job`.
+
+    None for a job that is only reviewed and can't be submitted from here.
+    """
     before, variable, _ = resolved.run_dir.partition("${SLURM_")
     known = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
     unset = known.unset(environment)
@@ -142,12 +147,12 @@ def _run_dir(
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _queued(
+def _folder_conflict(
     resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
 ) -> Callable[[], Problem | None] | None:
-    """Return the function that asks Slurm for other jobs of the run folder; None if they may share it."""
-    alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
-    if not alone or resolved.options.dependency:
+    """Return a function that asks Slurm for other jobs of the run folder; None if they may share it."""
+    needs_folder_alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
+    if not needs_folder_alone or resolved.options.dependency:
         return None
     at = str(resolved.origin("run_dir"))
     return partial(folder_check.used_by_job, run_dir, environment, at=at)
@@ -160,17 +165,17 @@ def _look(
     run_dir: Path | None,
     code: Snapshot | None,
     *,
-    queued: Callable[[], Problem | None] | None,
-) -> _Here:
+    conflict: Callable[[], Problem | None] | None,
+) -> _FolderFacts:
     """Return the findings about the folder of submission, the run folder and the source of the trainer."""
-    used = queued() if queued else None
+    used = conflict() if conflict else None
     start, findings = _check_here(resolved, environment, folder, run_dir, code, used=used)
     earlier = bool(run_dir and submitted_scripts.last(run_dir))
     trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
     findings = [*findings, *check_trainer(trainer)]
     findings += missing_inputs(resolved, code, trainer.source) if code else ()
-    reads = of_trainer(trainer) if resolved.trainer or resolved.programs else ()
-    return _Here(start=start, findings=findings, source=trainer.source, reads=reads)
+    reads = trainer_checksums(trainer) if resolved.trainer or resolved.programs else ()
+    return _FolderFacts(start=start, findings=findings, source=trainer.source, reads=reads)
 
 
 def _check_here(
@@ -182,9 +187,9 @@ def _check_here(
     *,
     used: Problem | None,
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
-    """Return the state of the run folder, and findings about the run folder and about missing files.
+    """Return the forecast of the bundled trainer's start, and findings about run folder and missing files.
 
-    `used` is the problem of another job that uses the run folder.
+    `used` is the problem that another job uses the run folder.
     """
     refused = refusal(run_dir) if run_dir else None
     if run_dir and not refused and folder_check.submits_here(resolved, environment):
@@ -193,7 +198,7 @@ def _check_here(
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
     begins, findings = _start(resolved, environment, folder, run_dir)
     if used and begins and begins.state == "used":
-        findings = []  # by that job
+        findings = []  # `used` reports the same
     findings += folder_check.unset_variables(resolved, environment)
     findings += folder_check.missing_files(resolved, folder, environment)
     if snapshot:
@@ -204,23 +209,23 @@ def _check_here(
 def _start(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
-    """Return the state of the run folder for the bundled trainer, and the problems with this state."""
+    """Return the forecast of the bundled trainer's start, and findings about it; None if it can't be made."""
     code = resolved.profile.paths.code
     if (
         not resolved.is_bundled
         or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
         or not run_dir
-        or "${SLURM_" in resolved.run_dir  # its name is known only when the job runs
+        or "${SLURM_" in resolved.run_dir  # only the running job knows its name
         or any(ShellPath(path).unset(environment) for path in (resolved.resume, code or ""))
     ):
         return None, []
     if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
-        return None, []  # seen from the nodes only, or an older version
+        return None, []  # only the nodes see the package, or it is an older version
     return folder_check.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
-    """Return the request with its log in the run folder, and with its snapshot."""
+    """Return the request with its log in the run folder, if the job names none, and with its snapshot."""
     resolved = request.resolved
     if run_dir and resolved.slurm and resolved.origin("options.output").level is Level.DEFAULT:
         try:
@@ -237,12 +242,12 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
     return with_words(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
 
 
-def _judged(
-    request: Request, here: Sequence[Finding], snapshot: Snapshot | None
+def _render_and_judge(
+    request: Request, folder_findings: Sequence[Finding], snapshot: Snapshot | None
 ) -> tuple[TracedScript | None, list[Finding]]:
-    """Return the script and all findings; None in place of a script that an error prevents."""
+    """Return the rendered script and all findings; without a script if there is an error."""
     resolved = request.resolved
-    findings = [*check(resolved, log_folders_made=True), *here]
+    findings = [*check(resolved, log_folders_made=True), *folder_findings]
     if any(finding.severity == "error" for finding in findings):
         return None, findings
     traced = trace_request(request)
@@ -250,12 +255,12 @@ def _judged(
     if snapshot and quoting.path(str(snapshot.folder)) not in script:
         what = f"template '{resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
-    lines, of_script = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
-    return traced, [*findings, *(_at_its_key(resolved, lines, finding) for finding in of_script)]
+    lines, by_lint = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
+    return traced, [*findings, *(_at_its_key(resolved, lines, finding) for finding in by_lint)]
 
 
 def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
-    """Return a finding with the place of the key that its line is from: the script is not a file."""
+    """Return a finding with the place of the key from which its line comes: the script is not a file."""
     if not finding.place.line:
         return finding
     line = lines[finding.place.line - 1]
@@ -270,7 +275,7 @@ def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -
 def _snapshot(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
-    """Return the copy of the code that a job is to run. Raises what `of_job` does."""
+    """Return the snapshot of the code that the job will run; raise errors of `of_job`."""
     if not resolved.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
@@ -286,17 +291,17 @@ def _snapshot(
 
 
 def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
-    """Return the snapshot that a job runs again; None for a job that runs the files themselves."""
+    """Return the existing snapshot that the job will run; None if it runs the files themselves."""
     if not resolved.snapshot_dir or not resolved.slurm:
         return None
     place = Path(resolved.snapshot_dir)
     known = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
     places = (place, *place.parents)
-    of_run = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
-    return next(of_run, Code(folder=str(place), snapshot=str(place)))
+    its = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
+    return next(its, Code(folder=str(place), snapshot=str(place)))
 
 
-def _about(request: Request, folder: Path) -> Record:
+def _new_record(request: Request, folder: Path) -> Record:
     """Return the record of a job before its submission."""
     resolved = request.resolved
     rows = settings(request)
@@ -316,13 +321,16 @@ def _about(request: Request, folder: Path) -> Record:
 
 
 def _own_lines(script: TracedScript) -> list[int] | None:
-    """Return the lines that the job decides, or a template of the site's; None where they can't be traced.
+    """Return the numbers of lines with values of this job, or from a site's template; None if not traceable.
 
-    A value in a line of the second part says what kind of job it is.
+    Values in the second part of the script only depend on the kind of the job, so they do not count.
     """
     if script.lines is None:
         return None
     ours = bundled("templates")
     first = script.text.rpartition(SECOND_PART)[0].count("\n")
-    numbered = enumerate(script.lines, 1)
-    return [at for at, line in numbered if (line.value and at <= first) or ours not in line.file.parents]
+    return [
+        number
+        for number, line in enumerate(script.lines, 1)
+        if (line.value and number <= first) or ours not in line.file.parents
+    ]

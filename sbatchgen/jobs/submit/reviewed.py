@@ -1,8 +1,8 @@
-"""The digest of a reviewed job: of the bytes of the script, the request and the files of the trainer.
+"""The digest of a reviewed job: a checksum of its script, its request and the files of its trainer.
 
 `submit --reviewed DIGEST` submits a job only if the digest is the same. The comment with the command that
 renders the script does not count, because a command may be spelled in several ways. The newest reviewed texts
-are kept in files that only this user can read, to show what has changed since the review.
+are kept in files that only this user can read, to show the changes since the review.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES, without_command
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
 
-MAX_KEPT = 50
-_CHARACTERS = 40  # of the digest: too many to find another script with the same digest
+MAX_KEPT = 50  # reviewed texts that are kept
+_CHARACTERS = 40  # characters of a digest: too many to find another script with the same digest
 _NAME = re.compile(rf"[0-9a-f]{{{_CHARACTERS}}}")
 
 
@@ -32,44 +32,48 @@ def with_digest(
     after: Sequence[str] = (),
     keep_env: bool = False,
 ) -> Review:
-    """Return the review of a submission with its digest, and keep the text of which that is the digest.
+    """Return the review of a submission with its digest, and keep the digested text in a file.
 
     The job waits for the runs `after`; with `keep_env` sbatch sees SBATCH_* and SLURM_*.
     """
     if submission.review.script is None:
         return submission.review
     request = {
-        "folder": submission.about.folder,
+        "folder": submission.record.folder,
         "file": submission.name,
         "jobs": str(submission.jobs),
         "after": " ".join(after),
         "options": " ".join(sorted(submission.options)),
     }
-    request |= {
-        f"reads {name}": sum_ for sum_, _, name in (row.partition(" ") for row in submission.about.reads)
-    }
+    for row in submission.record.reads:
+        checksum, _, name = row.partition(" ")
+        request[f"reads {name}"] = checksum
     if keep_env:
         request |= {name: environment[name] for name in submit_environment(environment)[1]}
     head = "".join(f"{name}: {value!r}\n" for name, value in request.items())
     script = submission.script
-    if submission.about.command:
+    if submission.record.command:
         script = without_command(script.decode()).encode()
-    if submission.snapshot:  # its folder has a name that is drawn for each submission
+    if submission.snapshot:  # the name of its folder is random
         script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
     digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
-    with contextlib.suppress(OSError):  # without a place for it, nothing is kept
-        folder = _folder(environment)
+    _keep(_folder(environment), digest, text)
+    return replace(submission.review, digest=digest)
+
+
+def _keep(folder: Path, digest: str, text: bytes) -> None:
+    """Write a reviewed text into a file, if that is possible, and remove the oldest files."""
+    with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / digest, text, mode=files.PRIVATE)
         paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
         for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MAX_KEPT]:
             path.unlink()
-    return replace(submission.review, digest=digest)
 
 
 def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise DocumentError for jobs that differ from the reviewed jobs, with the changes if known."""
+    """Raise DocumentError if a job differs from the reviewed jobs; show the changes if they are known."""
     import difflib
 
     digests = [review.digest for review in reviews]
@@ -91,7 +95,7 @@ def _folder(environment: Mapping[str, str]) -> Path:
 
 
 def _read_kept(folder: Path, name: str) -> list[str]:
-    """Return the lines of a reviewed text; no lines if the text is missing or has another digest."""
+    """Return the lines of a reviewed text by its digest; none if the text is missing or was changed."""
     with contextlib.suppress(OSError):
         if _NAME.fullmatch(name):
             text = files.read_own(folder / name, 2 * MAX_BYTES)

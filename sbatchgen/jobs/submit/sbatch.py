@@ -1,4 +1,4 @@
-"""sbatch gets the bytes that were reviewed, in a clean environment: SBATCH_* would override the script."""
+"""Gives sbatch the reviewed bytes of a script, in an environment without SBATCH_*, and keeps the records."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ _LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 
 
 class TooManyJobsError(SlurmError):
-    """The user or the account has as many jobs as a limit allows; a guess if Slurm names no limit."""
+    """The user or the account has as many jobs as a limit allows; a guess, if Slurm names no limit."""
 
 
 @frozen()
 class SubmittedRun:
-    """A job that Slurm has accepted, its record, its folder, and whether the index has the run."""
+    """A job that Slurm has accepted."""
 
-    accepted: Accepted
+    accepted: Accepted  # the answer of sbatch
     record: Record
     run_dir: Path
-    listed: bool
+    listed: bool  # whether the index has the run
 
     def hint(self, verbs: str) -> str:
-        """Say how to find the run again; the verbs are the commands for it."""
+        """Return a note that says how to find the run again; `verbs` names commands for it."""
         if self.listed:
             return f"note: run {self.record.run}; see sbatchgen {verbs}"
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
 
 
 def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -> None:
-    """Raise BudgetError if all jobs of a submission may take more than is left; charge nothing yet.
+    """Raise BudgetError if the jobs of a submission may take more than a budget has left; charge nothing.
 
-    A job on this machine is refused if a budget holds: Slurm does not count a training on a login node.
+    A job on this machine is refused if there is a budget: Slurm does not count a training on a login node.
     """
     if submission.local:
         if search_path.find("sbatch", environment) and allowances(environment):
             what = "--profile local trains on this machine, and a budget counts jobs of Slurm alone"
             raise BudgetError.of(what, fix="name the profile of the cluster: --profile NAME")
         return
-    asked = submission.review.request
+    options = submission.review.request
     env, _ = client.submit_environment(environment)
-    if debit := _debit("", submission, submission.options, env, tasks=asked.jobs if asked else 0):
+    if debit := _debit("", submission, submission.options, env, tasks=options.jobs if options else 0):
         debit.enter(keep=False)
 
 
 def _debit(
     key: str, submission: Submission, options: tuple[str, ...], env: Mapping[str, str], *, tasks: int = 0
 ) -> Debit | None:
-    """Return a submission before the budgets that hold; None where no budget holds, as for most users."""
+    """Return the charge of a submission to its budgets; None without a budget, as for most users."""
     if not (limits := allowances(env)):
         return None
     from sbatchgen.jobs.budget.debit import Debit
@@ -91,39 +91,39 @@ def _debit(
 def reserved(
     submission: Submission, environment: Mapping[str, str], note: Note
 ) -> Iterator[tuple[Submission, int | None]]:
-    """Make the folders of a submission, and keep other submissions out of its run folder.
+    """Make the folders of a submission, and lock its run folder against other submissions.
 
-    A job that a killed command has left there without a record gets its record.
+    If a killed command has left a job in the folder without a record, the job gets its record.
 
     Yields:
-        The submission, with a run folder and what git says of its code; the descriptor of the lock.
+        The submission with its run folder and the commit of its code; the descriptor of the lock.
 
     Raises:
         SlurmError: Slurm can't be asked for the jobs of the run folder.
-        BudgetError: Its jobs may take more than is left.
-        DocumentError: A folder can't be made, somebody else can write it, or a job uses it since the review.
+        BudgetError: The jobs may take more than a budget has left.
+        DocumentError: A folder can't be made, another user can write it, or a job uses it since the review.
     """
     refuse_past_budget(submission, environment)
     run_dir = submission.run_dir
-    if not run_dir:  # a finished script names none
-        name = f"{run_name(submission.about.name)}-{new_key()}"
+    if not run_dir:  # a finished script has no run folder yet
+        name = f"{run_name(submission.record.name)}-{new_key()}"
         run_dir = run_index.place(environment).parent / "runs" / name
     make_log_folders(submission, note)
     run_folder.make(run_dir)
-    about = submission.about
-    about = replace(about, code=about.code or code_in(Path(about.folder)))
+    record = submission.record
+    record = replace(record, code=record.code or code_in(Path(record.folder)))
     waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
     locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
-        if submission.queued and (problem := submission.queued()):
+        if submission.folder_conflict and (problem := submission.folder_conflict()):
             raise DocumentError([problem])
-        yield replace(submission, run_dir=run_dir, about=about), lock
+        yield replace(submission, run_dir=run_dir, record=record), lock
 
 
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
-    """Give the job of a command that was killed its record and script, if Slurm has accepted the job."""
+    """Write the record and the script of a job whose command was killed, if Slurm has accepted the job."""
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
             with contextlib.suppress(OSError):
@@ -147,10 +147,10 @@ def submit(
     keep_env: bool = False,
     key: str = "",
 ) -> SubmittedRun:
-    """Submit a job as `reserved` yields it, and keep its script and its record.
+    """Submit a job that `reserved` has yielded, and keep its script and its record.
 
-    `options` of sbatch are not in the script, as a dependency; the script gets `arguments`. sbatch
-    holds the `lock` of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
+    sbatch gets further `options`, such as a dependency; the script gets `arguments`. sbatch holds the `lock`
+    of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
     Raises SlurmError if Slurm refuses or can't be asked, OSError if the run folder can't be written.
     """
     env, leaks = (dict(environment), []) if keep_env else client.submit_environment(environment)
@@ -158,50 +158,50 @@ def submit(
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
-    about = replace(submission.about, key=key or new_key(), submitted=time.time())
-    about = replace(about, surroundings=surroundings(submission, environment))
-    debit = _debit(about.key, submission, (*submission.options, *options), env)
-    given = submission.asked.get("clusters")
-    clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
+    record = replace(submission.record, key=key or new_key(), submitted=time.time())
+    record = replace(record, surroundings=surroundings(submission, environment))
+    debit = _debit(record.key, submission, (*submission.options, *options), env)
+    named = submission.option_sources.get("clusters")
+    clusters = env.get("SBATCH_CLUSTERS") or (named.value if named else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     copied = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
     if copied:
         copied.copy()
-    entry = IndexEntry(index, about, run_dir, note)
-    about = replace(about, run=entry.name)
+    entry = IndexEntry(index, record, run_dir, note)
+    record = replace(record, run=entry.name)
     with (
-        _taken_back(entry, debit, run_dir, copied, note),
-        private_script(submission.script, submission.name, about.key) as script,
+        _undone_on_failure(entry, debit, run_dir, copied, note),
+        private_script(submission.script, submission.name, record.key) as script,
     ):
         if debit:
             debit.enter()
-        records.begin(run_dir, replace(about, cluster=clusters))
-        asked = ("sbatch", "--parsable", *submission.options, *options, str(script))
-        refused = partial(refusal, submission.asked)
-        accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
+        records.begin(run_dir, replace(record, cluster=clusters))
+        command = ("sbatch", "--parsable", *submission.options, *options, str(script))
+        refused = partial(refusal, submission.option_sources)
+        accepted = ask(command, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     if debit:
         debit.change(job=accepted.job)
     entry.change(Index.accepted, accepted.job, accepted.cluster)
-    about = replace(about, job=accepted.job, cluster=accepted.cluster)
+    record = replace(record, job=accepted.job, cluster=accepted.cluster)
     try:
-        try:  # the script first: no command that is killed leaves a record without its script
-            submitted_scripts.keep(run_dir, about.job, submission.script)
+        try:  # the script first: a killed command never leaves a record without its script
+            submitted_scripts.keep(run_dir, record.job, submission.script)
         finally:
-            records.keep(run_dir, about)
+            records.keep(run_dir, record)
     except OSError as error:
-        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
-    shown_starts.submitted(environment, about)
-    return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
+        note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
+    shown_starts.submitted(environment, record)
+    return SubmittedRun(accepted, record, run_dir, listed=entry.index is not None)
 
 
 @contextlib.contextmanager
-def _taken_back(
+def _undone_on_failure(
     entry: IndexEntry, debit: Debit | None, run_dir: Path, copied: Snapshot | None, note: Note
 ) -> Iterator[None]:
-    """Remove the charge, record, index entry and snapshot of a submission that made no job."""
+    """Remove the charge, record, index entry and snapshot of a submission if it made no job."""
     try:
         yield
-    except (LostError, KeyboardInterrupt) as error:  # there may be a job
+    except (LostError, KeyboardInterrupt) as error:  # the job may exist
         entry.change(Index.lost)
         if isinstance(error, KeyboardInterrupt):
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
@@ -217,15 +217,15 @@ def _taken_back(
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
-    """Return the index of runs; None if the index can't be used, as a submission needs no index."""
-    with _noted(note):
+    """Return the index of runs; None if the index can't be used, because a submission needs no index."""
+    with _errors_as_warnings(note):
         return Index(run_index.place(environment), note)
     return None
 
 
 @contextlib.contextmanager
-def _noted(note: Note) -> Iterator[None]:
-    """Turn an error of the index into a warning: the job is submitted without the index."""
+def _errors_as_warnings(note: Note) -> Iterator[None]:
+    """Print an error of the index as a warning: the job is submitted without the index."""
     try:
         yield
     except DocumentError as error:
@@ -235,34 +235,34 @@ def _noted(note: Note) -> Iterator[None]:
 
 
 class IndexEntry:
-    """A submission in the index, and the name of its run; `index` is None if the index can't be used."""
+    """The entry of a submission in the index; if the index can't be used, the entry does nothing."""
 
-    def __init__(self, index: Index | None, about: Record, run_dir: Path, note: Note) -> None:
+    def __init__(self, index: Index | None, record: Record, run_dir: Path, note: Note) -> None:
         self.index: Index | None = None
-        self.name, self._key, self._note = run_name(about.name), about.key, note
-        with _noted(note):
+        self.name, self._key, self._note = run_name(record.name), record.key, note
+        with _errors_as_warnings(note):
             if index:
-                self.name = index.begin(about.key, run_dir, self.name, shared=about.shared).name
+                self.name = index.begin(record.key, run_dir, self.name, shared=record.shared).name
                 self.index = index
 
     def change(self, method: Callable[..., None], *values: str) -> None:
-        """Call a method of the index, as `Index.accepted`, for this submission."""
-        with _noted(self._note):
+        """Call a method of the index, such as `Index.accepted`, for this submission."""
+        with _errors_as_warnings(self._note):
             if self.index:
                 method(self.index, self._key, *values)
 
 
-def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
-    """Return the error for an answer of sbatch that refuses a job with these options."""
+def refusal(options: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
+    """Return the error for an answer of sbatch that refuses a job; `options` are the options of the job."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
     unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
     kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
-    return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, asked))
+    return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, options))
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs; raise DocumentError if a folder can't be made."""
+    """Make the folders of the logs, because Slurm makes none; raise DocumentError if one can't be made."""
     for log_folder in submission.log_folders:
         if log_folder == submission.run_dir:
             continue

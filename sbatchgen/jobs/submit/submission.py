@@ -1,11 +1,14 @@
-"""A script with its review. `rendered` and `finished` make a submission; `sbatch` and `local` start its jobs.
+"""A submission: a script with its review, and the dependencies of the jobs of a chain.
+
+`rendered` and `finished` make submissions; `sbatch` and `local` start their jobs.
 
 A chain is for clusters where a job may not requeue itself: its jobs continue one training, one after the
 other. A job of a chain starts after all earlier jobs have ended without success. When a job has completed,
-Slurm removes the later jobs. Each job depends on all earlier jobs. A job that depended on the last job alone
-would start after Slurm has removed that job, which has not completed either (seen on Slurm 22.05.8 and
-26.05.5). After a failure the script cancels the waiting jobs of its chain: squeue shows their Command, and
-their keys start with the same word. If job 1 fails before job 2 is submitted, job 2 starts, and fails too.
+Slurm removes the later jobs. Each job depends on all earlier jobs: if it depended only on the last one, it
+would start after Slurm has removed that job, because a removed job has not completed either (seen on Slurm
+22.05.8 and 26.05.5). After a failure the script cancels the waiting jobs of its chain: squeue shows their
+Command, and their keys start with the same word. If job 1 fails before job 2 is submitted, job 2 still
+starts, and fails.
 """
 
 from __future__ import annotations
@@ -34,25 +37,25 @@ class Submission:
     """A script about to be submitted."""
 
     script: bytes
-    name: str  # of its file
-    asked: Mapping[str, OptionSource]  # its options by long name
-    log_folders: tuple[Path, ...]
+    name: str  # the name of its file
+    option_sources: Mapping[str, OptionSource]  # all its options by their long names
+    log_folders: tuple[Path, ...]  # the folders of its logs, which must exist before it starts
     run_dir: Path | None  # its run folder, or the part of its path that is known; None for a finished script
-    local: bool  # whether bash runs it here
-    # What sbatch gets on its command line, over the script's own, as "--mem=64G"
+    local: bool  # whether bash runs it on this machine, without Slurm
+    # Further options for the command line of sbatch, such as "--mem=64G", which override the script's own
     options: tuple[str, ...] = ()
-    jobs: int = 1  # how many jobs of it continue one training, one after the other
+    jobs: int = 1  # the number of jobs in its chain
     review: Review
-    about: Record  # the record that will be kept
+    record: Record  # the record that will be kept
     snapshot: Snapshot | None = None  # the copy of its code that is still to be made
-    # Returns what is wrong if another job uses its run folder; None where that is fine
-    queued: Callable[[], Problem | None] | None = None
+    # Returns a problem if another job uses its run folder; None if jobs may share the folder
+    folder_conflict: Callable[[], Problem | None] | None = None
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders of a script's logs, of which Slurm makes none: sbatch(1), "filename pattern".
+    """Return the folders of a script's logs, which Slurm does not make: sbatch(1), "filename pattern".
 
-    Raises DocumentError if the name of a folder is known only after the job has started.
+    `name` is the name of the job. Raises DocumentError if only the running job knows the name of a folder.
     """
     folders = []
     for component in script.components:
@@ -70,7 +73,10 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
 
 
 def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
-    """Return the options of sbatch for the job after these jobs; the first job waits for `dependency`."""
+    """Return the options of sbatch for the next job of a chain; the first job waits for `dependency`.
+
+    `before` has the ids of the earlier jobs.
+    """
     if not before:
         return (f"--dependency={dependency}",) if dependency else ()
     first = dependency if "?" not in dependency else ""  # "any of" and "all of" can't be mixed: sbatch(1)
@@ -81,19 +87,21 @@ def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
 def completion(run: RunState, point: str = "") -> str:
     """Return the dependency of a job that waits until a training is complete; "" without Slurm.
 
-    `point` is the number of a point of a sweep, or of an element of an array. Its last job counts.
+    `point` is the number of a point of a sweep, or of an element of an array; its last job counts.
     """
-    from sbatchgen.jobs.runs.seen_jobs import is_local  # the page has none of its modules
+    from sbatchgen.jobs.runs.seen_jobs import is_local  # the page lacks the modules that this one imports
 
     if point:
-        known = [
-            each
-            for each in record.records(run.run.folder)
-            if int(point) in record.point_numbers(each, each.array)
+        with_point = [
+            submitted
+            for submitted in record.records(run.run.folder)
+            if int(point) in record.point_numbers(submitted, submitted.array)
         ]
-        return f"afterok:{known[-1].job}_{int(point) - known[-1].first}" if known else ""
+        if not with_point:
+            return ""
+        return f"afterok:{with_point[-1].job}_{int(point) - with_point[-1].first}"
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
-    jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given its id to another job
+    jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given the id to another job
     if any(is_local(job) for job in jobs):
         return ""
     ids: list[str] = []

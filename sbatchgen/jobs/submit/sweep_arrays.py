@@ -1,4 +1,4 @@
-"""The arrays of a sweep, submitted one after the other."""
+"""Submits the arrays of a sweep, one after the other, and writes its points into the run folder."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ def submit(
     send: Send,
     runs: list[SubmittedRun],
 ) -> None:
-    """Submit the arrays; split an array in halves while it exceeds the number of jobs that a user may have.
+    """Submit the arrays; halve an array while Slurm refuses it because the user would have too many jobs.
 
-    With a throttle the arrays start one after the other, because Slurm limits the elements of one array only.
-    Submitted arrays are added to `runs`. Raises SbatchgenError if an array could not be submitted; after the
-    first array the error names the points that are left.
+    `throttle` limits the elements that run at once. The arrays then start one after the other, because Slurm
+    applies this limit to each array. Submitted arrays are added to `runs`. Raises SbatchgenError if an array
+    can't be submitted; after the first array the error also names the remaining points.
     """
     waiting = list(arrays)
     while waiting:
@@ -36,10 +36,10 @@ def submit(
         options = [] if array == arrays[0] else [f"--array={text}"]
         if throttle and runs:
             options.append(f"--dependency=afterany:{runs[-1].record.job}")
-        about = replace(submission.about, array=text, first=array.first)
+        record = replace(submission.record, array=text, first=array.first)
         first = (str(array.first),) if array.first else ()
         try:
-            runs.append(send(replace(submission, about=about), tuple(options), first))
+            runs.append(send(replace(submission, record=record), tuple(options), first))
         except SbatchgenError as error:
             if isinstance(error, TooManyJobsError) and len(array.indices) > 1:
                 waiting[:1] = array.halves()
@@ -55,22 +55,22 @@ def submit(
 
 @contextlib.contextmanager
 def kept_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
-    """Write the points into the run folder; if no array has been submitted, remove them again.
+    """Write the points into the run folder, and remove them at the end if no array was submitted.
 
-    Raises DocumentError if the folder holds another sweep.
+    Raises DocumentError if the folder has a sweep with other points.
     """
     assert submission.run_dir  # noqa: S101 - a job of Slurm has one
     file, text = submission.run_dir / POINTS, sweep.as_csv().encode()
     try:
-        new, same = False, files.read_own(file, len(text) + 1) == text
+        is_new, is_same = False, files.read_own(file, len(text) + 1) == text
     except FileNotFoundError:
         files.put(file, text)
-        new = same = True
-    if not same:
+        is_new = is_same = True
+    if not is_same:
         what = f"{submission.run_dir} holds a sweep with other points"
         raise DocumentError.of(what, at=str(file), fix="start another: --job-name NAME, or --run-dir PATH")
     try:
         yield
     finally:
-        if new and not runs:
+        if is_new and not runs:
             file.unlink(missing_ok=True)

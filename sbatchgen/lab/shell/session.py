@@ -54,7 +54,7 @@ def submission(
         text = render_request(request, session=True) if base.review.script else ""
         return replace(base, script=text.encode(), review=_review(base, text, ()))
     text = render_request(request, session=True)
-    name = f"{run_name(base.about.name)}-{VERB}"
+    name = f"{run_name(base.record.name)}-{VERB}"
     folder = index.place(environment).parent / "runs" / f"{name}-{new_key()}"
     log = folder / f"{VERB}.out"
     array_of_one = [f"--array={first}" for first in elements[: len(elements) > 1]]
@@ -62,11 +62,11 @@ def submission(
     limit = request.resolved.options.time
     options += (f"--signal=B:USR1@{min(300, limit // 4)}",) if limit else ()
     about = replace(
-        base.about, name=name, log=str(log).replace("%", "%%"), errors="", shared=False, mode="", values=(),
-        command=("sbatchgen", VERB, *base.about.command[2:]),
+        base.record, name=name, log=str(log).replace("%", "%%"), errors="", shared=False, mode="", values=(),
+        command=("sbatchgen", VERB, *base.record.command[2:]),
     )  # fmt: skip
     return replace(
-        base, script=text.encode(), name=f"{VERB}.sh", options=options, run_dir=folder, jobs=1, about=about,
+        base, script=text.encode(), name=f"{VERB}.sh", options=options, run_dir=folder, jobs=1, record=about,
         log_folders=(), review=_review(base, text, (*differences(job, request), *options)),
     )  # fmt: skip
 
