@@ -16,11 +16,11 @@ from sbatchgen.jobs.resolved.request import typed
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
-from sbatchgen.jobs.starts.account_limits import held_back
-from sbatchgen.jobs.starts.holes import hole, taken
+from sbatchgen.jobs.starts.account_limits import limit_that_delays
+from sbatchgen.jobs.starts.holes import hole, next_claims
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob, read_moment
 from sbatchgen.jobs.starts.needs import read_pace
-from sbatchgen.jobs.starts.waiting import ahead
+from sbatchgen.jobs.starts.waiting import jobs_ahead
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
 NODE = (
@@ -38,13 +38,15 @@ RUNS = QueuedJob(
     priority=9,
     partitions=("gpu",),
     nodes=1,
-    on=("n1",),
+    node_names=("n1",),
     planned=(),
     gpus=4,
     tasks=1,
     qos="",
 )
-WAITS = replace(RUNS, id="2", state="PENDING", reason="Resources", on=(), end=NOW + timedelta(hours=9))
+WAITS = replace(
+    RUNS, id="2", state="PENDING", reason="Resources", node_names=(), end=NOW + timedelta(hours=9)
+)
 
 
 def node(name: str, state: str = "IDLE") -> SlurmNode:
@@ -68,7 +70,7 @@ def moment(
 
 def minutes(seen: ClusterMoment, wanted: int, free: Sequence[str] = ("n2", "n3", "n4")) -> float | None:
     """How many minutes so many nodes are free; None if they are not."""
-    longest = hole(seen, free, taken(seen), wanted)
+    longest = hole(seen, free, next_claims(seen), wanted)
     return None if longest is None else longest.time_s / 60
 
 
@@ -77,7 +79,7 @@ def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:
     seen = moment(RUNS, planned)
     assert minutes(seen, 2) == minutes(seen, 3) == 38  # a minute and a half for Slurm's turns and minutes
     assert minutes(seen, 1) is not None
-    alone = hole(seen, ("n2", "n3", "n4"), taken(seen), 1)
+    alone = hole(seen, ("n2", "n3", "n4"), next_claims(seen), 1)
     assert alone is not None
     assert (alone.nodes, alone.until) == (("n4",), None)
     assert minutes(seen, 4) is None
@@ -87,7 +89,7 @@ def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:
 
 def test_the_start_of_a_job_that_waits_for_something_else_takes_no_nodes() -> None:
     begins = replace(WAITS, reason="BeginTime", start=NOW + timedelta(minutes=10))
-    assert taken(moment(RUNS, begins)) == {}
+    assert next_claims(moment(RUNS, begins)) == {}
 
 
 def test_other_tasks_of_an_array_may_start_before_the_planned_one() -> None:
@@ -95,7 +97,7 @@ def test_other_tasks_of_an_array_may_start_before_the_planned_one() -> None:
     assert minutes(moment(RUNS, array), 1) == 18  # when job 1 ends, a task may start anywhere
     assert minutes(moment(RUNS, replace(array, tasks=1)), 1, ("n3",)) == 178
     held = replace(array, reason="JobHeldUser", start=None, planned=())
-    assert taken(moment(RUNS, held)) == {}
+    assert next_claims(moment(RUNS, held)) == {}
 
 
 def test_nodes_that_are_planned_for_what_is_not_shown_are_no_hole() -> None:
@@ -111,8 +113,8 @@ def test_a_reservation_takes_nodes_from_all_but_its_own_jobs() -> None:
     starts = NOW + timedelta(hours=2)
     seen = moment(reservations=[replace(maint, start=starts)])
     assert minutes(seen, 3) == 118
-    assert "reservation maint begins there" in taken(seen)["n4"].why
-    assert taken(seen, reservation="maint") == {}
+    assert "reservation maint begins there" in next_claims(seen)["n4"].why
+    assert next_claims(seen, reservation="maint") == {}
     assert minutes(moment(reservations=[replace(maint, start=NOW - timedelta(hours=1))]), 1) is None
 
 
@@ -126,7 +128,7 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
     first = replace(WAITS, start=later, planned=("n4",), limit_s=600, looked=looked, submitted=looked)
 
     def goes_to(job: QueuedJob, *others: QueuedJob) -> set[str]:
-        claims = taken(moment(RUNS, job, *others, nodes=nodes))
+        claims = next_claims(moment(RUNS, job, *others, nodes=nodes))
         return {
             name for name, claim in claims.items() if claim.why == "job 2, which waits longer, fits there"
         }
@@ -166,7 +168,7 @@ def test_what_is_ahead_is_of_higher_priority_or_was_there_before() -> None:
         replace(WAITS, id="6", priority=5),
         replace(WAITS, id="7", priority=8, partitions=("cpu",)),
     )
-    assert ahead(mine, moment(mine, first, higher, *others)) == "ahead of it wait 4 jobs with 20 GPUs"
+    assert jobs_ahead(mine, moment(mine, first, higher, *others)) == "ahead of it wait 4 jobs with 20 GPUs"
 
 
 def test_an_option_takes_the_place_of_the_one_that_was_typed() -> None:
@@ -222,9 +224,9 @@ def test_a_limit_that_holds_a_job_back(
         options={"gpus-per-node": str(gpus)}, places={}, nodes_min=1, gpus_per_node=(("", gpus),)
     )
     printed = USED.format(jobs=jobs)
-    assert held_back(printed, job, 60, [qos]) == says
+    assert limit_that_delays(printed, job, 60, [qos]) == says
     assert (
-        held_back(printed.replace(" 20001={", " alice(20001)={"), job, 60, [qos]) == says
+        limit_that_delays(printed.replace(" 20001={", " alice(20001)={"), job, 60, [qos]) == says
     )  # as 26.05 has it
 
 

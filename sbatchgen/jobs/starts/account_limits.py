@@ -1,6 +1,6 @@
-"""What limits of accounts and QOS leave to a job now: `scontrol show assoc_mgr`, which says what is in use.
+"""The limits of accounts and QOS, and their present use, from `scontrol show assoc_mgr`.
 
-Slurm shows the limit of each user of a QOS only while the user has jobs in it.
+Slurm shows the limits of a user in a QOS only while the user has jobs in it.
 """
 
 import os
@@ -17,12 +17,12 @@ from sbatchgen.jobs.slurm.fields import count, pairs
 _RECORD = re.compile(
     r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>\S*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE
 )
-_AMOUNT = re.compile(r"([0-9]{1,18})(?:\(([0-9]{1,18}))?")  # a limit, and what is in use where that matters
+_AMOUNT = re.compile(r"([0-9]{1,18})(?:\(([0-9]{1,18}))?")  # a limit, and for shared limits the use
 _NAMES = {"gres/gpu": "GPUs", "node": "nodes", "cpu": "CPUs"}
 
 
 def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Return the limits that hold for this user, as Slurm prints them; "" where Slurm enforces none."""
+    """Return the limits that apply to this user, as Slurm prints them; "" if Slurm enforces no limits."""
     if not {"limits", "safe", "all"} & {*settings.get("AccountingStorageEnforce", "").split(",")}:
         return ""
     asked = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={user_name(os.getuid())}"]
@@ -30,13 +30,17 @@ def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> 
 
 
 def other_qos(asked: Sequence[str], cluster: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the QOS that this user may use, without these; nothing if the database does not say."""
+    """Return the QOS that this user may use, except those in `asked`; none if no database answers."""
     known = accounts(user_name(os.getuid()), cluster, environment) or []
-    return [name for name in dict.fromkeys(name for each in known for name in each.qos) if name not in asked]
+    names = dict.fromkeys(name for account in known for name in account.qos)
+    return [name for name in names if name not in asked]
 
 
-def held_back(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]) -> str:
-    """Return which limit would make the job wait now, in words; "" if no limit is known to."""
+def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]) -> str:
+    """Return in words which limit would make the job wait now; "" if no known limit would.
+
+    `limits` is the output of `read_limits`, `time_s` the job's time limit, `qos` the QOS that apply to it.
+    """
     account = job.options.get("account", "")
     asks = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
     for whose, name, value in _limits_of(limits, account, qos):
@@ -55,14 +59,14 @@ def held_back(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]
     return ""
 
 
-def longest_s(limits: str, job: ResourceRequest, qos: Sequence[str]) -> int | None:
+def max_time_s(limits: str, job: ResourceRequest, qos: Sequence[str]) -> int | None:
     """Return the longest time limit that a job may ask for; None if no limit is known."""
     known = _limits_of(limits, job.options.get("account", ""), qos)
     return min((60 * count(value) for _, name, value in known if name == "MaxWallPJ"), default=None)
 
 
 def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield whose each limit is, its name and its value."""
+    """Yield the limits for an account and these QOS: whose limit it is in words, its name and its value."""
     for line in printed.split("\n"):
         record = _RECORD.match(line)
         if record is None or (record["qos"] and record["qos"] not in qos):

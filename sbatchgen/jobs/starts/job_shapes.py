@@ -1,4 +1,4 @@
-"""The shapes of a job: the job in a partition, with the limit that its training needs, as limits allow it."""
+"""The shapes of a job: the job in each partition, with a time limit that its training needs and may have."""
 
 import math
 import os
@@ -14,8 +14,8 @@ from sbatchgen.jobs.resolved.choice import closed
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.partition import SlurmPartition
-from sbatchgen.jobs.starts.account_limits import held_back, longest_s, other_qos, read_limits
-from sbatchgen.jobs.starts.holes import Claim, Hole, hole, taken
+from sbatchgen.jobs.starts.account_limits import limit_that_delays, max_time_s, other_qos, read_limits
+from sbatchgen.jobs.starts.holes import Claim, Hole, hole, next_claims
 from sbatchgen.jobs.starts.moment import ClusterMoment
 from sbatchgen.jobs.starts.needs import MARGIN, Pace
 from sbatchgen.jobs.starts.room import Availability, rooms
@@ -25,12 +25,12 @@ Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job w
 
 @frozen(kw_only=True)
 class JobShape:
-    """A job in a partition, as it fits there."""
+    """A job with the options that make it fit a partition."""
 
     request: Request
     partition: SlurmPartition
-    more: Mapping[str, str]  # the options that make it, by their names
-    needs_s: float | None  # what the training still needs with these GPUs
+    more: Mapping[str, str]  # the further options of the job that make this shape, by their names
+    needs_s: float | None  # how many seconds the training still needs with these GPUs; None if not known
     moment: ClusterMoment
 
     @property
@@ -40,13 +40,13 @@ class JobShape:
 
     @property
     def time_s(self) -> int:
-        """Its time limit, or what the partition gives it."""
-        asked = self.job.resources.time or self.partition.time_default_s or self.partition.time_max_s
-        return asked or 365 * 86400
+        """Its time limit in seconds, or else the partition's; a year if there is no limit."""
+        limit = self.job.resources.time or self.partition.time_default_s or self.partition.time_max_s
+        return limit or 365 * 86400
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What tells it from the other shapes of the job: partition, nodes and time limit."""
+        """Its partition, nodes and time limit, which no other shape of the job has."""
         return self.partition.name, self.job.resources.nodes, self.time_s
 
     @cached_property
@@ -57,55 +57,57 @@ class JobShape:
         return room
 
     @cached_property
-    def _taken(self) -> Mapping[str, Claim]:
-        return taken(self.moment, self.partition.tier, self.job.resources.options.get("reservation", ""))
+    def _claims(self) -> Mapping[str, Claim]:
+        return next_claims(
+            self.moment, self.partition.tier, self.job.resources.options.get("reservation", "")
+        )
 
     def hole(self, nodes: int) -> Hole | None:
-        """Return the longest hole of so many nodes among those with room for it; None if too few are free."""
-        return hole(self.moment, self.room.nodes, self._taken, nodes)
+        """Return the longest hole of so many nodes among those with room for it; None without a hole."""
+        return hole(self.moment, self.room.nodes, self._claims, nodes)
 
     @property
     def claim(self) -> Claim | None:
-        """What ends its hole, or takes the nodes with room before; None if nothing is known to."""
-        if here := self.hole(self.room.wanted):
-            return here.until
-        claims = [self._taken[name] for name in self.room.nodes if name in self._taken]
+        """The claim that ends its hole, or the first on a node with room; None if no claim is known."""
+        if its := self.hole(self.room.wanted):
+            return its.until
+        claims = [self._claims[name] for name in self.room.nodes if name in self._claims]
         return min(claims, key=attrgetter("at")) if self.room.starts else None
 
     @property
     def errors(self) -> list[str]:
-        """What forbids it, by the rules about a resolved job."""
-        findings = (each for each in check(self.job) if each.severity == "error")
-        return [each.why_not or each.problem.what for each in findings]
+        """Why the cluster would refuse it, by the rules about a resolved job."""
+        errors = (finding for finding in check(self.job) if finding.severity == "error")
+        return [finding.why_not or finding.problem.what for finding in errors]
 
 
 @final
 class JobShapes:
-    """The shapes of one job; they learn why others are out."""
+    """Makes the shapes of one job, and notes why the job has none in other partitions."""
 
     def __init__(self, ask: Ask, moment: ClusterMoment, environment: Mapping[str, str], pace: Pace) -> None:
         self.moment, self.environment, self.pace = moment, environment, pace
-        self._ask, self.asked = ask, ask({})  # the latter as it was asked for
-        self.out: dict[str, str] = {}  # why the job is not among the rows, by partition
-        self._limits = ""  # of accounts and QOS, as Slurm prints them
-        self._longest: dict[str, int] = {}  # what they leave to time limits, by partition
+        self._ask, self.original = ask, ask({})  # `original` has no further options
+        self.out: dict[str, str] = {}  # why the job has no shape, by partition
+        self._limits = ""  # the limits of accounts and QOS, as Slurm prints them
+        self._longest: dict[str, int] = {}  # the longest time limits that they allow, by partition
 
     def of(self, names: Sequence[str]) -> list[JobShape]:
-        """Return the job in each of these partitions that it may run in now.
+        """Return the shapes of the job in those of these partitions in which it may run now.
 
-        Raises FitError: none of them is a partition of this cluster.
+        Raises FitError if the cluster has none of these partitions.
         """
         moment = self.moment
         shapes = [shape for name in dict.fromkeys(names) for shape in self._in_partition(name)]
         if not shapes and not self.out:
-            known = ", ".join(each.name for each in moment.partitions)
+            known = ", ".join(partition.name for partition in moment.partitions)
             fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
             raise FitError.of(f"this cluster has no partition {' or '.join(dict.fromkeys(names))}", fix=fix)
         self._limits = "" if moment.is_late else read_limits(moment.settings, self.environment)
         return [allowed for shape in shapes if (allowed := self._allowed(shape))]
 
     def changed(self, shape: JobShape, **options: str) -> JobShape | None:
-        """Return the job with other options, as fewer nodes; None where it can't have them."""
+        """Return the shape with other options, such as fewer nodes; None if the job can't have them."""
         kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
         try:
             changed = self._fitted({**kept, **options}, shape.partition)
@@ -114,12 +116,14 @@ class JobShapes:
         return None if changed.errors else changed
 
     def _in_partition(self, name: str) -> Iterator[JobShape]:
-        plain = self.asked.resolved
-        partition = next((each for each in self.moment.partitions if each.name == name), None)
+        """Yield the shape of the job in a partition, or note why it has none there."""
+        job = self.original.resolved
+        partition = next((known for known in self.moment.partitions if known.name == name), None)
         if partition is None:
             return
-        is_asked = name in (plain.partition_name, plain.directives.get("partition"))
-        shape = self._fitted({} if is_asked or not plain.partition_name else {"partition": name}, partition)
+        is_its_own = name in (job.partition_name, job.directives.get("partition"))
+        more = {} if is_its_own or not job.partition_name else {"partition": name}
+        shape = self._fitted(more, partition)
         why = shape.errors
         if partition.state != "up":
             why.insert(0, f"the partition is {partition.state}")
@@ -136,45 +140,48 @@ class JobShapes:
             yield shape
 
     def _fitted(self, more: Mapping[str, str], partition: SlurmPartition) -> JobShape:
-        """Return the job with further options and the limit that its training needs.
+        """Return the job with further options and the time limit that its training needs.
 
-        A training that needs more than the longest limit that it may have gets that limit, and is a piece.
+        If the training needs longer than the longest limit that it may have, the shape has this limit, and is
+        a piece of the training.
         """
-        request = self._ask(more) if more else self.asked
+        request = self._ask(more) if more else self.original
         job = request.resolved
         needs_s = self.pace.needs(job.resources.gpus_in_all)
         if needs_s is not None:
-            of_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
-            of_account = self._longest.get(partition.name)
-            longest = [int(limit) for limit in (partition.time_max_s, of_profile, of_account) if limit]
+            by_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
+            by_account = self._longest.get(partition.name)
+            longest = [int(limit) for limit in (partition.time_max_s, by_profile, by_account) if limit]
             limit = Duration(min([max(1, math.ceil(needs_s * MARGIN / 60)) * 60, *longest]))
             more = {**more, "time": str(limit)}
             request = self._ask(more)
         return JobShape(request=request, partition=partition, more=more, needs_s=needs_s, moment=self.moment)
 
     def _allowed(self, shape: JobShape) -> JobShape | None:
-        """Return the job, in another QOS or as a piece where a limit holds it back; None if it must wait."""
-        asked = self._qos(shape.job)
-        if not (why := self._held(shape, asked)):
+        """Return a shape that no limit delays: unchanged, in another QOS or as a piece; None without one."""
+        its_qos = self._qos(shape.job)
+        if not (why := self._delaying_limit(shape, its_qos)):
             return shape
         self.out[shape.partition.name] = why
-        others = other_qos(asked, self.moment.settings.get("ClusterName", ""), self.environment)
-        if other := next((name for name in others if not self._held(shape, [name])), None):
+        others = other_qos(its_qos, self.moment.settings.get("ClusterName", ""), self.environment)
+        if other := next((name for name in others if not self._delaying_limit(shape, [name])), None):
             return self.changed(shape, qos=other)
-        longest = longest_s(self._limits, shape.job.resources, [*asked, shape.partition.own_qos])
+        longest = max_time_s(self._limits, shape.job.resources, [*its_qos, shape.partition.own_qos])
         if shape.needs_s is None or longest is None:
             return None
         self._longest[shape.partition.name] = longest
         piece = self.changed(shape)
-        return None if piece is None or self._held(piece, asked) else piece
+        return None if piece is None or self._delaying_limit(piece, its_qos) else piece
 
-    def _held(self, shape: JobShape, qos: Sequence[str]) -> str:
-        """Return which limit would make the job wait now in a QOS; "" if no limit is known to."""
-        return held_back(self._limits, shape.job.resources, shape.time_s, [*qos, shape.partition.own_qos])
+    def _delaying_limit(self, shape: JobShape, qos: Sequence[str]) -> str:
+        """Return in words which limit would make the job wait in these QOS; "" if no known limit would."""
+        return limit_that_delays(
+            self._limits, shape.job.resources, shape.time_s, [*qos, shape.partition.own_qos]
+        )
 
     def _qos(self, job: ResolvedJob) -> list[str]:
-        """Return the QOS whose limits hold: the job's own, or those of the user's jobs in the queue."""
+        """Return the QOS that apply: the job's own, or else those of the user's jobs in the queue."""
         if job.options.qos:
             return [str(job.options.qos)]
-        mine = [each.qos for each in self.moment.jobs if each.user == os.getuid() and each.qos]
+        mine = [queued.qos for queued in self.moment.jobs if queued.user == os.getuid() and queued.qos]
         return mine or ["normal"]

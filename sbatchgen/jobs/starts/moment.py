@@ -1,6 +1,6 @@
 """What Slurm shows at one moment: jobs, nodes, partitions, reservations and settings, each asked for once.
 
-The five questions are asked at once: a controller that is slow delays the answer once, not five times.
+The five queries run at the same time, so a slow controller delays the answer once, not five times.
 """
 
 import re
@@ -42,10 +42,10 @@ _FIELDS = {
 }
 _GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# What waits for nodes alone; Slurm plans no other job
+# The reasons of jobs that wait only for nodes; Slurm plans no other jobs
 _FOR_NODES = ("Priority", "Resources")
-LATE_S = 10.0
-_HIDING = {"jobs", "nodes", "partitions"}
+LATE_S = 10.0  # after a slower answer, Slurm is asked nothing more
+_HIDING = {"jobs", "nodes", "partitions"}  # values of PrivateData that hide them from users
 
 
 @frozen(kw_only=True)
@@ -57,35 +57,35 @@ class QueuedJob:
     name: str
     state: str
     reason: str
-    start: datetime | None  # of a job that waits: as Slurm plans it
+    start: datetime | None  # its start; if it waits, the start that Slurm plans
     end: datetime | None
     priority: int
     partitions: tuple[str, ...]
-    nodes: int
-    on: tuple[str, ...]  # the nodes that it has
+    nodes: int  # the number of its nodes
+    node_names: tuple[str, ...]  # the nodes that it has; none if it waits
     planned: tuple[str, ...]  # the nodes that Slurm plans for it
-    gpus: int  # of all its nodes; 0 where Slurm does not say
-    tasks: int  # of an array that wait in this row; else 1
+    gpus: int  # its GPUs on all nodes; 0 if Slurm does not show them
+    tasks: int  # how many tasks of an array wait in this row; 1 for other jobs
     qos: str
-    limit_s: int | None = None  # its time limit; None if it has none
+    limit_s: int | None = None  # its time limit in seconds; None if it has none
     submitted: datetime | None = None
     looked: datetime | None = None  # when Slurm last looked at it, to start or to plan it
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What tells whether a job comes before another: by priority, then by when it was submitted."""
+        """Its place in the queue: jobs of lower rank have a higher priority, or were submitted earlier."""
         number = "".join(filter(str.isdecimal, self.id.partition("_")[0]))
         return -self.priority, int(number or 0)
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Whether it would start if there were nodes for it."""
+        """Whether it waits only for nodes."""
         return self.state == "PENDING" and self.reason in _FOR_NODES
 
 
 @frozen(kw_only=True)
 class ClusterMoment:
-    """All that is known of a cluster at one moment."""
+    """What Slurm shows of a cluster at one moment."""
 
     now: datetime
     jobs: Sequence[QueuedJob]
@@ -94,45 +94,45 @@ class ClusterMoment:
     partitions: Sequence[SlurmPartition]
     reservations: Sequence[SlurmReservation]
     settings: Mapping[str, str]
-    took_s: float = 0.0  # until Slurm had answered
+    took_s: float = 0.0  # how many seconds Slurm needed to answer
 
     @property
     def is_late(self) -> bool:
-        """Whether Slurm took so long to answer that it is asked for nothing more."""
+        """Whether Slurm took so long to answer that it is asked nothing more."""
         return self.took_s > LATE_S
 
     @property
     def hidden(self) -> bool:
-        """Whether Slurm hides jobs or nodes of others, so that no hole can be seen."""
+        """Whether Slurm hides jobs or nodes from this user, so that no hole can be seen."""
         return bool(_HIDING & {*self.settings.get("PrivateData", "").split(",")})
 
     @cached_property
     def delay_s(self) -> int:
-        """How long Slurm may take to look at a new job, and how coarse its plan is."""
+        """How many seconds Slurm may take to look at a new job, plus the resolution of its plan."""
         return self.scheduler("bf_interval", 30) + self.scheduler("bf_resolution", 60)
 
     def scheduler(self, name: str, default: int) -> int:
-        """Return a number in SchedulerParameters."""
+        """Return a number in SchedulerParameters, or the default if it is not set."""
         match = re.search(rf"\b{name}=([0-9]{{1,9}})", self.settings.get("SchedulerParameters", ""))
         return int(match[1]) if match else default
 
     @property
     def resume_s(self) -> int:
-        """How long a node may take to be switched on: ResumeTimeout."""
+        """How many seconds a node may take to be switched on: ResumeTimeout."""
         match = _NUMBER.match(self.settings.get("ResumeTimeout", ""))
         return int(match[0]) if match else 0
 
-    def below(self, tier: int) -> set[str]:
-        """Return the partitions whose jobs come later than those of a partition of this tier."""
-        return {each.name for each in self.partitions if each.tier < tier}
+    def partitions_below(self, tier: int) -> set[str]:
+        """Return the names of partitions of lower tiers, whose jobs start later."""
+        return {partition.name for partition in self.partitions if partition.tier < tier}
 
-    def of_partition(self, name: str) -> list[SlurmNode]:
+    def nodes_of(self, name: str) -> list[SlurmNode]:
         """Return the nodes of a partition."""
         return [node for node in self.nodes if name in node.partitions]
 
 
 def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
-    """Ask Slurm, also for jobs and reservations if the `queue` matters; raise SlurmError without one."""
+    """Ask Slurm, with `queue` also for jobs and reservations; raise SlurmError if it does not answer."""
     began = monotonic()
     with ThreadPoolExecutor(
         5, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
@@ -154,20 +154,18 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
 
 
 def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
-    between = separator()
-    fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
-    return [
-        *_jobs_in(
-            client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment), between
-        )
-    ]
+    delimiter = separator()
+    fields = ",".join(f"{field}:{delimiter}" for field in _FIELDS.values())
+    printed = client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment)
+    return [*_jobs_in(printed, delimiter)]
 
 
-def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
-    for row in rows(printed, between, [*_FIELDS]):
+def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
+    """Yield the jobs in the output of squeue."""
+    for row in rows(printed, delimiter, [*_FIELDS]):
         number = count(row["nodes"].partition("-")[0])
         gpus = gpus_of(pairs(row["tres"].split(",")))
-        each = _GPUS_OF_NODE.search(row["per_node"])
+        per_node = _GPUS_OF_NODE.search(row["per_node"])
         waiting = row["id"].partition("_")[2].strip("[]").partition("%")[0]
         yield QueuedJob(
             id=row["id"],
@@ -180,9 +178,9 @@ def _jobs_in(printed: str, between: str) -> Iterator[QueuedJob]:
             priority=count(row["priority"]),
             partitions=names(row["partition"]),
             nodes=number,
-            on=tuple(hosts(text(row["node_list"]))),
+            node_names=tuple(hosts(text(row["node_list"]))),
             planned=tuple(hosts(text(row["planned"]))),
-            gpus=gpus or (int(each[1]) * number if each else 0),
+            gpus=gpus or (int(per_node[1]) * number if per_node else 0),
             tasks=sum(map(len, indices(waiting) or ())) or 1,
             qos=text(row["qos"]),
             limit_s=seconds(row["limit"]),

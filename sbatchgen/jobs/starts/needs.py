@@ -1,4 +1,4 @@
-"""How long a training still needs: the samples that are left, over the samples a second of its starts."""
+"""How long a training still needs: its remaining samples, and the samples per second of its starts so far."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,28 +8,28 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.runs.events import CONFIG, count, events, number, read_object
 
-MARGIN = 1.15  # of the time limit that is proposed over what was measured
+MARGIN = 1.15  # the proposed time limit over the computed need
 
 
 @frozen()
 class Pace:
-    """What is left of a training, and how fast its starts were, by number of processes: one for each GPU."""
+    """The rest of a training, and its speed."""
 
-    left: float  # samples
-    per_s: Mapping[int, float]
-    restart_s: float | None = None  # what a start costs until its first new step; None if that was not seen
+    left: float  # samples that are left
+    per_s: Mapping[int, float]  # samples per second, by the number of processes: one for each GPU
+    restart_s: float | None = None  # seconds of a restart until its first new step; None if not known
 
     def needs(self, gpus: int) -> float | None:
-        """Return the seconds that are left with so many GPUs; None if no such start was measured."""
+        """Return the seconds that the training needs with so many GPUs; None if no start had as many."""
         return self.left / self.per_s[gpus] if self.per_s.get(gpus) else None
 
 
 def read_pace(folder: Path) -> Pace | None:
     """Return the pace of the training in a run folder; None if its events do not show the pace."""
     epochs = count(read_object(folder / CONFIG).get("epochs"))
-    starts: list[tuple[int, int]] = []  # processes and samples of a step
-    measured: list[list[tuple[float, int]]] = []  # time and step of each start, in its order
-    costs: list[float] = []  # how long a start took until a step beyond the last one before it
+    starts: list[tuple[int, int]] = []  # of each start: processes, and samples of a step
+    measured: list[list[tuple[float, int]]] = []  # of each start: times and steps of its events
+    costs: list[float] = []  # of each restart: seconds until a step that no earlier start had reached
     samples = step = reached = 0
     began: float | None = None  # when the newest start began, until it reached a new step
     try:
@@ -52,12 +52,12 @@ def read_pace(folder: Path) -> Pace | None:
     except DocumentError:
         return None
     if not (epochs and samples and starts) or len({batch for _, batch in starts}) != 1:
-        return None  # steps of another size: what is done does not follow from their number
+        return None  # with steps of several sizes, the number of steps does not tell the samples
     speeds: dict[int, list[float]] = {}
-    for (processes, batch), seen in zip(starts, measured, strict=True):
-        if len(seen) > 1 and seen[-1][0] > seen[0][0]:
-            rate = (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+    for (processes, batch), points in zip(starts, measured, strict=True):
+        if len(points) > 1 and points[-1][0] > points[0][0]:
+            rate = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
             speeds.setdefault(processes, []).append(rate * batch)
     left = max(0, epochs * samples - step * starts[-1][1])
-    per_s = {processes: median(each) for processes, each in speeds.items()}
+    per_s = {processes: median(rates) for processes, rates in speeds.items()}
     return Pace(left, per_s, median(costs) if costs else None)

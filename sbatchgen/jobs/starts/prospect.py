@@ -1,4 +1,4 @@
-"""A shape of a job, and when it would start."""
+"""A prospect: a shape of a job, and when it would start; what `when` prints has a row for each."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,34 +13,34 @@ Kind = Literal["hole", "plan", "bound"]
 class Prospect:
     """A shape of a job, and when it would start; times are ISO 8601."""
 
-    kind: Kind
+    kind: Kind  # "hole": free nodes; "plan": Slurm's plan for a waiting job; "bound": sbatch --test-only
     partition: str
     nodes: int
-    gpus: int  # GPUs of all nodes
-    time_s: int | None  # the time limit
-    start: str | None
-    end: str | None  # when the training ends, or else its time limit
+    gpus: int  # GPUs on all nodes
+    time_s: int | None  # the time limit in seconds
+    start: str | None  # when the job starts; None if it is not known
+    end: str | None  # when the training ends, or else the time limit; None if it is not known
     gpu_hours: float
-    needs_s: float | None = None  # what the training still needs with these GPUs; None if it is not known
+    needs_s: float | None = None  # seconds that the training still needs with these GPUs; None if not known
     starts: int = 1  # how often the job starts until the training ends, if that is known
-    options: tuple[str, ...] = ()  # what makes this shape of the job, as words
+    options: tuple[str, ...] = ()  # the options that make this shape of the job, as words
     argv: tuple[str, ...] = ()  # the command that submits the shape; empty for a job that waits
-    says: str  # why, and what is not known
-    job: str = ""  # the id of a job that waits
+    says: str  # the reason, and what is not known
+    job: str = ""  # the id of a job that waits; "" for a shape
 
 
 @frozen(kw_only=True)
 class Prospects:
     """What `when` prints."""
 
-    time: str
+    time: str  # when Slurm was asked
     rows: Sequence[Prospect]
-    out: Mapping[str, str]  # why other shapes are not among the rows, by partition
-    notes: Sequence[str]
+    out: Mapping[str, str]  # why there is no row, by partition
+    notes: Sequence[str]  # facts that may change the starts
 
 
 def order(row: Prospect) -> tuple[bool, bool, str, bool, float]:
-    """Return what rows are sorted by: first those that are known to end the training, by their ends."""
+    """Return the sort key of a row: rows that end the training come first, by their ends."""
     is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s and row.starts == 1)
     ends = row.needs_s is not None and not is_piece
     at = (row.end if ends else row.start) or ""
@@ -53,5 +53,5 @@ def iso(at: datetime) -> str:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """Return a time as people read it: with its day unless it is within the day."""
+    """Return a time for people: "14:05", with its day if it is more than 20 hours ahead."""
     return f"{at:%H:%M}" if at - now < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"

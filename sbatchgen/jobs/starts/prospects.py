@@ -1,6 +1,6 @@
-"""When each shape of a job would start: holes, Slurm's plan, and rough bounds; the soonest end first.
+"""Computes when each shape of a job would start, by holes, Slurm's plan and rough bounds.
 
-Nothing is submitted: squeue and scontrol are read, and `sbatch --test-only` is asked for few shapes.
+Nothing is submitted: squeue and scontrol are asked, and for a few shapes `sbatch --test-only`.
 """
 
 import math
@@ -29,9 +29,9 @@ from sbatchgen.jobs.starts.prospect import Kind, Prospect, Prospects, clock, iso
 from sbatchgen.jobs.starts.rough import ask_slurm
 from sbatchgen.jobs.starts.waiting import plans
 
-MOST_QUESTIONS = 4  # of `sbatch --test-only`, each of which holds a lock of the controller
-SLOW_S = 1.0  # an answer after which none is asked again
-NOT_TESTED = ("dependency", "hold")  # options that `sbatch --test-only` does not count
+MOST_QUESTIONS = 4  # calls of `sbatch --test-only`, each of which holds a lock of the controller
+SLOW_S = 1.0  # after a slower answer, there is no further call
+NOT_TESTED = ("dependency", "hold")  # options that `sbatch --test-only` ignores
 WAITS = ("begin", *NOT_TESTED)  # options that keep a job from starting now
 
 
@@ -44,84 +44,87 @@ def starts(
     *,
     fit: bool = False,
 ) -> Prospects:
-    """Return when a job would start, in each of these partitions; with `fit` also cut into pieces.
+    """Return when a job would start in each of these partitions, the soonest end first.
 
-    Raises FitError: none of them is a partition of this cluster.
+    `fit`: the training may be cut into pieces that fit the holes. Raises FitError if the cluster has none of
+    these partitions.
     """
     return _Search(JobShapes(ask, moment, environment, pace), fit=fit).rows(names)
 
 
 @final
 class _Search:
-    """The search for the starts of shapes; it learns what is to be noted."""
+    """The search for the starts of a job's shapes, which collects notes for the user."""
 
     def __init__(self, shapes: JobShapes, *, fit: bool) -> None:
         self._shapes, self._moment, self._fit = shapes, shapes.moment, fit
         self._notes: list[str] = []
 
     def rows(self, names: Sequence[str]) -> Prospects:
+        """Return the rows for these partitions: holes, plans of waiting jobs, and bounds."""
         moment, environment = self._moment, self._shapes.environment
         shapes, hidden = self._shapes.of(names), "so no hole and no plan is shown"
         if moment.hidden:
             self._notes.append(f"Slurm hides jobs of other users here (PrivateData), {hidden}")
         listed = [row for shape in shapes if not moment.hidden for row in self._holes(shape)]
         whole = {(row.partition, row.nodes, row.time_s) for row in listed}
-        listed += plans(self._shapes.asked.resolved, moment, environment)
+        listed += plans(self._shapes.original.resolved, moment, environment)
         listed += self._bounds([shape for shape in shapes if shape.key not in whole])
         listed += _anywhere(listed)
         self._notes += _queue_notes(moment, listed)
         kinds = {row.kind: shown_starts.comparison(environment, row.kind) for row in listed}
-        self._notes += [f"{kind}: {so_far}" for kind, so_far in kinds.items() if so_far]
+        self._notes += [f"{kind}: {comparison}" for kind, comparison in kinds.items() if comparison]
         listed.sort(key=order)
         return Prospects(time=iso(moment.now), rows=listed, out=self._shapes.out, notes=self._notes)
 
     def _holes(self, shape: JobShape) -> Iterator[Prospect]:
-        """Yield the holes that the job fits, as it is asked for, shorter, and with fewer nodes."""
-        if held := _held(shape):
-            self._shapes.out[shape.partition.name] = held
+        """Yield the rows of holes: for the shape, if need be with less time, and with fewer nodes."""
+        if obstacle := _obstacle(shape):
+            self._shapes.out[shape.partition.name] = obstacle
             return
-        here = shape.hole(shape.room.wanted)
-        if here:
-            yield self._of_hole(shape, here)
-            if here.time_s >= shape.time_s:
+        whole = shape.hole(shape.room.wanted)
+        if whole:
+            yield self._of_hole(shape, whole)
+            if whole.time_s >= shape.time_s:
                 return
         else:
-            self._shapes.out[shape.partition.name] = _why_none(shape)
+            self._shapes.out[shape.partition.name] = _why_no_hole(shape)
         if "nodelist" in shape.job.resources or shape.job.programs:
             return
         fewer = shape.room.wanted // 2
         while fewer:
             part = shape.hole(fewer)
-            longer = part and (not here or part.time_s > here.time_s)
+            longer = part and (not whole or part.time_s > whole.time_s)
             if part and longer and (smaller := self._shapes.changed(shape, nodes=str(fewer))):
                 yield self._of_hole(smaller, part)
                 return
             fewer //= 2
 
-    def _of_hole(self, shape: JobShape, here: Hole) -> Prospect:
-        moment, until, time_s = self._moment, here.until, min(shape.time_s, here.time_s)
-        if time_s < shape.time_s:  # of a piece, or with --time-min, Slurm chooses a limit that the hole has
+    def _of_hole(self, shape: JobShape, hole: Hole) -> Prospect:
+        """Return the row of a shape that starts now in a hole."""
+        moment, until, time_s = self._moment, hole.until, min(shape.time_s, hole.time_s)
+        if time_s < shape.time_s:  # with --time-min, Slurm itself chooses a time limit that fits the hole
             chooses = self._fit or shape.job.options.time_min
             name = "time-min" if chooses else "time"
             shape = replace(shape, more={**shape.more, name: str(Duration(time_s))})
-        count = len(here.nodes)
+        count = len(hole.nodes)
         says = f"{counted(count, 'node')} of {shape.partition.name} {'is' if count == 1 else 'are'} free"
         if until:
             says += f" until {clock(until.at, moment.now)}, when {until.why}"
-        if here.boot_s:
-            says += f"; nodes that are off take up to {here.boot_s} s to be switched on"
+        if hole.boot_s:
+            says += f"; nodes that are off take up to {hole.boot_s} s to be switched on"
         if "array" in shape.job.resources:
             says += "; for one task of the array"
         if preempt := _preemption(shape):
             says += f"; {preempt}"
-        begin = moment.now + timedelta(seconds=here.boot_s)
-        closed_s = (here.again - begin).total_seconds() - time_s if here.again else 0.0
+        begin = moment.now + timedelta(seconds=hole.boot_s)
+        closed_s = (hole.again - begin).total_seconds() - time_s if hole.again else 0.0
         return self._row("hole", shape, begin, time_s, says, closed_s=max(0.0, closed_s))
 
     def _row(
         self, kind: Kind, shape: JobShape, begin: datetime, time_s: int, says: str, *, closed_s: float = 0.0
     ) -> Prospect:
-        """Return the row of a shape; `closed_s` is how long nothing starts after its first piece."""
+        """Return the row of a shape; after its first piece, no other can start for `closed_s` seconds."""
         resources, needs = shape.job.resources, shape.needs_s
         number, trains_s = 1, time_s if needs is None else needs
         if needs is None and self._shapes.pace.per_s:
@@ -134,9 +137,9 @@ class _Search:
                 trains_s = needs + (number - 1) * cost_s + closed_s
                 cost = f"{cost_s:.0f} s" if cost_s else "what no run has measured"
                 says += f", which ends after {number} starts at the soonest; a start costs {cost}"
-                shape = replace(shape, more={**shape.more, **_started_again(shape.job, number)})
+                shape = replace(shape, more={**shape.more, **_restart_options(shape.job, number)})
         options = tuple(word for name, value in shape.more.items() for word in (f"--{name}", value))
-        run, used_s = self._shapes.asked.rerun, max(time_s, (trains_s - closed_s) * (number > 1))
+        command, used_s = self._shapes.original.rerun, max(time_s, (trains_s - closed_s) * (number > 1))
         return Prospect(
             kind=kind,
             partition=shape.partition.name,
@@ -149,19 +152,19 @@ class _Search:
             needs_s=needs,
             starts=number,
             options=options,
-            argv=(*run[:1], "submit", *typed(run, options)[2:]),
+            argv=(*command[:1], "submit", *typed(command, options)[2:]),
             says=says,
         )
 
     def _bounds(self, shapes: Sequence[JobShape]) -> Iterator[Prospect]:
-        """Yield what `sbatch --test-only` says of shapes that fit no hole as they are."""
+        """Yield the rows of bounds, from `sbatch --test-only`, for shapes that fit no hole unchanged."""
         took, limit_s = self._moment.took_s, min(LATE_S, answer_limit_s())
         for number, shape in enumerate(shapes):
             if took > (SLOW_S if number else LATE_S):
                 self._notes.append(f"Slurm took {took:.1f} s to answer, so it was asked for no further bound")
                 return
             if number == MOST_QUESTIONS:
-                rest = ", ".join(each.partition.name for each in shapes[number:])
+                rest = ", ".join(other.partition.name for other in shapes[number:])
                 self._notes.append(f"Slurm was asked {MOST_QUESTIONS} times, so no bound is known for {rest}")
                 return
             script, asked = render_request(shape.request).encode(), asked_by(shape.job)
@@ -170,42 +173,42 @@ class _Search:
             took = time.monotonic() - began
             if answer.start:
                 begin = datetime.fromisoformat(answer.start).astimezone()
-                preempts = [" ".join(each.split()) for each in answer.warnings if "reempt" in each]
+                preempts = [" ".join(warning.split()) for warning in answer.warnings if "reempt" in warning]
                 says = "; ".join(["rough: ignores holes, and counts waiting jobs as whole nodes", *preempts])
                 row = self._row("bound", shape, begin, shape.time_s, says)
-                if unknown := self._left_out(shape, begin):
+                if unknown := self._ignored_by_slurm(shape, begin):
                     row = replace(row, start=None, end=None, says=f"its start is not known: {unknown}")
                 yield row
             elif answer.refusals:
                 self._shapes.out[shape.partition.name] = answer.refusals[0].means or answer.refusals[0].says
 
-    def _left_out(self, shape: JobShape, begin: datetime) -> str:
-        """Return what Slurm's answer does not count, so that the job starts later; "" for nothing known."""
-        if option := next((each for each in NOT_TESTED if each in shape.job.resources), ""):
+    def _ignored_by_slurm(self, shape: JobShape, begin: datetime) -> str:
+        """Return in words why the job starts later than in Slurm's answer; "" if nothing is known."""
+        if option := next((option for option in NOT_TESTED if option in shape.job.resources), ""):
             return f"--{option} keeps it waiting"
         soon = self._moment.now + timedelta(seconds=self._moment.delay_s)
-        is_seen = not self._moment.hidden and not _held(shape)
-        claim = shape.claim if is_seen else None  # of jobs that wait in other partitions
+        is_seen = not self._moment.hidden and not _obstacle(shape)
+        claim = shape.claim if is_seen else None  # Slurm's answer ignores jobs that wait in other partitions
         why = claim.why if claim and begin < max(claim.at, soon) else ""
-        ahead = next((each for each in self._moment.jobs if self._is_ahead(each, shape, begin)), None)
+        ahead = next((job for job in self._moment.jobs if self._is_ahead(job, shape, begin)), None)
         why = why or (f"job {ahead.id} is planned there" if ahead else "")
         return f"Slurm's answer leaves out that {why}" if why else ""
 
     def _is_ahead(self, job: QueuedJob, shape: JobShape, begin: datetime) -> bool:
-        """Return whether a job of other partitions is planned where and when the shape would run."""
-        lower = self._moment.below(shape.partition.tier)
+        """Return whether a job of other partitions is planned at the place and time of the shape."""
+        lower = self._moment.partitions_below(shape.partition.tier)
         if shape.partition.name in job.partitions or lower.issuperset(job.partitions):
-            return False  # Slurm's answer counts the one, and the other comes later
+            return False  # Slurm's answer counts jobs of this partition; jobs of lower tiers come later
         if not (job.state == "PENDING" and job.planned and job.start and job.end):
             return False
         named = hosts(shape.job.resources.options.get("nodelist", ""))
-        names = [*named] or [node.name for node in self._moment.of_partition(shape.partition.name)]
+        names = [*named] or [node.name for node in self._moment.nodes_of(shape.partition.name)]
         meets = begin < job.end and job.start < begin + timedelta(seconds=shape.time_s)
         return meets and len({*names} - {*job.planned}) < shape.room.wanted
 
 
-def _started_again(job: ResolvedJob, number: int) -> dict[str, str]:
-    """Return the options with which a training starts so often; nothing where it does anyway."""
+def _restart_options(job: ResolvedJob, number: int) -> dict[str, str]:
+    """Return the options with which a training starts `number` times; none if it may do so already."""
     if job.chain > 1:
         return {"chain": str(number)} if number > job.chain else {}
     if job.consecutive:  # the tasks of an array, one after the other
@@ -214,46 +217,46 @@ def _started_again(job: ResolvedJob, number: int) -> dict[str, str]:
     return {"max-restarts": str(number)} if number > job.max_restarts + 1 else {}
 
 
-def _held(shape: JobShape) -> str:
-    """Return what keeps the job from starting now, whatever is free."""
+def _obstacle(shape: JobShape) -> str:
+    """Return in words why the job can't start now even if nodes are free; "" if nothing is known."""
     if option := next((option for option in WAITS if option in shape.job.resources), ""):
         return f"--{option} keeps it waiting"
     if shape.room.not_seen:
         return f"whether there is room is not known with {', '.join(shape.room.not_seen)}"
     moment = shape.moment
     in_order = moment.settings.get("SchedulerType", "sched/backfill") != "sched/backfill"
-    waiting = [each for each in moment.jobs if each.waits_for_nodes]
-    if not any(shape.partition.name in each.partitions for each in waiting):
+    waiting = [job for job in moment.jobs if job.waits_for_nodes]
+    if not any(shape.partition.name in job.partitions for job in waiting):
         return ""
     if in_order:
         return "jobs wait there, and Slurm starts jobs in order here"
-    mine, most = sum(each.user == os.getuid() for each in waiting), moment.scheduler("bf_max_job_user", 0)
+    mine, most = sum(job.user == os.getuid() for job in waiting), moment.scheduler("bf_max_job_user", 0)
     if 0 < most <= mine:
         return f"your waiting jobs are {mine}, and Slurm looks at {most} of each user (bf_max_job_user)"
     return ""
 
 
-def _why_none(shape: JobShape) -> str:
-    """Return why no node of a partition is free for the job, or not for long enough."""
+def _why_no_hole(shape: JobShape) -> str:
+    """Return in words why a partition has no hole for the job: too few nodes, or for too short a time."""
     room, claim, now = shape.room, shape.claim, shape.moment.now
     if claim is None:
-        each = (f"{counted(len(names), 'node')}: {what}" for what, names in room.lacking.items())
-        return f"{len(room.nodes)} of {counted(room.wanted, 'node')} with room now ({'; '.join(each)})"
+        lacking = "; ".join(f"{counted(len(names), 'node')}: {lack}" for lack, names in room.lacking.items())
+        return f"{len(room.nodes)} of {counted(room.wanted, 'node')} with room now ({lacking})"
     when = f" at {clock(claim.at, now)}" if claim.at > now else " already" if claim.at < now else ""
     return f"nodes are free, and {claim.why}{when}"
 
 
 def _preemption(shape: JobShape) -> str:
-    """Return whether jobs of other partitions may end the job, and what is left to save."""
+    """Return in words that jobs of other partitions may preempt the job, and its time to save; "" if not."""
     mode, settings = shape.partition.preempt, shape.moment.settings
     if settings.get("PreemptType") != "preempt/partition_prio" or mode in ("", "OFF"):
         return ""
-    higher = [each for each in shape.moment.partitions if each.tier > shape.partition.tier]
+    higher = [partition for partition in shape.moment.partitions if partition.tier > shape.partition.tier]
     if not higher:
         return ""
-    # In the first until 22.05, in the second since
-    said = settings.get("SlurmctldParameters", "") + settings.get("PreemptParameters", "")
-    grace, signal = shape.partition.grace_s, "send_user_signal" in said
+    # Until 22.05 the flag is in the first setting, since then in the second
+    flags = settings.get("SlurmctldParameters", "") + settings.get("PreemptParameters", "")
+    grace, signal = shape.partition.grace_s, "send_user_signal" in flags
     left = f"{grace} s are left to save" if grace else "no time is left to save"
     options = shape.job.directives
     again = "requeue" in options or ("no-requeue" not in options and settings.get("JobRequeue") == "1")
@@ -263,7 +266,7 @@ def _preemption(shape: JobShape) -> str:
 
 
 def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
-    """Yield the job in all partitions that have a bound together, where none has a hole."""
+    """Yield a row for the job in all partitions with a bound, if there are several and no hole."""
     bounds = [row for row in listed if row.kind == "bound" and row.start]
     if len({row.partition for row in bounds}) > 1 and not any(row.kind == "hole" for row in listed):
         first = min(bounds, key=order)
@@ -276,12 +279,12 @@ def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
 
 
 def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[str]:
-    """Yield what holes don't know."""
+    """Yield notes about jobs that may take a hole first, and about the time that Slurm needs."""
     if any(row.kind == "hole" for row in listed):
         yield "Jobs of higher priority may take a hole first, and Slurm may need a minute to look"
         where = {row.partition for row in listed if row.kind == "hole"}
-        waiting = [each for each in moment.jobs if each.waits_for_nodes and where & {*each.partitions}]
-        if unplanned := sum(not each.planned for each in waiting):
+        waiting = [job for job in moment.jobs if job.waits_for_nodes and where & {*job.partitions}]
+        if unplanned := sum(not job.planned for job in waiting):
             yield f"{counted(unplanned, 'waiting job')} without a planned start may take a hole first"
         if waiting and (depth := moment.scheduler("bf_max_job_test", 500)) <= len(waiting):
             yield f"Slurm looks at {depth} waiting jobs (bf_max_job_test), so yours may wait longer"

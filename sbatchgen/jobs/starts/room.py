@@ -1,7 +1,6 @@
-"""Room for a job on a live cluster: the nodes on which all that it asks for is free now.
+"""The room for a job on a live cluster: the nodes on which all resources that it asks for are free now.
 
-Only what is free is looked at. Other jobs that wait may come first, and limits of accounts may hold a job
-back.
+Only free resources are looked at. Other waiting jobs may start first, and limits of accounts may delay a job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,22 +22,22 @@ class Availability:
     """The nodes of a partition on which a job could start now."""
 
     partition: str
-    wanted: int  # how many nodes the job demands
+    wanted: int  # how many nodes the job needs
     nodes: tuple[str, ...]  # the nodes with room for the job
-    lacking: Mapping[str, tuple[str, ...]]  # what other nodes of the partition lack, and which
-    not_seen: tuple[str, ...]  # options of the job that may hold it back and were not looked at
-    starts: bool  # whether there is room
+    lacking: Mapping[str, tuple[str, ...]]  # the other nodes of the partition, by what they lack
+    not_seen: tuple[str, ...]  # options of the job that may delay it and were not looked at
+    starts: bool  # whether there are enough nodes with room
 
 
 @frozen(kw_only=True)
 class NodeDemand:
-    """The demand of a job on each of its nodes, in a partition."""
+    """What a job needs on each of its nodes in a partition."""
 
     job: ResourceRequest
     partition: SlurmPartition
-    memory: int | None  # MiB; None for all of it, 0 where memory is not shared out
-    several_gpus: bool  # whether shards of a job may be on several GPUs
-    named: tuple[str, ...]  # of --nodelist
+    memory: int | None  # MiB; None for all memory, 0 if Slurm does not allocate memory
+    several_gpus: bool  # whether the shards of a job may be on several GPUs
+    named: tuple[str, ...]  # the nodes of --nodelist
 
 
 def rooms(
@@ -48,38 +47,42 @@ def rooms(
     partitions: Sequence[SlurmPartition],
     settings: Mapping[str, str],
 ) -> list[Availability]:
-    """Return the room in each partition of the cluster that the job may run in.
+    """Return the room for a job in each of its partitions, or in the default partition.
 
-    `nodes` and `partitions` are all of the cluster, `gpus` the nodes with GPUs; for `settings` see config.py.
+    `nodes` and `partitions` are all of the cluster, `gpus` its nodes with GPUs; config.py reads `settings`.
     """
-    # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
-    names = job.partitions if "partition" in job else [each.name for each in partitions if each.default]
+    # A profile may omit its default partition from scripts, and call it by another name: `omit`.
+    names = job.partitions if "partition" in job else [known.name for known in partitions if known.default]
     by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
     parameters = settings.get("SelectTypeParameters", "").upper()
-    shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
+    allocates_memory = "MEMORY" in parameters or "SelectTypeParameters" not in settings
     several = "MULTIPLE_SHARING_GRES_PJ" in parameters
-    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports what is not a list
+    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports a malformed list
     available = []
-    for each in (each for each in partitions if each.name in names):
-        memory = _memory(job, each, settings) if shared_out else 0
-        demand = NodeDemand(job=job, partition=each, memory=memory, several_gpus=several, named=named)
-        available.append(_room(demand, [node for node in nodes if each.name in node.partitions], by_name))
+    for partition in partitions:
+        if partition.name not in names:
+            continue
+        memory = _memory(job, partition, settings) if allocates_memory else 0
+        demand = NodeDemand(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
+        its_nodes = [node for node in nodes if partition.name in node.partitions]
+        available.append(_room(demand, its_nodes, by_name))
     return available
 
 
 def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
-    """Return MiB of each node; None for all of it."""
+    """Return the MiB that the job gets on each node, by its options or by Slurm's defaults; None for all."""
     if job.mem_on_node is not None:
         return job.mem_on_node or None
     if partition.mem_per_gpu and job.gpu_count:
         return partition.mem_per_gpu * job.gpu_count
-    each, node = partition.mem_per_cpu, partition.mem_per_node
-    if not each and not node:
-        each, node = (limit(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
-    return each * job.cpus_on_node if each else node
+    per_cpu, per_node = partition.mem_per_cpu, partition.mem_per_node
+    if not per_cpu and not per_node:
+        per_cpu, per_node = (limit(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
+    return per_cpu * job.cpus_on_node if per_cpu else per_node
 
 
 def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Availability:
+    """Return the room on these nodes of a partition."""
     job, named = demand.job, demand.named
     wanted = max(job.nodes, len(named))
     excluded = {*hosts(job.options.get("exclude", ""))}
@@ -90,7 +93,7 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
             continue
         lack = next(_lacks(demand, node, gpus[node.name].gpus if node.name in gpus else ()), "")
         (lacking.setdefault(lack, []) if lack else free).append(node.name)
-    if not set(named) <= set(free):  # it needs each of them
+    if not set(named) <= set(free):  # the job needs all named nodes
         free = [name for name in free if name in named]
     features = job.options.get("constraint", "")
     not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
@@ -106,6 +109,7 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield in words what a node lacks for the job."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
@@ -119,7 +123,7 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     if whole_nodes and node.cpus_used:
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)
-    threads = node.threads_per_core or 1  # CPUs are given in whole cores
+    threads = node.threads_per_core or 1  # Slurm allocates whole cores
     cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
     if node.cpus_usable - node.cpus_used < cpus:
         yield f"fewer than {counted(cpus, 'free CPU')}"
@@ -141,8 +145,8 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
                 where = "" if demand.several_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu":
-            here = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
+            total = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
             used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
-            spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
-            if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
+            spare = sum(gres.count for gres in total) - sum(gres.count for gres in used)
+            if spare < count and all(gres.consumed for gres in total):  # Slurm counts only consumed ones
                 yield f"fewer than {count} free {name}"

@@ -1,7 +1,8 @@
-"""`sbatch --test-only`: whether Slurm accepts a job, and a rough bound of its start, which ignores holes.
+"""Asks `sbatch --test-only` whether Slurm accepts a job, and for a rough bound of its start.
 
-It lets running jobs end at their limits and adds those that wait, whatever the time limit of the job. The
-controller holds its write lock for that, up to 2 s: it is asked seldom, and not again once it was slow.
+The bound ignores holes: Slurm assumes that running jobs end at their limits and that waiting jobs start
+first, even if the job is short. Meanwhile the controller holds its write lock for up to 2 s, so it is asked
+seldom, and not again after a slow answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,11 @@ def ask_slurm(
     *,
     timeout: float | None = None,
 ) -> Answer:
-    """Ask the live Slurm about a job: `sbatch --test-only`, which uses up a job id."""
+    """Return the answer of `sbatch --test-only` for a script, which uses up a job id.
+
+    `name` is the script's name, `options` are further options of sbatch, and `asked` has the options of the
+    job. If sbatch can't answer, the answer is a refusal with the reason.
+    """
     env, _ = client.submit_environment(environment)
     try:
         with private_script(script, name, new_key()) as file:

@@ -1,4 +1,4 @@
-"""Slurm's plan of jobs that wait, and what is ahead of them."""
+"""Slurm's plans for the user's waiting jobs, with the jobs that are ahead of them in the queue."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,37 +10,40 @@ from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.prospect import Prospect, iso
 
-_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by letters of sprio
+_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by sprio's letters
 
 
 def plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]) -> Iterator[Prospect]:
-    """Yield Slurm's plan of the user's jobs of this name that wait, and what is ahead of each."""
-    waiting = [each for each in moment.jobs if each.state == "PENDING" and each.name == job.options.job_name]
-    waiting = [each for each in waiting if each.user == os.getuid()]
-    terms = _terms(moment, environment) if waiting and not moment.is_late else {}
-    for each in waiting:
-        planned = each.start if each.planned else None
-        time_s = int((each.end - each.start).total_seconds()) if each.end and each.start else None
-        where = (
-            f"Slurm plans its start for job {each.id}" if planned else f"job {each.id} has no planned start"
-        )
-        reason = f" ({each.reason})" if each.reason not in ("Priority", "Resources", "None") else ""
+    """Yield a row for each waiting job of the user that has the name of `job`, with Slurm's plan for it."""
+    pending = [other for other in moment.jobs if other.state == "PENDING" and other.user == os.getuid()]
+    pending = [other for other in pending if other.name == job.options.job_name]
+    terms = _terms(moment, environment) if pending and not moment.is_late else {}
+    for waiting in pending:
+        planned = waiting.start if waiting.planned else None
+        id_, time_s = waiting.id, None
+        if waiting.end and waiting.start:
+            time_s = int((waiting.end - waiting.start).total_seconds())
+        where = f"Slurm plans its start for job {id_}" if planned else f"job {id_} has no planned start"
+        reason = f" ({waiting.reason})" if waiting.reason not in ("Priority", "Resources", "None") else ""
         yield Prospect(
             kind="plan",
-            partition=",".join(each.partitions),
-            nodes=each.nodes,
-            gpus=each.gpus,
+            partition=",".join(waiting.partitions),
+            nodes=waiting.nodes,
+            gpus=waiting.gpus,
             time_s=time_s,
             start=iso(planned) if planned else None,
-            end=iso(each.end) if planned and each.end else None,
-            gpu_hours=round(each.gpus * (time_s or 0) / 3600, 2),
-            says=f"{where}{reason}; {ahead(each, moment)}{terms.get(each.id.partition('_')[0], '')}",
-            job=each.id,
+            end=iso(waiting.end) if planned and waiting.end else None,
+            gpu_hours=round(waiting.gpus * (time_s or 0) / 3600, 2),
+            says=f"{where}{reason}; {jobs_ahead(waiting, moment)}{terms.get(id_.partition('_')[0], '')}",
+            job=id_,
         )
 
 
 def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the priority of each job of the user's is made of; nothing where Slurm computes none."""
+    """Return in words the terms of each job's priority, by the ids of the user's jobs, from sprio.
+
+    Return nothing if Slurm does not compute priorities from terms.
+    """
     if not moment.settings.get("PriorityType", "").endswith("multifactor"):
         return {}
     form = "%i " + " ".join(f"%{letter}" for letter in _TERMS)
@@ -53,14 +56,12 @@ def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, s
     return terms
 
 
-def ahead(job: QueuedJob, moment: ClusterMoment) -> str:
-    """Return how many waiting jobs go before a job, and their GPUs."""
+def jobs_ahead(job: QueuedJob, moment: ClusterMoment) -> str:
+    """Return in words how many waiting jobs are ahead of a job in its partitions, and their GPUs."""
     before = [
-        each
-        for each in moment.jobs
-        if each.waits_for_nodes and each.rank < job.rank and {*each.partitions} & {*job.partitions}
+        other
+        for other in moment.jobs
+        if other.waits_for_nodes and other.rank < job.rank and {*other.partitions} & {*job.partitions}
     ]
-    gpus = sum(each.gpus * each.tasks for each in before)
-    return (
-        f"ahead of it wait {counted(sum(each.tasks for each in before), 'job')} with {counted(gpus, 'GPU')}"
-    )
+    jobs, gpus = sum(other.tasks for other in before), sum(other.gpus * other.tasks for other in before)
+    return f"ahead of it wait {counted(jobs, 'job')} with {counted(gpus, 'GPU')}"
