@@ -1,4 +1,4 @@
-"""The limits that a user sets in files, and the places of these files. All files that are found hold."""
+"""Budgets: the limits for jobs that a user sets in files. All files that are found apply."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from sbatchgen.base.units import Hours, Moment, Text
 from sbatchgen.jobs.inputs.document import read_document
 
 _Kind = TypeVar("_Kind")
-VARIABLE = "SBATCHGEN_BUDGET"  # names files, with ":" between them
+VARIABLE = "SBATCHGEN_BUDGET"  # names files, separated by ":"
 
 
 @record
@@ -55,31 +55,31 @@ class UserSettings:
 
 
 def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
-    """Return all limits that hold, by their files. Raises BudgetError: a file can't be read or trusted."""
+    """Return all limits that apply, by their files; raise BudgetError if a file can't be read or trusted."""
     known: dict[str, Allowance] = {}
     for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
         file = Path(folder, "sbatchgen/settings.yaml")
         if os.path.lexists(file) and (its := _read(file, UserSettings).budget):
             known[os.path.realpath(file)] = its
-    named = ":".join((environment.get(VARIABLE, ""), *_of_tree()))
+    named = ":".join((environment.get(VARIABLE, ""), *_values_of_parents()))
     for name in filter(None, named.split(":")):
         known[os.path.realpath(name)] = _read(Path(name), Allowance)
     return known
 
 
 def home() -> str:
-    """Return the home of the account, whatever HOME says."""
+    """Return the home of the account, which does not depend on HOME."""
     return account_home() or os.path.expanduser("~")  # noqa: PTH111 - a text
 
 
-def _of_tree() -> Iterator[str]:
-    """Yield the values of the variable in the processes above: to unset the variable lifts no budget."""
+def _values_of_parents() -> Iterator[str]:
+    """Yield the variable's values in all parent processes, so that unsetting the variable lifts no budget."""
     process = os.getppid()
     while process > 1:
         with contextlib.suppress(OSError):
-            for each in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-                if each.startswith(f"{VARIABLE}=".encode()):
-                    yield os.fsdecode(each.partition(b"=")[2])
+            for setting in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                if setting.startswith(f"{VARIABLE}=".encode()):
+                    yield os.fsdecode(setting.partition(b"=")[2])
         try:
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
@@ -87,6 +87,7 @@ def _of_tree() -> Iterator[str]:
 
 
 def _read(file: Path, kind: type[_Kind]) -> _Kind:
+    """Return a file of limits as a record; raise BudgetError if it can't be read, or others may write it."""
     if not file.is_absolute():
         raise BudgetError.of(f"the budget {file} is not a whole path", fix=f"{VARIABLE}=$PWD/{file}")
     why, fix, name = other_writer(file), f"move it to a folder of your own: {home()}/.config", word(str(file))
@@ -97,7 +98,7 @@ def _read(file: Path, kind: type[_Kind]) -> _Kind:
     try:
         return read_document(file, kind).value
     except DocumentError as error:
-        raise BudgetError(_with_fix(each, name) for each in error.problems) from error
+        raise BudgetError(_with_fix(problem, name) for problem in error.problems) from error
 
 
 def _with_fix(problem: Problem, name: str) -> Problem:

@@ -1,4 +1,4 @@
-"""A submission before the budgets that hold."""
+"""Charges a submission to the budgets that apply, or refuses it if they have too little left."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ from sbatchgen.jobs.slurm import client
 
 
 class Debit:
-    """A submission before the budgets that hold."""
+    """The charge of a submission to the budgets that apply."""
 
     def __init__(
         self,
@@ -28,20 +28,24 @@ class Debit:
         environment: Mapping[str, str],
         tasks: int = 0,
     ) -> None:
-        """Compute the demand of a job; a sweep or a chain of the job may have more `tasks` than the script.
+        """Compute the demand of a job; a sweep or a chain may have more `tasks` than the script's array.
 
-        Raises BudgetError: the environment of sbatch would change the job.
+        Raises BudgetError if the environment of sbatch would change the job.
         """
         self.key, self.limits, self._environment = key, limits, environment
         if others := client.submit_environment(environment)[1]:
             what = f"a budget can't count a job that {others[0]} changes"
             raise BudgetError.of(what, fix="leave --keep-sbatch-env out")
-        asked = self.demand = demand(script, options, environment)
-        self._tasks = max(tasks, asked.tasks)
-        self._at_once = asked.at_once * -(-self._tasks // asked.tasks)  # jobs of a chain, arrays of a sweep
+        self.demand = demand(script, options, environment)
+        self._tasks = max(tasks, self.demand.tasks)
+        jobs = -(-self._tasks // self.demand.tasks)  # jobs of a chain, or arrays of a sweep
+        self._at_once = self.demand.at_once * jobs
 
     def enter(self, *, keep: bool = True) -> None:
-        """Charge the most that the job may take. Raises BudgetError if the job may take more than is left."""
+        """Charge the most that the job may take; raise BudgetError if a budget has less left.
+
+        Without `keep` only check the budgets.
+        """
         asked = self.demand
         with ledger.changing() as charges:
             if [*self._problems(asked, charges)]:
@@ -54,13 +58,14 @@ class Debit:
                 charges[self.key] = Charge(self.key, [*self.limits], time.time(), *counts, *hours)
 
     def change(self, **facts: str) -> None:
-        """Keep facts of the job, such as its id; without facts give the charge back, after a refusal."""
+        """Add facts of the job, such as its id, to the charge; without facts, remove it after a refusal."""
         with contextlib.suppress(BudgetError), ledger.changing() as charges:
             charge = charges.pop(self.key, None)
             if charge and facts:
                 charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]
 
     def _problems(self, asked: Demand, charges: Charges) -> Iterator[Problem]:
+        """Yield why the budgets refuse this demand, after these charges."""
         for file, limits in self.limits.items():
             left = ledger.standing(file, limits, charges)
             yield from _forbidden(file, limits, asked)
@@ -74,19 +79,19 @@ class Debit:
             yield Problem(what, f"the budget {left.file}", "wait until some have ended: sbatchgen status")
 
     def _too_long(self, left: Standing, limits: Allowance, asked: Demand) -> Iterator[Problem]:
-        for unit, each, rest, of, words in (
+        for unit, number, rest, total, words in (
             ("GPU", asked.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
             ("GPU", asked.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
             ("CPU", asked.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
         ):
-            hours = asked.hours(each, self._tasks)
+            hours = asked.hours(number, self._tasks)
             if rest is None or hours <= rest + 1e-9:
                 continue
             what = f"this job may take {_digits(hours, math.ceil)} {unit}-hours"
             what += f" in {asked.starts} starts" * (asked.starts > 1)
-            what += f"; {_digits(rest, math.floor)}" + f" of {of}" * (of is not None)
+            what += f"; {_digits(rest, math.floor)}" + f" of {total}" * (total is not None)
             fits = int(asked.time_s * rest / hours) // 60 * 60
-            fix = f"--time {Duration(fits)}" if fits else _of_owner(left.file)
+            fix = f"--time {Duration(fits)}" if fits else _fix_by_owner(left.file)
             starts = int(asked.starts * rest / hours)
             if 0 < starts < asked.starts:
                 fix = f"--max-restarts {starts - 1} or {fix}"
@@ -94,22 +99,22 @@ class Debit:
 
 
 def _forbidden(file: str, limits: Allowance, asked: Demand) -> Iterator[Problem]:
-    """Yield the problems that no smaller job avoids: an ended budget, a partition, an account."""
+    """Yield problems that even the smallest job would have: an ended budget, a partition, an account."""
     if limits.until and time.time() > limits.until.epoch:
-        yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_of_owner(file))
-    for what, names in (("partition", asked.partitions), ("account", (asked.account,))):
-        allowed = getattr(limits, f"{what}s")
+        yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_fix_by_owner(file))
+    for noun, names in (("partition", asked.partitions), ("account", (asked.account,))):
+        allowed = getattr(limits, f"{noun}s")
         if allowed is not None and not {*(names or ("",))} <= {*allowed}:
-            said = f"not {', '.join(names)}" if any(names) else f"and the job names no {what}"
-            its = f"--{what} {allowed[0]}" if allowed else _of_owner(file)
-            allows = f"the budget {file} allows the {what}s {', '.join(allowed) or '(none)'}"
-            yield Problem(f"{allows}, {said}", fix=its)
+            but = f"not {', '.join(names)}" if any(names) else f"and the job names no {noun}"
+            fix = f"--{noun} {allowed[0]}" if allowed else _fix_by_owner(file)
+            allows = f"the budget {file} allows the {noun}s {', '.join(allowed) or '(none)'}"
+            yield Problem(f"{allows}, {but}", fix=fix)
 
 
-def _of_owner(file: str) -> str:
+def _fix_by_owner(file: str) -> str:
     return f"who set the budget may edit {file}"
 
 
 def _digits(hours: float, rounded: Callable[[float], int]) -> Hours:
-    """Return hours with the digits that are shown; a demand is rounded up, a rest is rounded down."""
+    """Return hours with the digits that are shown; `rounded` is ceil for a demand, and floor for a rest."""
     return Hours(rounded(round(hours * 10_000, 3)) / 10_000)

@@ -1,4 +1,4 @@
-"""The most that a submission may take, by the bytes and the options that sbatch gets."""
+"""The most resources that a submission may take, by the script and the options that sbatch gets."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.jobs.budget.share import ground, most
+from sbatchgen.jobs.budget.share import most, placement
 
-_MOST_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # of our own scripts
+_MOST_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # a line of rendered scripts
 _REQUEUES = re.compile(r"\bscontrol\b[^\n]*\brequeue")
-# Options that leave the size of the job open, each with its replacement.
+# Options that do not determine the size of the job, each with its replacement.
 _NOT_COUNTED = {
     "gpus-per-socket": "--gpus-per-node N",
     "tres-per-task": "--gpus-per-node N",
@@ -23,44 +23,45 @@ _NOT_COUNTED = {
 
 
 class Demand(NamedTuple):
-    """The most that a submission may take."""
+    """The most resources that a submission may take."""
 
-    tasks: int  # jobs: elements of an array
-    at_once: int  # how many of them may run at once
-    gpus: float  # of each; a shard counts as its fraction of a GPU
-    cpus: int  # of each
-    starts: int  # of each, with all restarts
-    time_s: int  # the limit of each start
-    partitions: tuple[str, ...]  # that are named
-    account: str
+    tasks: int  # elements of an array; 1 for another job
+    at_once: int  # how many tasks may run at once
+    gpus: float  # GPUs of each task; a shard counts as its fraction of a GPU
+    cpus: int  # CPUs of each task
+    starts: int  # how often each task may start, with all restarts
+    time_s: int  # the time limit of each start
+    partitions: tuple[str, ...]  # the partitions that it names
+    account: str  # the account that it names; "" if it names none
 
-    def hours(self, each: float, tasks: int = 0) -> float:
-        """Return the hours of all tasks and starts, with so many GPUs or CPUs each."""
-        return (tasks or self.tasks) * self.starts * each * self.time_s / 3600
+    def hours(self, number: float, tasks: int = 0) -> float:
+        """Return the hours of all tasks and starts; `number`: GPUs or CPUs of each."""
+        return (tasks or self.tasks) * self.starts * number * self.time_s / 3600
 
 
 def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]) -> Demand:
-    """Return the demand of a submission. Raises BudgetError: the demand is not known; SlurmError."""
+    """Return the demand of a submission; raise BudgetError if it is not known, or SlurmError."""
     job = JobScript(file="", text=with_options(script.decode("utf-8", "surrogateescape"), options))
     asked = job.resources
-    where = ground(asked, environment)
+    where = placement(asked, environment)
     time_s = (asked.time if "time" in asked else where.time_s) or UNLIMITED
     restarts = [int(text) for text in _MOST_RESTARTS.findall(job.text)]
-    restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses them
+    restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses requeues then
     for what, fix in _unknown(job, asked, time_s, counted=bool(restarts)):
         raise BudgetError.of(f"a budget can't count this job: {what}", fix=fix)
     array, _, limit = asked.options.get("array", "").partition("%")
     tasks = sum(map(len, indices(array) or ())) or 1
     at_once = min(int(limit), tasks) if limit.isdecimal() and int(limit) else tasks
     named = tuple(filter(None, asked.options.get("partition", "").split(",")))
-    each = (*most(asked, where), 1 + max(restarts, default=0), time_s)
-    return Demand(tasks, at_once, *each, named, asked.options.get("account", ""))
+    gpus, cpus = most(asked, where)
+    starts = 1 + max(restarts, default=0)
+    return Demand(tasks, at_once, gpus, cpus, starts, time_s, named, asked.options.get("account", ""))
 
 
 def _unknown(
     job: JobScript, asked: ResourceRequest, time_s: int, *, counted: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a job from being counted, and what to write."""
+    """Yield why the demand of a job is not known, each with a fix; `counted`: its restarts are known."""
     if time_s >= UNLIMITED:
         yield "it has no time limit", "add --time HH:MM:SS"
     if len(job.sbatch.components) > 1:

@@ -1,6 +1,7 @@
-"""What jobs have taken of budgets: the most at first, and after their end what Slurm says that they took.
+"""The ledger of budgets: what each submission has taken of them.
 
-A file in the home of the account, which no variable moves. What is not known is not given back.
+A submission is charged the most that it may take; after its end, the use that Slurm reports. If the use is
+not known, the charge stays. The ledger is a file in the home of the account; no variable can move it.
 """
 
 import contextlib
@@ -16,51 +17,51 @@ from sbatchgen.jobs.budget import allowance
 from sbatchgen.jobs.budget.allowance import Allowance
 
 MAX_BYTES = 64 << 20
-WAIT_S = 120.0  # for the lock: others ask Slurm meanwhile
+WAIT_S = 120.0  # seconds to wait for the lock: the command that holds it asks Slurm
 
 
 class Charge(NamedTuple):
-    """The part of its budgets that a submission takes."""
+    """What a submission takes of its budgets."""
 
-    key: str  # of the submission
-    budgets: Sequence[str]  # their files
-    when: float  # in seconds since 1970
-    tasks: int
-    at_once: int  # how many of them wait or run; 0 after the end
-    gpus: float  # of each task
-    cpus: int  # of each task
-    gpu_hours: float  # the most, and what it took once that is known
-    cpu_hours: float
-    job: str = ""  # its id
-    known: bool = False  # whether it is known what it took
+    key: str  # the key of the submission
+    budgets: Sequence[str]  # the files of the budgets
+    when: float  # the time of the submission, in seconds since 1970
+    tasks: int  # its tasks: elements of an array
+    at_once: int  # how many tasks may wait or run at once; 0 after the end
+    gpus: float  # GPUs of each task
+    cpus: int  # CPUs of each task
+    gpu_hours: float  # the most that it may take; what it took, if `known`
+    cpu_hours: float  # the same for CPUs
+    job: str = ""  # the id of the job; "" until sbatch has answered
+    known: bool = False  # whether Slurm has reported the use
 
 
-Charges = dict[str, Charge]  # by their keys
+Charges = dict[str, Charge]  # charges by their keys
 
 
 class Standing(NamedTuple):
-    """The rest of a budget; None for a number that the budget does not limit."""
+    """What is left of a budget; None for a number that the budget does not limit."""
 
-    file: str
+    file: str  # the file of the budget
     gpu_hours: float | None
     cpu_hours: float | None
-    jobs: int | None
+    jobs: int | None  # how many more jobs may wait or run
 
 
 def standing(file: str, limits: Allowance, charges: Charges) -> Standing:
-    """Return the rest of a budget. Each number that is shown of a budget comes from here."""
-    its = [each for each in charges.values() if file in each.budgets]
-    taken = {name: sum(getattr(each, name) for each in its) for name in ("gpu_hours", "cpu_hours", "at_once")}
+    """Return what is left of a budget after these charges; all commands show these numbers."""
+    its = [charge for charge in charges.values() if file in charge.budgets]
+    taken = [sum(getattr(charge, name) for charge in its) for name in ("gpu_hours", "cpu_hours", "at_once")]
+    limited = (limits.gpu_hours, limits.cpu_hours, limits.jobs)
     left = [
-        None if limit is None else max(limit - some, 0)
-        for limit, some in zip((limits.gpu_hours, limits.cpu_hours, limits.jobs), taken.values(), strict=True)
+        None if limit is None else max(limit - used, 0) for limit, used in zip(limited, taken, strict=True)
     ]
     return Standing(file, *left)
 
 
 @contextlib.contextmanager
 def changing() -> Iterator[Charges]:
-    """Let no other command read or write the ledger, and keep what is changed. Raises BudgetError."""
+    """Lock the ledger, yield its charges, and write them if they were changed. Raises BudgetError."""
     file = Path(allowance.home(), ".local/state/sbatchgen/budget.json")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def _read(file: Path, *, locked: bool) -> Charges:
 
 
 def _is_sound(row: Charge) -> bool:
-    """Return whether this module can have written a row; no row has NaN."""
+    """Return whether a row has the types that this module writes, and no negative number or NaN."""
     kinds: tuple[type | tuple[type, ...], ...] = (
         str,
         list,
@@ -111,6 +112,5 @@ def _is_sound(row: Charge) -> bool:
         bool,
     )
     sums = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
-    return all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)) and all(
-        each >= 0 for each in sums
-    )
+    has_kinds = all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True))
+    return has_kinds and all(number >= 0 for number in sums)

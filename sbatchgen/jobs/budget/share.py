@@ -1,4 +1,4 @@
-"""The most GPUs and CPUs that Slurm may give a request, by the cluster's partitions and nodes.
+"""The most GPUs and CPUs that Slurm may allocate to a request, by the cluster's partitions and nodes.
 
 Source: what Slurm 22.05 and 26.05 allocate (tests/budget/test_share.py).
 """
@@ -15,55 +15,57 @@ from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, partitions
 
-_SHARES = ("shard", "mps")  # a part of a GPU each
+_SHARES = ("shard", "mps")  # generic resources that are parts of a GPU
 
 
-class Ground(NamedTuple):
-    """Where a job may run."""
+class Placement(NamedTuple):
+    """The partitions and nodes on which a job may run."""
 
     partitions: Sequence[SlurmPartition]
-    nodes: Sequence[SlurmNode]  # of these; none where Slurm does not show them
-    settings: Mapping[str, str]  # of Slurm
+    nodes: Sequence[SlurmNode]  # nodes of these partitions; none if Slurm does not show them
+    settings: Mapping[str, str]  # the settings of slurm.conf
 
     def most(self, name: str) -> int:
-        """Return the largest value of a field of the nodes, 0 without nodes."""
-        return max((getattr(each, name) for each in self.nodes), default=0)
+        """Return the largest value of a field of the nodes; 0 without nodes."""
+        return max((getattr(node, name) for node in self.nodes), default=0)
 
     def gres(self, name: str) -> int:
-        """Return the largest count of a generic resource on a node."""
-        return max(
-            (sum(its.count for its in each.gres if its.name == name) for each in self.nodes), default=0
-        )
+        """Return the largest count of a generic resource on a node; 0 without nodes."""
+        counts = (sum(gres.count for gres in node.gres if gres.name == name) for node in self.nodes)
+        return max(counts, default=0)
 
     @property
     def time_s(self) -> int | None:
-        """Return the time limit of a job that names none; None if there is no limit."""
-        limits = [each.time_default_s or each.time_max_s for each in self.partitions]
-        return max((each for each in limits if each), default=0) if all(limits) else None
+        """The time limit of a job that names none; None if there is no limit."""
+        limits = [partition.time_default_s or partition.time_max_s for partition in self.partitions]
+        return max((limit for limit in limits if limit), default=0) if all(limits) else None
 
 
-def ground(asked: ResourceRequest, environment: Mapping[str, str]) -> Ground:
-    """Return where a job may run; raises SlurmError."""
-    asks = asked.partitions
-    named = [each for each in partitions(environment) if (each.name in asks if asks else each.default)]
-    its: list[SlurmNode] = []
-    with contextlib.suppress(
-        SlurmError
-    ):  # PrivateData=nodes: what Slurm does not show is counted at its most
-        names = {each.name for each in named}
-        its = [each for each in nodes(environment) if names & {*each.partitions}]
-    return Ground(named, its, config(environment))
+def placement(asked: ResourceRequest, environment: Mapping[str, str]) -> Placement:
+    """Return the partitions and nodes on which a job may run; raise SlurmError if Slurm does not answer."""
+    known, names = partitions(environment), asked.partitions
+    if names:
+        chosen = [partition for partition in known if partition.name in names]
+    else:
+        chosen = [partition for partition in known if partition.default]
+    its_nodes: list[SlurmNode] = []
+    with contextlib.suppress(SlurmError):  # PrivateData=nodes hides them
+        its = {partition.name for partition in chosen}
+        its_nodes = [node for node in nodes(environment) if its & {*node.partitions}]
+    return Placement(chosen, its_nodes, config(environment))
 
 
-def most(asked: ResourceRequest, where: Ground) -> tuple[float, int]:
-    """Return the GPUs and CPUs of all nodes of a job; raises BudgetError: its nodes are not shown."""
-    asked = asked.spread(max((each.nodes for each in where.partitions), default=0) or None)
+def most(asked: ResourceRequest, where: Placement) -> tuple[float, int]:
+    """Return the GPUs and CPUs of a job on all its nodes; raise BudgetError if the nodes must be known.
+
+    If Slurm hides the nodes, the numbers are upper bounds.
+    """
+    asked = asked.spread(max((partition.nodes for partition in where.partitions), default=0) or None)
     asked = replace(asked, nodes_min=max(asked.nodes, len(hosts(asked.options.get("nodelist", "")))))
-    alone = asked.is_exclusive or any(each.exclusive for each in where.partitions)
-    alone |= "linear" in where.settings.get("SelectType", "") or bool(
-        {"core-spec", "thread-spec"} & {*asked.options}
-    )
-    if not alone:
+    gets_whole_nodes = asked.is_exclusive or any(partition.exclusive for partition in where.partitions)
+    gets_whole_nodes |= "linear" in where.settings.get("SelectType", "")
+    gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*asked.options})
+    if not gets_whole_nodes:
         gpus = _gpus(asked, where)
         return gpus, _cpus(asked, where, -int(-gpus // 1))
     if not where.nodes:
@@ -72,67 +74,72 @@ def most(asked: ResourceRequest, where: Ground) -> tuple[float, int]:
     return max(where.gres("gpu"), asked.gpu_count) * asked.nodes, where.most("cpus") * asked.nodes
 
 
-def _gpus(asked: ResourceRequest, where: Ground) -> float:
+def _gpus(asked: ResourceRequest, where: Placement) -> float:
+    """Return the GPUs on all nodes; a shard counts as its fraction of a GPU."""
     if asked.ntasks and asked.ntasks_per_gpu and not asked.gpu_option:
         return -(-asked.ntasks // asked.ntasks_per_gpu)
     shares = 0.0
     for name in _SHARES:
-        wanted, has = sum(count for its, _, count in asked.gres if its == name), where.gres(name)
+        wanted, has = sum(count for kind, _, count in asked.gres if kind == name), where.gres(name)
         shares += wanted * where.gres("gpu") / has if has else wanted
     return max(asked.gpus_in_all, sum(count for _, count in asked.gpus or ())) + shares * asked.nodes
 
 
-def _cpus(asked: ResourceRequest, where: Ground, gpus: int) -> int:
-    """Return the CPUs; Slurm gives whole cores, or sockets, and what memory and GPUs bring with them."""
+def _cpus(asked: ResourceRequest, where: Placement, gpus: int) -> int:
+    """Return the CPUs on all nodes: whole cores or sockets, and more CPUs for the memory and the GPUs."""
     threads = where.most("threads_per_core") or 2
     parameters, grain = where.settings.get("SelectTypeParameters", ""), threads
     if "SOCKET" in parameters.upper():
         grain *= where.most("cores_per_socket") or 1
-    each = _of_task(asked, where, threads, one_a_core="ONE_TASK_PER_CORE" in parameters.upper())
-    by_gpu = max((each.cpus_per_gpu or 0 for each in where.partitions), default=0)
+    per_task = _cpus_of_task(asked, where, threads, one_a_core="ONE_TASK_PER_CORE" in parameters.upper())
+    by_gpu = max((partition.cpus_per_gpu or 0 for partition in where.partitions), default=0)
     by_gpu = asked.cpus_per_gpu or (0 if asked.cpus_per_task else by_gpu)
-    if asked.splits_gpus():  # 26.05 gives a node CPUs for more GPUs than it gets
+    if asked.splits_gpus():  # 26.05 allocates CPUs for more GPUs on a node than the node gives
         gpus = asked.nodes * min(gpus, where.gres("gpu") or gpus)
     if asked.ntasks_per_node:
-        on_node = asked.ntasks_per_node * each
+        on_node = asked.ntasks_per_node * per_task
         total = asked.nodes * -(-on_node // grain) * grain
     else:
         tasks = max(asked.ntasks or 1, asked.nodes, (asked.ntasks_per_gpu or 0) * gpus)
-        total = (max(tasks * each, by_gpu * gpus) + asked.nodes * (grain - 1)) // grain * grain
-    total = max(total, asked.nodes * -(-_fewest(asked, where) // grain) * grain)
+        total = (max(tasks * per_task, by_gpu * gpus) + asked.nodes * (grain - 1)) // grain * grain
+    total = max(total, asked.nodes * -(-_fewest_on_node(asked, where) // grain) * grain)
     return min(total, asked.nodes * where.most("cpus") or total)
 
 
-def _of_task(asked: ResourceRequest, where: Ground, threads: int, *, one_a_core: bool) -> int:
-    """Return the CPUs that Slurm counts for a task: with one thread of a core, all threads of the core."""
-    each = asked.cpus_per_task or 1
+def _cpus_of_task(asked: ResourceRequest, where: Placement, threads: int, *, one_a_core: bool) -> int:
+    """Return the CPUs that Slurm allocates to a task, more than it asks for if it needs cores or memory.
+
+    A task that uses one thread of each core gets all threads of its cores.
+    """
+    cpus = asked.cpus_per_task or 1
     if limit := _memory_of_cpu(where):
-        each *= -(-(asked.mem_per_cpu or 0) // limit) or 1
+        cpus *= -(-(asked.mem_per_cpu or 0) // limit) or 1
     if asked.options.get("hint") == "nomultithread" or "threads-per-core" in asked:
-        return each * threads
-    return -(-each // threads) * threads if one_a_core or "ntasks-per-core" in asked else each
+        return cpus * threads
+    return -(-cpus // threads) * threads if one_a_core or "ntasks-per-core" in asked else cpus
 
 
-def _fewest(asked: ResourceRequest, where: Ground) -> int:
-    """Return the CPUs that a node gives in any case: for --mincpus, for -B, and for the memory."""
+def _fewest_on_node(asked: ResourceRequest, where: Placement) -> int:
+    """Return the CPUs that the job gets on a node at least: by --mincpus, by -B, and by its memory."""
     shape = 1
     for part in asked.options.get("extra-node-info", "").split(":"):
         shape *= int(part) if part.isdecimal() else 1
-    asks = asked.options.get("mincpus", "")
-    of_memory = 0
+    mincpus = asked.options.get("mincpus", "")
+    by_memory = 0
     if limit := _memory_of_cpu(where):
-        memory = (
-            where.most("memory")
-            if asked.mem == 0
-            else asked.mem or (asked.mem_per_gpu or 0) * asked.gpu_count
-        )
-        of_memory = -(-memory // limit)
-    return max(shape, int(asks) if asks.isdecimal() else 1, of_memory)
+        memory = asked.mem or (asked.mem_per_gpu or 0) * asked.gpu_count
+        if asked.mem == 0:  # all memory of the node
+            memory = where.most("memory")
+        by_memory = -(-memory // limit)
+    return max(shape, int(mincpus) if mincpus.isdecimal() else 1, by_memory)
 
 
-def _memory_of_cpu(where: Ground) -> int:
-    """Return the memory that a CPU may have: for more, Slurm gives more CPUs. 0 without a limit."""
-    of_all = where.settings.get("MaxMemPerCPU", "")
-    limits = [each.mem_per_cpu_max or 0 for each in where.partitions]
-    limits = [each for each in (*limits, int(of_all) if of_all.isdecimal() else 0) if each]
-    return min(limits, default=0)
+def _memory_of_cpu(where: Placement) -> int:
+    """Return the most memory that Slurm gives with a CPU, in MiB; 0 without a limit.
+
+    A job that asks for more memory gets more CPUs.
+    """
+    setting = where.settings.get("MaxMemPerCPU", "")
+    limits = [partition.mem_per_cpu_max or 0 for partition in where.partitions]
+    limits.append(int(setting) if setting.isdecimal() else 0)
+    return min(filter(None, limits), default=0)

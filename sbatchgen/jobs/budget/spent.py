@@ -1,4 +1,4 @@
-"""What ended jobs took, as squeue and sacct say. The charge of a job that neither knows is kept."""
+"""Updates the charges of ended jobs with the use that squeue and sacct report; without a report they stay."""
 
 import contextlib
 import time
@@ -14,11 +14,11 @@ from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 
-LOST_S = 900.0  # after which a submission without an id is no more on its way
+LOST_S = 900.0  # a submission that has no id after this time has failed
 
 
 def standings(environment: Mapping[str, str]) -> list[Standing]:
-    """Return the rest of each budget that holds here, with the present use from Slurm."""
+    """Return what is left of each budget that applies, after asking Slurm for the present use."""
     if not (limits := allowances(environment)):
         return []
     with ledger.changing() as charges:
@@ -27,41 +27,45 @@ def standings(environment: Mapping[str, str]) -> list[Standing]:
 
 
 def reconcile(charges: Charges, environment: Mapping[str, str]) -> None:
-    """Charge ended jobs with the use that Slurm reports."""
+    """Replace the charges of ended jobs by the use that Slurm reports; keep the others."""
     with contextlib.suppress(SlurmError):
         seen = _free_ended(charges, environment)
-        open_ = {each.job: each for each in charges.values() if each.job and not each.at_once | each.known}
-        if not open_:
+        ended = {
+            charge.job: charge
+            for charge in charges.values()
+            if charge.job and not charge.at_once and not charge.known
+        }
+        if not ended:
             return
-        since = datetime.fromtimestamp(min(each.when for each in open_.values()) - 3600).astimezone()
-        keys = {job: each.key for job, each in open_.items()}
+        since = datetime.fromtimestamp(min(charge.when for charge in ended.values()) - 3600).astimezone()
+        keys = {job: charge.key for job, charge in ended.items()}
         known = accounting.accounting(keys, since, environment)
         used = accounting.usage(keys, since, environment) if known is not None else None
-        for job, each in open_.items():
+        for job, charge in ended.items():
             if used is None or known is None:
-                rows, starts = _by_controller(seen.get(each.key, []))
+                rows, starts = _by_controller(seen.get(charge.key, []))
             else:
                 rows = [row for row in known if str(row.job) == job]
                 starts = [start for start in used if start.job == job]
-            if _tasks(rows) >= each.tasks and all(row.state.ended for row in rows):
-                charges[each.key] = _charged(each, starts)
+            if _tasks(rows) >= charge.tasks and all(row.state.ended for row in rows):
+                charges[charge.key] = _charged(charge, starts)
 
 
 def _free_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
-    """Note which jobs have ended; return the jobs that the controller knows, by their keys."""
+    """Set `at_once` of ended jobs to 0; return squeue's rows of all jobs, by the keys of the submissions."""
     seen: dict[str, list[SlurmJob]] = {}
     for row in queue(environment):
         seen.setdefault(key_of(row.command), []).append(row)
-    for key, each in charges.items():
+    for key, charge in charges.items():
         rows = seen.get(key, [])
-        job = each.job or (str(rows[0].job) if rows else "")
-        ended = bool(job or time.time() > each.when + LOST_S) and all(row.state.ended for row in rows)
-        charges[key] = each._replace(job=job, at_once=0 if ended else each.at_once)
+        job = charge.job or (str(rows[0].job) if rows else "")
+        ended = bool(job or time.time() > charge.when + LOST_S) and all(row.state.ended for row in rows)
+        charges[key] = charge._replace(job=job, at_once=0 if ended else charge.at_once)
     return seen
 
 
 def _by_controller(rows: list[SlurmJob]) -> tuple[list[SlurmJob], list[JobUsage]]:
-    """Return jobs with their starts as the controller knows them: only the last start of each job."""
+    """Return squeue's rows and their starts; nothing for a requeued job, whose first starts squeue lacks."""
     rows = [] if any(row.restarts for row in rows) else rows
     return rows, [JobUsage(used_s=row.used_s) for row in rows]
 
@@ -70,8 +74,8 @@ def _tasks(rows: Sequence[SlurmJob]) -> int:
     return sum(sum(map(len, indices(row.task) or ())) or 1 for row in rows)
 
 
-def _charged(each: Charge, starts: Sequence[JobUsage]) -> Charge:
-    """Return the charge with what its starts took."""
-    gpus = sum((each.gpus if its.gpus is None else its.gpus) * its.used_s for its in starts)
-    cpus = sum((each.cpus if its.cpus is None else its.cpus) * its.used_s for its in starts)
-    return each._replace(gpu_hours=gpus / 3600, cpu_hours=cpus / 3600, known=True)
+def _charged(charge: Charge, starts: Sequence[JobUsage]) -> Charge:
+    """Return the charge with the hours that its starts took."""
+    gpus = sum((charge.gpus if start.gpus is None else start.gpus) * start.used_s for start in starts)
+    cpus = sum((charge.cpus if start.cpus is None else start.cpus) * start.used_s for start in starts)
+    return charge._replace(gpu_hours=gpus / 3600, cpu_hours=cpus / 3600, known=True)
