@@ -1,4 +1,4 @@
-"""What `explain` prints, also on a page, which has no sandbox."""
+"""What `explain` prints, as a type; the page in a browser also uses it."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -21,15 +21,15 @@ class _Explained(TypedDict):
 
 
 class ExplainOutput(_Explained, total=False):
-    """What `explain` prints; `lines`: with --lines."""
+    """What `explain` prints."""
 
-    lines: Sequence[_Line]
+    lines: Sequence[_Line]  # only with --lines
 
 
 def explain_output(
     settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
 ) -> ExplainOutput:
-    """Return the settings of a job and, if there is a script, the place of each line."""
+    """Return the settings of a job and, with a script, the text of each line and its place in a template."""
     output: ExplainOutput = {"settings": [*settings]}
     if script is not None:
         output["lines"] = [

@@ -1,4 +1,4 @@
-"""What `gpus` prints."""
+"""What `gpus` and `gpus --for` print, as types."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -31,7 +31,7 @@ class RoomOutput(TypedDict):
 
 
 def gpus_output(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> GpusOutput:
-    """Return the GPUs by type and by node."""
+    """Return the output of `gpus`: the GPUs by type, and the nodes with their GPUs."""
     shown: list[_Node] = [
         {
             "name": entry.node.name,

@@ -1,4 +1,4 @@
-"""An output as a JSON document."""
+"""Makes the JSON document of an output, for --format json."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -10,29 +10,32 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.finding import Finding
 
 SCHEMA = 1  # an incompatible change of any output raises it
-_NOT_PRINTED = {"RunJob": ("key", "run"), "Step": ("waits", "sharing", "takes")}  # of what others print
+_NOT_PRINTED = {"RunJob": ("key", "run"), "Step": ("waits", "sharing", "takes")}  # internal fields of records
 
 
-Run = Callable[[Mapping[str, str]], list[str]]  # what has a fix, as words that can be run
-Refused = tuple[int, Iterable[Problem | Finding]]  # an exit status, and why the command ends with it
+Run = Callable[[Mapping[str, str]], list[str]]  # returns the words of the command in an object's fix
+Refused = tuple[int, Iterable[Problem | Finding]]  # an exit status, and the reasons for it
 
 
 def document(output: object, run: Run = lambda _: [], refused: Refused | None = None) -> str:
-    """Return a document: the number of its form, and the fields of an output; beside each fix what to run.
+    """Return a JSON document with the fields of an output, and the number of its schema.
 
-    If the command refuses, its `error` says why.
+    An object with a `fix` also gets `argv`: the words that `run` makes of the fix. If the command refuses,
+    `error` has the reasons.
     """
     why = {"error": _error(*refused, run)} if refused else {}
     return json.dumps({"schema": SCHEMA, **_plain(output, run), **why}, indent=2) + "\n"
 
 
 def _error(status: int, reasons: Iterable[Problem | Finding], run: Run) -> dict[str, object]:
-    """Return why a command refuses, and its exit status; beside each fix what to run."""
+    """Return the exit status and the reasons of a refusal, each with the words of its fix."""
     problems = []
-    for each in reasons:
-        what, at, fix = each.problem if isinstance(each, Finding) else each
-        its = _plain({"what": what, "at": at, "fix": fix}, run)
-        problems.append(its | ({"argv": _mends(each)} if isinstance(each, Finding) and _mends(each) else {}))
+    for reason in reasons:
+        what, at, fix = reason.problem if isinstance(reason, Finding) else reason
+        problem = _plain({"what": what, "at": at, "fix": fix}, run)
+        if isinstance(reason, Finding) and (argv := _lint_fix(reason)):
+            problem["argv"] = argv
+        problems.append(problem)
     return {"status": status, "problems": problems}
 
 
@@ -43,8 +46,9 @@ def fields_of(record: type[Any]) -> list[str]:
 
 
 def _plain(value: Any, run: Run) -> Any:
+    """Return a value as JSON has it: records as objects, tuples as lists, paths as texts."""
     if isinstance(value, Finding):
-        return _plain(value.as_object(), run) | ({"argv": _mends(value)} if _mends(value) else {})
+        return _plain(value.as_object(), run) | ({"argv": _lint_fix(value)} if _lint_fix(value) else {})
     if isinstance(value, Problem):
         return value.what
     if is_dataclass(value) or hasattr(value, "_fields"):
@@ -57,7 +61,7 @@ def _plain(value: Any, run: Run) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _mends(finding: Finding) -> list[str]:
-    """Return the command that mends a script; nothing where no edit is known to be safe."""
+def _lint_fix(finding: Finding) -> list[str]:
+    """Return the command that fixes a finding in its script; nothing if the finding has no safe edit."""
     file = finding.place.text.rsplit(":", 2)[0]
     return ["sbatchgen", "lint", "--fix", file] if finding.edits and file else []

@@ -1,4 +1,4 @@
-"""What the commands of `profile` print."""
+"""What the commands of `profile` print, as types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -7,17 +7,17 @@ from sbatchgen.base.finding import Finding
 
 
 class ListedProfile(TypedDict):
-    """A profile; `broken`: why it can't be used; `used`: whether its name means this one."""
+    """A profile in the list of profiles."""
 
     name: str
     file: str
-    broken: str
+    broken: str  # why it can't be used; "" if it can
     site: str
     scheduler: str
-    checked: str
+    checked: str  # the day on which it was last compared with its source
     description: str
-    url: str
-    used: bool
+    url: str  # its source
+    used: bool  # whether its name means this profile, not another with the same name
 
 
 class ProfilesOutput(TypedDict):
@@ -45,7 +45,7 @@ class ChecksOutput(TypedDict):
 
 
 class SourceOutput(TypedDict):
-    """Where keys are documented."""
+    """A document that is the source of keys of a profile."""
 
     keys: Sequence[str]
     url: str

@@ -1,4 +1,4 @@
-"""What `status`, `logs` and `cancel` print; `diagnose` prints a Diagnosis, and `report` a Report."""
+"""What `status`, `logs` and `cancel` print, as types; `diagnose` prints a Diagnosis, `report` a Report."""
 
 import re
 import time
@@ -16,8 +16,8 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import Kind, reason
 
-MOST_BRIEF = 10  # runs in brief, unless more of them wait or run
-MOST_CHARACTERS = 160  # of a text in brief
+MOST_BRIEF = 10  # runs that --brief shows, unless more of them wait or run
+MOST_CHARACTERS = 160  # characters of a text that --brief shows
 
 
 class _Queued(TypedDict):
@@ -68,12 +68,12 @@ class _BriefRun(TypedDict):
     name: str
     folder: str
     job: str  # the id of its last job
-    state: str  # of that job, as Slurm names it
-    ended: bool  # whether that is its last state
+    state: str  # Slurm's name of the job's state
+    ended: bool  # whether the state is final
     says: str  # what the job does, or why it waits
     training: str  # how far the training is
     quiet: str  # which rank hangs, or how long there was no output
-    # Of a sweep that was named alone: the numbers of its points, by their states
+    # The numbers of a sweep's points, by their states; null unless the sweep is the only run in question
     points: Mapping[str, str] | None
 
 
@@ -82,8 +82,8 @@ class BriefStatusOutput(TypedDict):
 
     time: float
     problems: Sequence[Problem]
-    runs: Sequence[_BriefRun]  # those that wait or run, then those that ended, the newest first
-    left_out: int  # how many more have ended
+    runs: Sequence[_BriefRun]  # runs that wait or run, then runs that have ended, the newest first
+    left_out: int  # how many more runs have ended
 
 
 class _Cancelled(TypedDict):
@@ -94,30 +94,30 @@ class _Cancelled(TypedDict):
 class CancelOutput(TypedDict):
     """What `cancel` prints."""
 
-    cancelled: Sequence[_Cancelled]  # none where all have ended before
+    cancelled: Sequence[_Cancelled]  # empty if all jobs had ended before
 
 
 class LogsOutput(TypedDict):
     """What `logs` prints."""
 
     run: str
-    lines: Sequence[str]  # the last ones
+    lines: Sequence[str]  # the last lines of its logs
 
 
 def cancel_output(jobs: Iterable[tuple[str, str]]) -> CancelOutput:
-    """Return the runs and the jobs that were cancelled."""
+    """Return the output of `cancel`, from the names of runs and the ids of their jobs."""
     return {"cancelled": [{"run": run, "job": job} for run, job in jobs]}
 
 
 def logs_output(run: str, text: str) -> LogsOutput:
-    """Return a log without colours; of a line that was written over, as a bar, what was seen last."""
+    """Return the output of `logs`: lines without colours; a progress bar becomes the line seen last."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return {"run": run, "lines": lines[: -1 if text.endswith("\n") or not text else None]}
 
 
 def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> BriefStatusOutput:
-    """Return runs as they are now, in few words: all that wait or run, and the newest that ended."""
+    """Return the output of `status --brief`: all runs that wait or run, and the newest that have ended."""
     live = [state for state in states if state.last and not state.last.ended]
     others = [state for state in reversed(states) if state not in live]
     most = max(MOST_BRIEF - len(live), 0)
@@ -137,7 +137,7 @@ def _brief(state: RunState) -> _BriefRun:
         "says": _cut(overview.headline(state)),
         "training": _cut(state.progress.says if state.progress else ""),
         "quiet": state.quiet,
-        "points": {name: numbers_as_text(each) for name, each in sweep.counts.items()} if sweep else None,
+        "points": {name: numbers_as_text(many) for name, many in sweep.counts.items()} if sweep else None,
     }
 
 
@@ -146,7 +146,7 @@ def _cut(text: str) -> str:
 
 
 def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:
-    """Return runs as they are now."""
+    """Return the output of `status`: the current states of runs."""
     runs: list[_Run] = [
         {
             "name": state.run.name,
@@ -164,9 +164,8 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
 
 
 def _queued(row: SlurmJob) -> _Queued:
-    waits = (
-        row.state.name == "PENDING"
-    )  # Slurm has a reason for other jobs too, which means "none" while they run
+    # Slurm also prints a reason for jobs that do not wait, which is "None" while they run.
+    waits = row.state.name == "PENDING"
     why = reason(row.reason, row.id) if waits or row.reason != "None" else None
     return {
         "id": row.id,

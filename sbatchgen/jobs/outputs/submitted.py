@@ -1,4 +1,4 @@
-"""What `submit` prints for programs."""
+"""What `submit` prints, as a type; preflight, resubmit, resume and sweep print the same."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,22 @@ class _Submitted(TypedDict):
 class SubmitOutput(TypedDict):
     """What `submit` prints."""
 
-    jobs: Sequence[_Submitted]  # none with --dry-run
-    digests: Sequence[str]  # of what was named, in this order
+    jobs: Sequence[_Submitted]  # empty with --dry-run
+    digests: Sequence[str]  # the digests of the jobs or scripts on the command line, in their order
     cost: Sequence[Cost | None]
-    findings: Sequence[Finding]  # an error among them keeps all from being submitted
-    budgets: Sequence[Standing]  # what is left of each budget that holds
+    findings: Sequence[Finding]  # an error among them prevents the submission of all jobs
+    budgets: Sequence[Standing]  # what is left of each budget that applies
 
 
 def submit_output(
     done: Sequence[SubmittedRun], reviews: Sequence[Review], environment: Mapping[str, str]
 ) -> SubmitOutput:
-    """Return the jobs that Slurm has accepted."""
+    """Return the output of `submit`: the jobs that Slurm has accepted, their reviews and the budgets.
+
+    Raises BudgetError if a budget can't be read and no job was submitted.
+    """
     left: list[Standing] = []
-    with contextlib.suppress(*(BudgetError,) * bool(done)):  # the jobs are there, whatever the ledger says
+    with contextlib.suppress(*(BudgetError,) * bool(done)):  # the jobs exist, even without the ledger
         left = standings(environment)
     return {
         "jobs": [
