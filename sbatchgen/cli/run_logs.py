@@ -181,7 +181,7 @@ def follow_run(
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
-                (state,), problems = status.run_states(index, os.environ, [run], asked=[job])
+                (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job])
                 asked = time.monotonic()
                 logs.refresh()
                 news.tell(state, problems)

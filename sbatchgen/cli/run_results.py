@@ -106,7 +106,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
         state, problems, point, job = plain_state(plain), list[Problem](), "", ""
     else:
         chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
-        (state,), problems = run_states(index, os.environ, [chosen], asked=[job])
+        (state,), problems = run_states(index, os.environ, [chosen], job_ids=[job])
     made = diagnosis.diagnose(state, os.environ, task or point, job)
     put_in_form(form, made, diagnosis.as_text(made))
     for problem in dict.fromkeys([*problems, *made.problems]):

@@ -44,7 +44,7 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
     began, index = time.time(), open_index()
     chosen = [find_job(index, name, changes=True) for name in names]
     runs, ids_asked = [run for run, _, _ in chosen], [job for _, _, job in chosen]
-    states, problems = run_states(index, os.environ, runs, asked=ids_asked)
+    states, problems = run_states(index, os.environ, runs, job_ids=ids_asked)
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
     several = [

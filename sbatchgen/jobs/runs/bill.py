@@ -28,7 +28,7 @@ class RunCost:
 
 @frozen(kw_only=True)
 class Bill:
-    """What runs have cost."""
+    """The cost of each of several runs, and the sum."""
 
     runs: tuple[RunCost, ...]  # the oldest first
     total: RunCost

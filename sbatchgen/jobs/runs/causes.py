@@ -145,10 +145,10 @@ def _causes_of_program(
         return
     its_end = f"{program.name} on "  # the script's line about the failed program begins so
     others = [cause for cause in causes if cause.rank not in ("effect", "limit")]
-    known = [cause for cause in others if not cause.means.startswith(its_end)]
-    for cause in known:
+    explained = [cause for cause in others if not cause.means.startswith(its_end)]
+    for cause in explained:
         yield replace(cause, means=f"{program.says}: {cause.means}")
-    if not known:
+    if not explained:
         fix = f"sbatchgen logs {end.state.run.name} --program {program.name} shows what it did"
         if program.why.startswith("was not ready"):
             key = f"programs.{program.name.partition('.')[0]}.ready"

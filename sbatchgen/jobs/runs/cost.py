@@ -232,7 +232,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _missing(report: Report) -> Iterator[str]:
-    """Yield which figures are not known, and what has them."""
+    """Yield a sentence about each unknown figure and its source."""
     if report.used_s is None:
         yield "time: sacct has it where Slurm keeps accounting"
     if report.cpus_used is None or report.memory_bytes is None:

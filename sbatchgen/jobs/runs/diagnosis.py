@@ -69,19 +69,19 @@ def is_failed(state: RunState) -> bool:
     return job.says == ERRORS or has_failed(job.state, job, state.progress)
 
 
-def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", asked: str = "") -> Diagnosis:
+def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", job_id: str = "") -> Diagnosis:
     """Return what happened to a run; in an array or a sweep, to `task` or else the first task that failed.
 
-    A point of a sweep may have run in several jobs: `asked` is the id of the one to diagnose.
+    A point of a sweep may have run in several jobs: `job_id` names the job to diagnose.
     """
     run, says = state.run.name, headline(state)
     if state.sweep:
         bad = [str(number) for number in state.sweep.counts.get(FAILED, ())]
         task = task or next(iter(bad), "")
-        is_older = job_of(state, task, asked) != job_of(state, task)
+        is_older = job_of(state, task, job_id) != job_of(state, task)
         if task not in bad and not is_older:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, record = job_of(state, task, asked)
+    job, record = job_of(state, task, job_id)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     end = read_end(state, job, record, task, environment)
@@ -111,7 +111,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", as
 
 
 def _says(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return how a job or a task ended, in words that begin with those of its run, `says`.
+    """Return how a job or a task ended, in words that begin with the headline `says` of its run.
 
     `hidden`: a program crashed, but the job continued and ended well.
     """

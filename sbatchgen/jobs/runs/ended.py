@@ -27,8 +27,8 @@ class KeptProgress:
         self._entries: dict[str, Any] = {}
         self._has_changed = False
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            known = json.loads(files.read_own(self._file, MAX_BYTES))
-            self._entries = known if isinstance(known, dict) else {}
+            entries = json.loads(files.read_own(self._file, MAX_BYTES))
+            self._entries = entries if isinstance(entries, dict) else {}
 
     def progress(self, run: Run, jobs: Sequence[RunJob]) -> tuple[bool, Progress | None]:
         """Return whether the cache has a run, and the run's progress: None if its training wrote none."""

@@ -59,8 +59,8 @@ def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]
 def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events in an object that a trainer has written.
 
-    The object of a user's own trainer has no `event`: {"step": 3, "loss": 0.2, "val_loss": 0.3}. It becomes
-    an event "train" with the numbers of the training, and an event "epoch" with those of the validation.
+    The object of a user's own trainer has no `event`, for example {"step": 3, "loss": 0.2, "val_loss": 0.3}.
+    Its training numbers become an event "train", and its validation numbers an event "epoch".
     """
     if isinstance(fields.get("event"), str):
         yield dict(fields)

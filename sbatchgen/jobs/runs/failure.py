@@ -140,7 +140,7 @@ def causes() -> tuple[FailureText, ...]:
 
 def text_of(cause: str) -> FailureText:
     """Return the cause in failures.yaml that has this name."""
-    return next(known for known in causes() if known.cause == cause)
+    return next(entry for entry in causes() if entry.cause == cause)
 
 
 @functools.cache
@@ -149,9 +149,9 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
 
     Most lines of a log match no pattern, so the combined one saves time.
     """
-    pairs = [(text, known) for known in causes() for text in known.log]
+    pairs = [(text, entry) for entry in causes() for text in entry.log]
     any_text = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
-    return any_text, tuple((re.compile(text), known) for text, known in pairs)
+    return any_text, tuple((re.compile(text), entry) for text, entry in pairs)
 
 
 def failures(
@@ -167,10 +167,10 @@ def failures(
     log may hold earlier starts of the job.
     """
     facts, by_cause = facts or FixFacts(), dict[str, Failure]()
-    for known in causes():
-        if known.ended and (match := re.fullmatch(known.ended, ended)):
-            by_cause[known.cause] = _failure(known, match, run, facts, ended=ended)
-    last = {known.cause for known in causes() if known.last}
+    for entry in causes():
+        if entry.ended and (match := re.fullmatch(entry.ended, ended)):
+            by_cause[entry.cause] = _failure(entry, match, run, facts, ended=ended)
+    last = {entry.cause for entry in causes() if entry.last}
     seen_last: list[Failure] = []
     by_slurm = bool(ended) and not ended.startswith("FAILED")
     is_over = False
@@ -282,9 +282,9 @@ def _in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Fail
         inner = _INNER.search(problem.what) if problem else None
         text = inner[1] if inner else piece
         if any_text.match(text):
-            for pattern, known in texts:
+            for pattern, entry in texts:
                 if match := pattern.match(text):
-                    yield _failure(known, match, run, facts, line=number, says=piece)
+                    yield _failure(entry, match, run, facts, line=number, says=piece)
                     break
         elif problem:
             means = f"{problem.what} ({problem.at})" if problem.at else problem.what

@@ -2,7 +2,7 @@
 
 The file holds a checksum and a line of JSON. The index is a cache, and no job needs it: everything but the
 states of jobs is also in the run folders, from which `add` enters it again. Several commands may use the
-index at the same time. Only one of them writes at a time, and it replaces the file.
+index at the same time. They write one after the other, and replace the file.
 """
 
 import contextlib
@@ -167,8 +167,8 @@ class Index:
         if id_.isdecimal() and any(job.id == id_ for job in self._jobs_of(run.name)):
             return id_
         path = Path(os.path.normpath(folder / text))
-        known = reversed(records.records(run.folder)) if path.is_file() else ()
-        return next((record.job for record in known if path in _files_of(run, record)), "")
+        submitted = reversed(records.records(run.folder)) if path.is_file() else ()
+        return next((record.job for record in submitted if path in _files_of(run, record)), "")
 
     def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
         """Return the other runs that have the folder ./runs/NAME, if `named` was found by its name `text`."""
@@ -204,22 +204,22 @@ class Index:
         `folders` has the runs with a folder of their own, by this folder; `numbers` has the last number of
         each name.
         """
-        known = None if run.shared else folders.get(run.where)
-        if known is None:
+        entered = None if run.shared else folders.get(run.where)
+        if entered is None:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
-            known = self._runs.get(next(of_jobs, ""))
-        if known is None:
-            known = run._replace(name=self._free(run.name, numbers))
-        elif known.where != run.where and not known.folder.exists():  # it was moved
-            known = known._replace(where=run.where)  # the ends of jobs can be seen only in the new folder
-            forgotten = [job for job in self._jobs_of(known.name) if not job.state]
+            entered = self._runs.get(next(of_jobs, ""))
+        if entered is None:
+            entered = run._replace(name=self._free(run.name, numbers))
+        elif entered.where != run.where and not entered.folder.exists():  # it was moved
+            entered = entered._replace(where=run.where)  # the ends of jobs can be seen only in the new folder
+            forgotten = [job for job in self._jobs_of(entered.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
-        self._runs[known.name] = known
+        self._runs[entered.name] = entered
         for job in jobs:
-            self._jobs.setdefault(job.key, job._replace(run=known.name))
-        if not known.shared:
-            folders[known.where] = known
-        return known
+            self._jobs.setdefault(job.key, job._replace(run=entered.name))
+        if not entered.shared:
+            folders[entered.where] = entered
+        return entered
 
     def _free(self, name: str, numbers: dict[str, int]) -> str:
         """Return a name that no run has: `name`, or `name` with the next number."""
@@ -344,8 +344,8 @@ def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJ
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
     submitted = {job[1] for job in jobs.values()}
-    known = [run for run in runs.values() if run[0] in submitted]
-    return _runs_and_jobs(json.dumps([known, [*jobs.values()]]).encode())
+    with_jobs = [run for run in runs.values() if run[0] in submitted]
+    return _runs_and_jobs(json.dumps([with_jobs, [*jobs.values()]]).encode())
 
 
 def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ...]]:
@@ -368,11 +368,11 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
     for path, folders, names in os.walk(folder):
         inner = Path(path)
         folders[:] = sorted(folders) if len(inner.relative_to(folder).parts) < most_deep else []
-        known = [inner / name for name in names if name.startswith("job-") and name.endswith(".json")]
-        if not known:  # the folder of a point of a sweep, for example
+        record_files = [inner / name for name in names if name.startswith("job-") and name.endswith(".json")]
+        if not record_files:  # the folder of a point of a sweep, for example
             continue
         with contextlib.suppress(OSError):
-            owner, *owners = (file.lstat().st_uid for file in (inner, *known))
+            owner, *owners = (file.lstat().st_uid for file in (inner, *record_files))
             yield from (None for other in owners if {owner, other} != {me})
             if owner == me:
                 yield from _runs_in(inner)

@@ -22,7 +22,7 @@ Log = Sequence[tuple[int, str]]  # the last lines of a log, each after its numbe
 
 @frozen(kw_only=True)
 class JobEnd:
-    """What is known of the end of a job of a run, or of one of its tasks."""
+    """The known facts about the end of a run's job, or of one of the job's tasks."""
 
     state: RunState  # the state of its run
     job: RunJob
@@ -73,10 +73,10 @@ def read_end(
     )
 
 
-def job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, Record | None]:
-    """Return the newest job of a run and its record; None for what is not known.
+def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None, Record | None]:
+    """Return the newest job of a run and its record; None for each that is not known.
 
-    For a point of a sweep, this is the job with the id `asked`, or else the newest job that has the point.
+    For a point of a sweep, this is the job with the id `job_id`, or else the newest job that has the point.
     """
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
@@ -85,7 +85,7 @@ def job_of(state: RunState, task: str, asked: str = "") -> tuple[RunJob | None, 
             for record in reversed(records(state.run.folder))
             if record.job in jobs and int(task) in point_numbers(record, record.array)
         ]
-        chosen = [record for record in with_point if record.job == asked] or with_point
+        chosen = [record for record in with_point if record.job == job_id] or with_point
         if chosen:
             return jobs[chosen[0].job], chosen[0]
     return state.last, submission(state, state.last.id) if state.last else None
@@ -115,7 +115,10 @@ def says_failed(training: Progress | None, job: RunJob) -> bool:
 
 
 def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the ends of the newest logs; of several programs, read the failed one: others report its end."""
+    """Return the ends of the newest logs; if a program has failed, only of its logs.
+
+    The logs of the other programs report its end, not the cause.
+    """
     program = state.failed_program
     paths = program_states.logs(state.run.folder).get(program.name) if program else None
     paths = paths or (newest_logs(record, task) if record else [])
@@ -133,14 +136,15 @@ def _rows_of(
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
     """Ask squeue, and sacct if needed, about a job; return no rows if Slurm has forgotten the job."""
-    known: list[SlurmJob] = []
+    its_rows: list[SlurmJob] = []
     if is_local(job) or not job.id:
-        return known, []
+        return its_rows, []
     try:
         rows = queue(environment, [job.id], cluster=job.cluster)
-        known = [row for row in rows if key_of(row.command) == job.key]
-        if not known or job.state == "CANCELLED":  # only sacct says who cancelled the job
-            known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known
+        its_rows = [row for row in rows if key_of(row.command) == job.key]
+        if not its_rows or job.state == "CANCELLED":  # only sacct says who cancelled the job
+            by_sacct = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster)
+            its_rows = by_sacct or its_rows
     except SlurmError as error:
-        return known, [*error.problems]
-    return known, []
+        return its_rows, [*error.problems]
+    return its_rows, []

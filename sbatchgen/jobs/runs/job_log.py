@@ -112,10 +112,10 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
         return "%"
     if letter in "aj" and record.array and not task:
         return "*"  # each task of an array has an id of its own
-    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _my_name()}
-    if letter not in known or (letter == "j" and task):
+    values = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _my_name()}
+    if letter not in values or (letter == "j" and task):
         return "*"
-    value = known[letter]
+    value = values[letter]
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
 
 
@@ -228,8 +228,8 @@ class RunLogs:
 
     def refresh(self) -> None:
         """Read the list of the jobs of the run again."""
-        known = [self._plain] if self._plain else records(self._folder)
-        wanted = (record for record in known if self._job in ("", record.job))
+        submitted = [self._plain] if self._plain else records(self._folder)
+        wanted = (record for record in submitted if self._job in ("", record.job))
         self._records = [record for record in wanted if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:

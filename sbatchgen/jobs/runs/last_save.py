@@ -59,8 +59,8 @@ def ask(record: Record, folder: Path, row: SlurmJob) -> StoppedTraining | None:
 def wait(trainings: Sequence[StoppedTraining], runs: Callable[[], bool]) -> list[Path]:
     """Wait until the jobs have ended; return the run folders of trainings that have not ended in their time.
 
-    Launchers and containers end after the training. They have at most LEAST_S seconds for it. `runs` returns
-    whether a job still runs; it calls squeue, so it is called seldom.
+    Launchers and containers end after the training, and have LEAST_S seconds to end. `runs` returns whether a
+    job still runs; it calls squeue, so it is called seldom.
     """
     began = last_call = time.monotonic()
     saved_s = float("inf")  # when all trainings had ended

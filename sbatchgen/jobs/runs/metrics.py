@@ -91,15 +91,16 @@ def log_events(
     submissions = records(folder) if submissions is None else submissions
     if not submissions and not task and folder.name.isdecimal():
         submissions, task = records(folder.parent), folder.name
-    known: list[dict[str, Any]] = []
+    found_events: list[dict[str, Any]] = []
     for record in reversed(submissions):
         paths = newest_logs(record, task) if from_end else find_logs(record, task, errors=True)
         regex = _compiled(pattern or record.value("metrics"))
         read = _last_lines if from_end else _sample
-        known = [*_events(chain.from_iterable(read(path, regex) for path in paths), regex), *known]
+        lines = chain.from_iterable(read(path, regex) for path in paths)
+        found_events = [*_events(lines, regex), *found_events]
         if from_end and paths:
             break
-    return known
+    return found_events
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
@@ -250,15 +251,15 @@ def _common_metrics(line: str) -> dict[str, float]:
     located = ((match, match.start()) for match in _MEASURED.finditer(line))
     matches = [match for match, start in located if not _OTHER.search(line, max(0, start - 20), start)]
     names = ["loss" if match[2].lower() == "loss" else "accuracy" for match in matches]
-    known: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for match, name, kind in zip(matches, names, _kinds(line, matches, names), strict=True):
         value = float(match[3])
         if name == "accuracy":
             value = value / 100 if match[4] or value > 1 else value
         is_right = 0 <= value <= 1 if name == "accuracy" else not match[4] and math.isfinite(value)
         if is_right and kind is not None:
-            known.setdefault(kind + name, value)
-    return known
+            metrics.setdefault(kind + name, value)
+    return metrics
 
 
 def _kinds(line: str, matches: Sequence[re.Match[str]], names: Sequence[str]) -> Iterator[str | None]:

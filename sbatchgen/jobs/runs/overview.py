@@ -140,8 +140,8 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
         counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
     best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.best
     metric = [sort] if sort and sort not in sweep.names else []
-    known = {point.number for point in best}
-    others = [point for point in sweep.points if point.number not in known]
+    with_result = {point.number for point in best}
+    others = [point for point in sweep.points if point.number not in with_result]
     rows = [("POINT", *sweep.names, *metric, "STATE", "TRAINING")]
     for point in [*best, *others][:MOST_POINTS]:
         says = f"{point.state}: {point.says}" if point.says else point.state

@@ -97,12 +97,14 @@ def logs_in(folder: Path) -> list[Path]:
 def jobs_of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
     """Return the jobs of logs with Slurm's own name; Slurm is asked once for all of them."""
     ids = {path: match[1] for path in paths if (match := _LOG_NAME.fullmatch(path.name))}
-    known: list[AnyJob] = []
+    answers: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
-        known = any_job.any_jobs([*dict.fromkeys(id_.partition("_")[0] for id_ in ids.values())], environment)
+        answers = any_job.any_jobs(
+            [*dict.fromkeys(id_.partition("_")[0] for id_ in ids.values())], environment
+        )
     jobs = []
     for path, id_ in ids.items():
-        its = [job for job in known if job.row.id == id_ and _is_log_of(job, path)]
+        its = [job for job in answers if job.row.id == id_ and _is_log_of(job, path)]
         jobs.append(
             _known_job(str(path), its, its[0], environment) if its else _forgotten_job(str(path), path, id_)
         )
@@ -113,11 +115,11 @@ def _find_by_id(word_: str, id_: str, task: str, folder: Path, environment: Mapp
     """Return the job with an id, or else the log of this id in `folder`; raise if neither is found."""
     problem = None
     try:
-        known = any_job.any_jobs([id_], environment)
+        its_jobs = any_job.any_jobs([id_], environment)
     except SlurmError as error:  # the log of the job may still be here
-        known, problem = [], error
-    if known:
-        return _known_job(word_, known, _chosen(known, task, id_), environment)
+        its_jobs, problem = [], error
+    if its_jobs:
+        return _known_job(word_, its_jobs, _chosen(its_jobs, task, id_), environment)
     name = f"slurm-{id_}_{task}.out" if task else f"slurm-{id_}.out"
     if (folder / name).is_file():
         return _forgotten_job(word_, folder / name, f"{id_}_{task}" if task else id_)
@@ -139,19 +141,19 @@ def _may_have_task(waiting: str, task: str) -> bool:
     return ranges is None or any(int(task) in numbers for numbers in ranges)
 
 
-def _chosen(known: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
+def _chosen(its_jobs: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     """Return a job's task; without `task`, return the first that failed, else the last that ran."""
     if task:
-        its = next((job for job in known if job.row.task == task), None)
-        waits = [job for job in known if _may_have_task(job.row.task, task)]
+        its = next((job for job in its_jobs if job.row.task == task), None)
+        waits = [job for job in its_jobs if _may_have_task(job.row.task, task)]
         if its or waits:
             return its or waits[0]
         what = f"job {id_} has no task {task}"
         raise CommandLineError.of(what, fix=f"sbatchgen status {id_} shows its tasks")
-    known = sorted(known, key=lambda job: _in_order(job.row))
-    bad = (job for job in known if job.row.state.ended and job.row.state.name != "COMPLETED")
-    ran = [job for job in known if job.row.node_list or job.row.used_s]
-    return next(bad, (ran or [*known])[-1])
+    its_jobs = sorted(its_jobs, key=lambda job: _in_order(job.row))
+    bad = (job for job in its_jobs if job.row.state.ended and job.row.state.name != "COMPLETED")
+    ran = [job for job in its_jobs if job.row.node_list or job.row.used_s]
+    return next(bad, (ran or [*its_jobs])[-1])
 
 
 def _in_order(row: SlurmJob) -> tuple[int, int]:
@@ -175,10 +177,10 @@ def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: 
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
-    known: list[AnyJob] = []
+    candidates: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
-        known = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
-        its = [job for job in known if _is_log_of(job, path)]
+        candidates = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
+        its = [job for job in candidates if _is_log_of(job, path)]
         its = its or [job for job in any_job.my_jobs(environment) if _is_log_of(job, path)]
         if its:
             return _known_job(word_, its, its[-1], environment)
@@ -245,8 +247,10 @@ def _options(script: Path) -> dict[str, str]:
     return {}
 
 
-def _known_job(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]) -> PlainJob:
-    """Return a job that Slurm knows; `known` has the rows of the job, and `job` is the chosen one."""
+def _known_job(
+    word_: str, its_jobs: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]
+) -> PlainJob:
+    """Return a job that Slurm knows; `its_jobs` has the rows of the job, and `job` is the chosen one."""
     script = _script_path(job)
     path = Path(job.folder, script) if script else None
     log = job.log or _expected_log(job, path)
@@ -266,7 +270,7 @@ def _known_job(word_: str, known: Sequence[AnyJob], job: AnyJob, environment: Ma
     return PlainJob(
         word=word_,
         id=job.row.id,
-        rows=tuple(sorted((each.row for each in known), key=_in_order)),
+        rows=tuple(sorted((other.row for other in its_jobs), key=_in_order)),
         folder=Path(log.replace("%%", "%") or "/", NOWHERE),
         record=record,
         script=_script(job, path, environment, is_mine=not owner),
@@ -298,10 +302,10 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
             output = option[2:]
     output = output or (_options(script).get("output", "") if script else "")
     output = output or (DEFAULT_LOG_OF_TASK if job.row.task else DEFAULT_LOG)
-    known = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
+    values = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
 
     def filled(match: re.Match[str]) -> str:
-        value = known.get(match[2], "")
+        value = values.get(match[2], "")
         return value.zfill(int(match[1] or 0)).replace("%", "%%") if value else match[0]
 
     return str(Path(job.folder, re.sub(r"%(\d{0,2})([jAaxu])", filled, output)))
@@ -353,8 +357,8 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
     logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
     made = None
     with contextlib.suppress(SlurmError):
-        known = any_job.any_jobs(ids[-1:], environment)
-        mine = [job for job in known if job.user == whose]
+        its_jobs = any_job.any_jobs(ids[-1:], environment)
+        mine = [job for job in its_jobs if job.user == whose]
         made = _known_job(word_, mine, _chosen(mine, "", ids[-1]), environment) if mine else None
     made = made or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{ids[-1]}.out", ids[-1])
     return replace(made, folder=folder, owner=whose, record=replace(made.record, run=word_))

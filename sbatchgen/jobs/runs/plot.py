@@ -88,8 +88,8 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
     """Add an event to a history; a start removes the points that this start repeats."""
     kind, step = event["event"], count(event.get("step"))
     if step is None and kind in CURVES:  # your own trainer may count no steps
-        known = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
-        step = 1 + (count(event.get("skipped")) or 0) + max(known, default=0)
+        steps = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
+        step = 1 + (count(event.get("skipped")) or 0) + max(steps, default=0)
     if step is None:
         return
     if kind == "start":
@@ -124,13 +124,13 @@ def _matplotlib() -> ModuleType:
     It would read ./matplotlibrc, which may be a FIFO, and which releases up to 3.10 evaluate as Python.
     Raises ImportError.
     """
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir("/")
         import matplotlib as mpl
     finally:
-        os.fchdir(here)
-        os.close(here)
+        os.fchdir(folder)
+        os.close(folder)
     return mpl
 
 
@@ -170,7 +170,7 @@ def _draw(histories: Sequence[History], suffix: str) -> bytes:
     except ImportError as error:
         what = f"plot needs matplotlib ({error})"
         raise DocumentError.of(what, fix=to_install("matplotlib")) from error
-    except OSError as error:  # it can write neither its own folder nor a temporary one
+    except OSError as error:  # matplotlib can't write its folder of settings, nor a temporary folder
         fix = "set MPLCONFIGDIR to a folder that you can write into"
         raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
@@ -191,9 +191,9 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
 
     curves = [item for history, *_ in runs for item in history.curves.items()]
     measured = {name.partition(" ")[2] for name, points in curves if points}
-    known = [(name, label) for name, label in PANELS if name in measured]
-    drawn: list[Axes] = [*figure.subplots(len(known), 1, sharex=True, squeeze=False)[:, 0]]
-    for (name, label), axes in zip(known, drawn, strict=True):
+    measured_panels = [(name, label) for name, label in PANELS if name in measured]
+    drawn: list[Axes] = [*figure.subplots(len(measured_panels), 1, sharex=True, squeeze=False)[:, 0]]
+    for (name, label), axes in zip(measured_panels, drawn, strict=True):
         for history, color, shape in runs:
             styles = {"train": {"marker": ".", **TRAINING}, "epoch": {"marker": shape, **VALIDATION}}
             for kind, style in styles.items():
@@ -285,7 +285,7 @@ def _short(value: object) -> str:
 def _facts(history: History, names: Sequence[str]) -> str:
     """Return settings of a run in words: "mnist, batch 64, 2 processes"."""
     words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
-    known = {name: _short(history.config[name]) for name in names if name in history.config}
-    processes = known.pop("processes", None)
-    facts = [words.get(name, "") + value for name, value in known.items()]
+    settings = {name: _short(history.config[name]) for name in names if name in history.config}
+    processes = settings.pop("processes", None)
+    facts = [words.get(name, "") + value for name, value in settings.items()]
     return ", ".join(facts + ([f"{processes} process{'es' * (processes != '1')}"] if processes else []))

@@ -12,7 +12,7 @@ from sbatchgen.base import files
 from sbatchgen.base.machine import child, search_path
 from sbatchgen.jobs.runs.record import Process
 
-# Bash code that runs the script and writes its exit status into a file; signals to the group do not end it.
+# Bash code of the group's leader: survives signals, runs the script, and writes the exit status into a file.
 _LEADER = 'trap : TERM INT HUP; "$BASH" "$1"; echo "$?" >"$2"'
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -83,10 +83,10 @@ def program_that_ended_job(programs: Sequence[ProgramState]) -> ProgramState | N
 
 def logs(run_dir: Path) -> dict[str, list[Path]]:
     """Return the logs of each program by its name, a log for each task; the main program has none."""
-    known: dict[str, list[tuple[int, Path]]] = {}
+    by_program: dict[str, list[tuple[int, Path]]] = {}
     with contextlib.suppress(OSError), os.scandir(run_dir / FOLDER) as entries:
         for entry in entries:
             match = _LOG.fullmatch(entry.name)
             if match and entry.is_file(follow_symlinks=False):
-                known.setdefault(match[1], []).append((int(match[2]), Path(entry.path)))
-    return {name: [path for _, path in sorted(several)] for name, several in sorted(known.items())}
+                by_program.setdefault(match[1], []).append((int(match[2]), Path(entry.path)))
+    return {name: [path for _, path in sorted(several)] for name, several in sorted(by_program.items())}

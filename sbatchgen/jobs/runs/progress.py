@@ -63,9 +63,9 @@ class Progress:
     @property
     def costs(self) -> str:
         """The costs of its newest step in words: "0.21 s a step, 3% of it waiting for data, lr 0.1"."""
-        known = {name: self.metrics[name] for name in COSTS if name in self.metrics}
-        known |= {name: value / 1e9 for name, value in known.items() if name.endswith("bytes")}
-        return ", ".join(COSTS[name].format(value) for name, value in known.items())
+        values = {name: self.metrics[name] for name in COSTS if name in self.metrics}
+        values |= {name: value / 1e9 for name, value in values.items() if name.endswith("bytes")}
+        return ", ".join(COSTS[name].format(value) for name, value in values.items())
 
 
 def read_progress(

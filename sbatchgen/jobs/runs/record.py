@@ -1,7 +1,7 @@
 """The record of a submission: a file in the run folder, job-4711.json next to the script job-4711.slurm.
 
 Until sbatch has answered, the file is submitting.json; if the command is killed, its key finds the job. Files
-that another user can write, or that this module would not write so, are ignored.
+that another user can write, and malformed files, are ignored.
 """
 
 import contextlib
@@ -215,12 +215,12 @@ def _read(file: Path) -> Record | None:
 
 def records(run_dir: Path) -> list[Record]:
     """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
-    known: list[Record] = []
+    valid: list[Record] = []
     with contextlib.suppress(OSError):
         with os.scandir(run_dir) as entries:
             named = [run_dir / entry.name for entry in entries if _FILE.fullmatch(entry.name)]
-        known = [record for record in map(_read_accepted, named) if record]
-    return sorted(known, key=lambda record: (record.submitted, record.job))
+        valid = [record for record in map(_read_accepted, named) if record]
+    return sorted(valid, key=lambda record: (record.submitted, record.job))
 
 
 # Cached, because ten thousand records may be read.
@@ -233,8 +233,8 @@ def as_typed(value: Any, kind: Any) -> Any:
         hints = _hints(kind)
         if not isinstance(value, Mapping):
             raise TypeError(kind)
-        known = {name: as_typed(item, hints[name]) for name, item in value.items() if name in hints}
-        return kind(**known)  # type: ignore[operator]
+        fields = {name: as_typed(item, hints[name]) for name, item in value.items() if name in hints}
+        return kind(**fields)  # type: ignore[operator]
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list):

@@ -37,7 +37,7 @@ _PACKAGES = {
     "hydra": "hydra-core", "lightning_fabric": "lightning-fabric", "ignite": "pytorch-ignite",
     "sentence_transformers": "sentence-transformers",
 }  # fmt: skip
-# Well-known modules that have no package: the packages with their names have other contents.
+# Well-known modules whose names on PyPI belong to other packages.
 _NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))
 _INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
 _PARTS = re.compile(f"(; |{ALSO}|{OR})")
@@ -87,20 +87,20 @@ def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[
     if not match or script is None:
         return cause
     try:
-        known = nodes(environment)
+        all_nodes = nodes(environment)
     except SlurmError:
         return cause
     partitions = {*(script.option("partition") or "").split(",")} - {""}
-    sizes = {node.name: node.memory - node.memory_reserved for node in known}
-    its = [node for node in known if not partitions or partitions.intersection(node.partitions)]
+    sizes = {node.name: node.memory - node.memory_reserved for node in all_nodes}
+    its = [node for node in all_nodes if not partitions or partitions.intersection(node.partitions)]
     most = max((sizes[node.name] for node in its), default=0)
     if not most or (mebibytes(match[2]) or 0) <= most:
         return cause
-    asked = script.option("mem") or ""
-    had = most if asked == "0" else mebibytes(asked) or 0  # 0 stands for all memory of the node
+    requested = script.option("mem") or ""
+    had = most if requested == "0" else mebibytes(requested) or 0  # 0 stands for all memory of the node
     if had < most:
         return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most}M"))
-    larger = sorted({name for node in known if sizes[node.name] > most for name in node.partitions})
+    larger = sorted({name for node in all_nodes if sizes[node.name] > most for name in node.partitions})
     what = (
         f"use a smaller batch, or fewer workers that load data{ALSO}the job had all memory of a node, {had}M"
     )

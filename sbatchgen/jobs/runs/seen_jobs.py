@@ -78,33 +78,33 @@ def _on_cluster(
     for row in queue(environment, cluster=cluster):
         by_key.setdefault(key_of(row.command), []).append(row)
         ids.add(str(row.job))
-    gone = []
+    unknown = []
     for job in jobs:
         if rows := by_key.get(job.key):
             yield of_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
         elif job.id in ids:
             yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
         elif job.id:
-            gone.append(job)
+            unknown.append(job)
         elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
             says = "sbatch's answer was lost, and there is no such job in the queue"
             ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
             yield job._replace(state=LOST, ended=ended, says=says), []
-    if gone:
-        yield from ((job, []) for job in _from_accounting(gone, cluster, folders, environment))
+    if unknown:
+        yield from ((job, []) for job in _from_accounting(unknown, cluster, folders, environment))
 
 
 def _from_accounting(
-    gone: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
+    unknown: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> Iterator[RunJob]:
     """Yield the last states of jobs that squeue no longer knows."""
-    keys = {job.id: job.key for job in gone}
+    keys = {job.id: job.key for job in unknown}
     by_id: dict[str, list[SlurmJob]] = {}
-    kept = accounting(keys, before(gone), environment, cluster=cluster) or []
-    shown_starts.seen(environment, kept)
-    for row in kept:
+    by_sacct = accounting(keys, before(unknown), environment, cluster=cluster) or []
+    shown_starts.seen(environment, by_sacct)
+    for row in by_sacct:
         by_id.setdefault(str(row.job), []).append(row)
-    for job in gone:
+    for job in unknown:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):
             yield of_rows(job, rows, folders[job.run])
@@ -204,9 +204,9 @@ def _local_job(job: RunJob, run_dir: Path) -> RunJob:
         name = "FAILED" if status else "COMPLETED"
         return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
     if submission is None:
-        gone = not run_dir.exists()
-        says = "its run folder is gone" if gone else "its record can't be read"
-        return job._replace(state="" if gone else job.state, ended=gone, says=says)
+        is_removed = not run_dir.exists()
+        says = "its run folder is gone" if is_removed else "its record can't be read"
+        return job._replace(state="" if is_removed else job.state, ended=is_removed, says=says)
     alive = process.is_alive(submission.process, run_dir) if submission.process else False
     if alive is False or not submission.process:
         return job._replace(state="FAILED", ended=True, says="killed")

@@ -112,11 +112,11 @@ def _order(row: SlurmJob) -> tuple[bool, float]:
 def comparison(environment: Mapping[str, str], kind: str) -> str:
     """Return in words how often this kind of forecast was right; "" if there are too few starts."""
     late = [start.late_s(kind) for start in _read(environment).starts]
-    known = [seconds for seconds in late if seconds is not None][-LAST:]
-    if len(known) < LEAST:
+    measured = [seconds for seconds in late if seconds is not None][-LAST:]
+    if len(measured) < LEAST:
         return ""
-    near = sum(abs(seconds) <= NEAR_S for seconds in known)
-    how = f"{near} of your last {len(known)} starts of this kind"
+    near = sum(abs(seconds) <= NEAR_S for seconds in measured)
+    how = f"{near} of your last {len(measured)} starts of this kind"
     return f"{how} came within {NEAR_S / 60:.0f} minutes of what was shown"
 
 
@@ -156,15 +156,15 @@ def _read(environment: Mapping[str, str]) -> KeptStarts:
 
 
 def _change_each(
-    environment: Mapping[str, str], known: Mapping[str, T], change: Callable[[KeptStart, T], KeptStart]
+    environment: Mapping[str, str], by_job: Mapping[str, T], change: Callable[[KeptStart, T], KeptStart]
 ) -> None:
-    """Change the submissions whose jobs are in `known`; write the file only if one differs then."""
+    """Change the submissions whose jobs are in `by_job`; write the file only if one differs then."""
 
     def changed(old: KeptStarts) -> KeptStarts:
-        starts = (change(start, known[start.job]) if start.job in known else start for start in old.starts)
+        starts = (change(start, by_job[start.job]) if start.job in by_job else start for start in old.starts)
         return replace(old, starts=tuple(starts))
 
-    old = _read(environment) if known else KeptStarts()
+    old = _read(environment) if by_job else KeptStarts()
     if changed(old) != old:
         _change(environment, changed)
 

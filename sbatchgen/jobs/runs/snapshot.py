@@ -81,15 +81,15 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     """
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
-    known = _known(Path(top), set()) if top else None
-    if not top or inside is None or known is None:
+    names = _names_known_to_git(Path(top), set()) if top else None
+    if not top or inside is None or names is None:
         if ignored := refusal(folder):
             what = f"--snapshot copies what git knows, and git is not asked: {ignored.what}"
             raise DocumentError.of(what, at=ignored.at, fix=ignored.fix)
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
     root, sources = Path(top), {}
-    for name in [*known, *_named(root, named)]:
+    for name in [*names, *_named(root, named)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # git may know deleted files
             if _is_inside(root, name):
                 sources[name] = _status(root / name)
@@ -101,7 +101,7 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     )
 
 
-def _known(root: Path, seen: set[str]) -> list[str] | None:
+def _names_known_to_git(root: Path, seen: set[str]) -> list[str] | None:
     """Return the names that git knows below a folder, also in its submodules; None if git does not answer.
 
     `seen` has the roots that were already read. `git ls-files --recurse-submodules` is not used because it
@@ -119,7 +119,9 @@ def _known(root: Path, seen: set[str]) -> list[str] | None:
     for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed.split("\0") if entry):
         module = root / name
         is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
-        inside = _known(module, seen) if name in modules and is_new and _is_inside(root, name) else None
+        inside = None
+        if name in modules and is_new and _is_inside(root, name):
+            inside = _names_known_to_git(module, seen)
         names += [name] if inside is None else [f"{name}/{inner}" for inner in inside]
     return names
 
@@ -154,8 +156,8 @@ def missing_inputs(
         path = Path(os.path.normpath(working / name))
         inside = os.path.relpath(path, snapshot.root)
         copied = snapshot.sources
-        known = inside in copied or any(file.startswith(f"{inside}/") for file in copied)
-        if not known and not inside.startswith("..") and name not in saved and _holds_something(path):
+        is_copied = inside in copied or any(file.startswith(f"{inside}/") for file in copied)
+        if not is_copied and not inside.startswith("..") and name not in saved and _holds_something(path):
             lacking.setdefault(os.path.relpath(path, working), where)
     for name, where in lacking.items():
         if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):

@@ -103,7 +103,7 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     Times of lines that are outside the run's time come from another clock or time zone, so none counts.
     """
     events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
-    known = sorted(time for time in events if time is not None and started <= time <= until)
+    event_times = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = []
     for line in lines:
         match = None if _SLURM_LINE.search(line) else _STAMP.search(line[:80])
@@ -112,4 +112,4 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
     stamps.sort()
     if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
         stamps = []
-    return max(known, stamps, key=len)
+    return max(event_times, stamps, key=len)

@@ -83,12 +83,12 @@ def run_states(
     environment: Mapping[str, str],
     runs: Sequence[Run],
     point: str = "",
-    asked: Sequence[str] = (),
+    job_ids: Sequence[str] = (),
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and why they may be out of date; the index keeps the states of jobs.
 
     squeue is asked once for all runs, and not at all if all jobs have ended. If there is only one run and it
-    is a sweep, `point` limits the state to this point. `asked` has the id of the wanted job for each run.
+    is a sweep, `point` limits the state to this point. `job_ids` has the id of the wanted job for each run.
     """
     jobs = _jobs_of(index, runs)
     live = [job for several in jobs.values() for job in several if not job.ended]
@@ -108,7 +108,7 @@ def run_states(
             replace(state, restarted=_end_of_previous_start(state, environment), sweep=points_now)
         ], problems
     states = _of_runs(index, runs, jobs, rows)
-    states = [_of_job(state, job, rows) for state, job in zip_longest(states, asked[: len(states)])]
+    states = [_of_job(state, job, rows) for state, job in zip_longest(states, job_ids[: len(states)])]
     if len(states) == 1:
         waits = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
         comparison = shown_starts.comparison(environment, "plan") if waits else ""
@@ -174,7 +174,7 @@ def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
 
 def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
     """Return the state of a run for the job with the id `job`; unchanged for its last job, or without id."""
-    chosen = [known for known in state.jobs if known.id == job]
+    chosen = [candidate for candidate in state.jobs if candidate.id == job]
     if not job or not chosen or (state.last and state.last.id == job):
         return state
     its = record.read_record(state.run.folder, job)
@@ -204,8 +204,8 @@ def plain_state(job: PlainJob) -> RunState:
 
 def submissions(state: RunState) -> list[record.Record]:
     """Return the records of the submissions that a state is about, the oldest first."""
-    known = [state.plain.record] if state.plain else record.records(state.run.folder)
-    return [submitted for submitted in known if state.job in ("", submitted.job)]
+    submitted_records = [state.plain.record] if state.plain else record.records(state.run.folder)
+    return [submitted for submitted in submitted_records if state.job in ("", submitted.job)]
 
 
 def submission(state: RunState, job: str) -> record.Record | None:
@@ -217,7 +217,7 @@ def point_state(state: RunState, point: str) -> RunState:
     """Return a point of a sweep as if it were a run; raise CommandLineError if the run has no such point."""
     name, folder = state.run.name, state.run.folder
     all_points = state.sweep.points if state.sweep else ()
-    chosen = next((known for known in all_points if str(known.number) == point), None)
+    chosen = next((candidate for candidate in all_points if str(candidate.number) == point), None)
     if chosen is None:
         raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
     with_point = {
@@ -270,8 +270,8 @@ def _end_of_previous_start(state: RunState, environment: Mapping[str, str]) -> s
     if not (ended or earlier or restarts):
         return ""
     with contextlib.suppress(SlurmError):
-        known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
-        ends = [row.before for row in known if row.before]
+        by_sacct = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
+        ends = [row.before for row in by_sacct if row.before]
         ended = next((end for end in ends if not (ended and end.startswith(REQUEUED))), ended)
     return ended
 

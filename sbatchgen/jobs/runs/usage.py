@@ -1,4 +1,4 @@
-"""What the jobs of a run had and used, from Slurm's database, the run folder and the training."""
+"""The resources that the jobs of a run had and used, from Slurm's database, run folder and training."""
 
 import contextlib
 import math
@@ -133,7 +133,7 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
 
     One call of sacct asks about at most `MOST_JOBS` jobs of a cluster.
     """
-    known: dict[tuple[str, str], list[JobUsage]] = {}
+    answers: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
     of_slurm = [job for state in states for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
@@ -147,17 +147,17 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
                 problems += [problem.what for problem in error.problems]
                 break
             for start in rows or ():
-                known.setdefault((cluster, start.job), []).append(start)
-    return known, problems
+                answers.setdefault((cluster, start.job), []).append(start)
+    return answers, problems
 
 
-def _of_run(state: RunState, known: Accounted) -> Accounted:
+def _of_run(state: RunState, answers: Accounted) -> Accounted:
     """Return the answers of sacct for the jobs of a run, or for a single point or task."""
     if state.plain and (row := state.plain.row):  # sacct may report the id of the array, not of the task
-        starts = [start for several in known.values() for start in several if start.task == row.task]
+        starts = [start for several in answers.values() for start in several if start.task == row.task]
         return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}
     keys = [(job.cluster, job.id) for job in state.jobs]
-    own = {key: known[key] for key in keys if key in known}
+    own = {key: answers[key] for key in keys if key in answers}
     if state.point:
         first = {each.job: each.first for each in records(state.run.folder)}
         own = {
