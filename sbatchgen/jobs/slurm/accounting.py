@@ -154,8 +154,8 @@ def _rows(
     arguments += [f"--delimiter={delimiter}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
     if answer.status and _NO_SUBMIT_LINE.search(answer.err):
-        known = {name: field for name, field in fields.items() if name != "submitted"}
-        return _rows(jobs, since, environment, known, more)
+        other_fields = {name: field for name, field in fields.items() if name != "submitted"}
+        return _rows(jobs, since, environment, other_fields, more)
     if answer.status is None or _UNREACHABLE.search(answer.err):
         return None
     if answer.failure:

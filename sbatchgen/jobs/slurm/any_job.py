@@ -44,12 +44,12 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
     """
     rows = queue(environment, ids)
     files = _files([*{str(row.job) for row in rows}], environment)
-    known = [_with_files(row, files) for row in rows]
-    there = {str(row.job) for row in rows}
-    known += _jobs_in_database([id_ for id_ in ids if id_ not in there], environment)
-    if any(job.row.state.name == "CANCELLED" for job in known):
-        known = [*_with_cancelling_users(known, environment)]
-    return known
+    jobs = [_with_files(row, files) for row in rows]
+    found_ids = {str(row.job) for row in rows}
+    jobs += _jobs_in_database([id_ for id_ in ids if id_ not in found_ids], environment)
+    if any(job.row.state.name == "CANCELLED" for job in jobs):
+        jobs = [*_with_cancelling_users(jobs, environment)]
+    return jobs
 
 
 def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
@@ -133,13 +133,13 @@ def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> lis
     ]
 
 
-def _with_cancelling_users(known: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
+def _with_cancelling_users(jobs: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
     """Yield the jobs; add to cancelled ones the user who cancelled them, whom only the database knows."""
-    ids = [str(job.row.job) for job in known if job.row.state.name == "CANCELLED"]
+    ids = [str(job.row.job) for job in jobs if job.row.state.name == "CANCELLED"]
     try:
         answers = any_accounting([*dict.fromkeys(ids)], environment) or ()
     except SlurmError:
         answers = ()
     users = {row.id: row.cancelled_by for row, _ in answers}
-    for job in known:
+    for job in jobs:
         yield replace(job, row=replace(job.row, cancelled_by=users.get(job.row.id, job.row.cancelled_by)))

@@ -39,8 +39,8 @@ def count(printed: str) -> int:
 
 def limit(printed: str) -> int | None:
     """Return a number; None for UNLIMITED, a missing field, and Slurm's numbers for "not set"."""
-    known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
-    return int(printed) if known else None
+    is_number = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
+    return int(printed) if is_number else None
 
 
 def time(printed: str) -> datetime | None:

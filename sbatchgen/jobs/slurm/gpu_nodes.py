@@ -130,14 +130,14 @@ def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MOST)
-    known: dict[int, str] = {}
+    by_index: dict[int, str] = {}
     total = left.total()
     for kind, index in ((gres.type, index) for gres in used for index in gres.indexes):
-        if index < total and left[kind] > 0 and index not in known:
-            known[index] = kind
+        if index < total and left[kind] > 0 and index not in by_index:
+            by_index[index] = kind
             left[kind] -= 1
     rest = left.elements()
-    return [known[index] if index in known else next(rest) for index in range(total)]
+    return [by_index[index] if index in by_index else next(rest) for index in range(total)]
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
@@ -162,9 +162,9 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     record is uncertain are excluded.
     """
     delimiter = separator()
-    asked = ["squeue", "--all", "--noheader", "--states=all"]
+    command = ["squeue", "--all", "--noheader", "--states=all"]
     jobs = answer(
-        [*asked, "--Format=" + ",".join(f"{name}:{delimiter}" for name in _JOB_FIELDS)], environment
+        [*command, "--Format=" + ",".join(f"{name}:{delimiter}" for name in _JOB_FIELDS)], environment
     )
     printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
     records: dict[str, list[int]] = {}

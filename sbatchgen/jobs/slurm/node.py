@@ -25,7 +25,7 @@ _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 @frozen(slots=True)
 class NodeGres:
-    """Resources of one name and type on a node: all resources, the used ones or the drained ones."""
+    """Generic resources of one name and type on a node: the configured, the used or the drained amount."""
 
     name: str  # "gpu", "shard" or "mps", for example
     type: str = ""  # "a100" for example; "" without a type
@@ -110,7 +110,7 @@ class SlurmNode:
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
-    """Return all nodes that Slurm shows, with `future` also FUTURE ones; SlurmError without an answer."""
+    """Return all nodes that Slurm shows, with `future` also FUTURE nodes. Raises SlurmError."""
     later = ["-F"] if future else []
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 
@@ -118,12 +118,12 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in the output of scontrol, which has a line for each; skip other lines."""
     for line in filter(_START.match, printed.split("\n")):
-        known, _, rest = line.partition(" OS=")  # its value, the release of a kernel, has blanks
-        known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
-        free = _FREE_TEXT.search(known)
-        values = pairs((known[: free.start()] if free else known).split())
+        fields, _, rest = line.partition(" OS=")  # its value, the release of a kernel, has blanks
+        fields += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+        free = _FREE_TEXT.search(fields)
+        values = pairs((fields[: free.start()] if free else fields).split())
         if free and free[0] == " Reason=":  # a reason ends with who gave it and when; other texts may follow
-            reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
+            reason = _FREE_TEXT.split(fields[free.end() :], maxsplit=1)[0]
             values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
         if not count(values["CPUEfctv"]):  # Slurm prints it since 22.05
             values["CPUEfctv"] = values["CPUTot"]

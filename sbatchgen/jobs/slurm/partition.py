@@ -65,7 +65,7 @@ class SlurmPartition:
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
-    """Return all partitions that this user may see, also hidden ones; raise SlurmError without an answer."""
+    """Return all partitions that this user may see, also hidden partitions. Raises SlurmError."""
     return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
 
 

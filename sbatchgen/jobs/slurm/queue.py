@@ -91,7 +91,7 @@ def queue(
         return []
     if answer.failure:
         raise answer.error
-    known = [
+    jobs_found = [
         as_job(
             row,
             used_s=seconds(row["used"]) or 0,
@@ -104,7 +104,7 @@ def queue(
         )
         for row in rows(answer.out, delimiter, [*_FIELDS])
     ]
-    return sorted(known, key=lambda job: job.job)
+    return sorted(jobs_found, key=lambda job: job.job)
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:

@@ -82,9 +82,9 @@ def _table() -> RefusalTexts:
     return read_table(Path(__file__).with_name("refusals.yaml"), RefusalTexts)
 
 
-def options_at_fault(known: RefusalText) -> list[str]:
+def options_at_fault(entry: RefusalText) -> list[str]:
     """Return the long names of the options that may be at fault, with groups replaced by their members."""
-    names = known.options
+    names = entry.options
     for group, members in [*_table().groups.items()][::-1]:  # a group may hold groups before it
         names = names.replace(group, members)
     return names.split()
@@ -159,8 +159,8 @@ def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal,
     entry = texts().find(text)
     if entry is None:
         return Refusal(says=text), False
-    known, words = entry[0], [word for word in entry[1] if word]
-    names = [name.format(*words, *[""] * 3) for name in options_at_fault(known)]
+    explanation, words = entry[0], [word for word in entry[1] if word]
+    names = [name.format(*words, *[""] * 3) for name in options_at_fault(explanation)]
     at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
-    means, fix = filled(known, words)
-    return Refusal(says=text, means=means, options=at_fault, fix=fix), known.general
+    means, fix = filled(explanation, words)
+    return Refusal(says=text, means=means, options=at_fault, fix=fix), explanation.general

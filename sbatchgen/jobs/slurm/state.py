@@ -79,8 +79,8 @@ class ReasonTexts:
 
 @functools.cache
 def _table() -> tuple[Mapping[str, str], Texts[ReasonText]]:
-    known = read_table(Path(__file__).with_name("reasons.yaml"), ReasonTexts)
-    return known.things, Texts(known.texts)
+    table = read_table(Path(__file__).with_name("reasons.yaml"), ReasonTexts)
+    return table.things, Texts(table.texts)
 
 
 def reason(text: str, job: str) -> Reason:
@@ -92,6 +92,6 @@ def reason(text: str, job: str) -> Reason:
     match = texts.find(name)
     if match is None:
         return Reason(name=name, means=name)
-    known, words = match
-    means, fix = filled(known, [things.get(word, word) for word in words], job=job)
-    return Reason(name=name, kind=known.kind, means=means, fix=fix)
+    entry, words = match
+    means, fix = filled(entry, [things.get(word, word) for word in words], job=job)
+    return Reason(name=name, kind=entry.kind, means=means, fix=fix)

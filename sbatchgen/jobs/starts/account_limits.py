@@ -25,14 +25,14 @@ def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> 
     """Return the limits that apply to this user, as Slurm prints them; "" if Slurm enforces no limits."""
     if not {"limits", "safe", "all"} & {*settings.get("AccountingStorageEnforce", "").split(",")}:
         return ""
-    asked = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={user_name(os.getuid())}"]
-    return answer_if_any(asked, environment) or ""
+    command = ["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos", f"users={user_name(os.getuid())}"]
+    return answer_if_any(command, environment) or ""
 
 
 def other_qos(asked: Sequence[str], cluster: str, environment: Mapping[str, str]) -> list[str]:
     """Return the QOS that this user may use, except those in `asked`; none if no database answers."""
-    known = accounts(user_name(os.getuid()), cluster, environment) or []
-    names = dict.fromkeys(name for account in known for name in account.qos)
+    user_accounts = accounts(user_name(os.getuid()), cluster, environment) or []
+    names = dict.fromkeys(name for account in user_accounts for name in account.qos)
     return [name for name in names if name not in asked]
 
 
@@ -46,8 +46,8 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
     for whose, name, value in _limits_of(limits, account, qos):
         if name == "MaxWallPJ" and (most := 60 * count(value)) < time_s:
             return f"{whose} allows {Duration(most)}, and the job asks for {Duration(time_s)} ({name})"
-        known = pairs(value.split(","))
-        rows = [(noun, known[tres], asks[tres]) for tres, noun in _NAMES.items()]
+        amounts = pairs(value.split(","))
+        rows = [(noun, amounts[tres], asks[tres]) for tres, noun in _NAMES.items()]
         rows = [("jobs", value, 1)] if "Jobs" in name else rows
         for noun, amount, wanted in rows:
             match = _AMOUNT.match(amount)
@@ -61,8 +61,8 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
 
 def max_time_s(limits: str, job: ResourceRequest, qos: Sequence[str]) -> int | None:
     """Return the longest time limit that a job may ask for; None if no limit is known."""
-    known = _limits_of(limits, job.options.get("account", ""), qos)
-    return min((60 * count(value) for _, name, value in known if name == "MaxWallPJ"), default=None)
+    limits_found = _limits_of(limits, job.options.get("account", ""), qos)
+    return min((60 * count(value) for _, name, value in limits_found if name == "MaxWallPJ"), default=None)
 
 
 def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple[str, str, str]]:

@@ -141,7 +141,7 @@ def _next_start(moment: ClusterMoment, job: QueuedJob, where: Sequence[str]) -> 
 
 
 def hole(moment: ClusterMoment, free: Sequence[str], claims: Mapping[str, Claim], wanted: int) -> Hole | None:
-    """Return the longest hole of `wanted` nodes among the `free` ones; None if they are too few or too short.
+    """Return the longest hole of `wanted` nodes among the `free` nodes; None without one of LEAST_S seconds.
 
     `claims` has the next claim on each node.
     """

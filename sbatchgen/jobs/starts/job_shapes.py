@@ -108,9 +108,9 @@ class JobShapes:
 
     def changed(self, shape: JobShape, **options: str) -> JobShape | None:
         """Return the shape with other options, such as fewer nodes; None if the job can't have them."""
-        kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
+        fixed = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
         try:
-            changed = self._fitted({**kept, **options}, shape.partition)
+            changed = self._fitted({**fixed, **options}, shape.partition)
         except SbatchgenError:
             return None
         return None if changed.errors else changed
@@ -118,7 +118,7 @@ class JobShapes:
     def _in_partition(self, name: str) -> Iterator[JobShape]:
         """Yield the shape of the job in a partition, or note why it has none there."""
         job = self.original.resolved
-        partition = next((known for known in self.moment.partitions if known.name == name), None)
+        partition = next((candidate for candidate in self.moment.partitions if candidate.name == name), None)
         if partition is None:
             return
         is_its_own = name in (job.partition_name, job.directives.get("partition"))

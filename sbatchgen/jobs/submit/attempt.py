@@ -120,7 +120,7 @@ def _search(
     *,
     clusters: str,
 ) -> Accepted | None:
-    """Return the job whose answer was lost; None if the job certainly does not exist; raise LostError else.
+    """Return the job whose answer was lost; None if it certainly does not exist; raise LostError if unsure.
 
     The job does not exist if it is not in the queue and the controller has been restarted since, because a
     restart loses all jobs that were not saved. `before` is the controller's start before the call of sbatch.

@@ -59,8 +59,8 @@ def _files(trainer: str, working: Path, source: TrainerSource | None) -> Iterabl
 
 def _rows(read: Iterable[Path], folder: Path) -> tuple[str, ...]:
     """Return rows with a checksum and a name relative to `folder`, sorted by the names."""
-    known = [(os.path.relpath(file, folder), _checksum(file)) for file in dict.fromkeys(read)]
-    return tuple(f"{checksum} {name}" for name, checksum in sorted(known) if checksum)
+    checksums = [(os.path.relpath(file, folder), _checksum(file)) for file in dict.fromkeys(read)]
+    return tuple(f"{checksum} {name}" for name, checksum in sorted(checksums) if checksum)
 
 
 def _checksum(file: Path) -> str:

@@ -134,14 +134,14 @@ def _run_dir(
     None for a job that is only reviewed and can't be submitted from here.
     """
     before, variable, _ = resolved.run_dir.partition("${SLURM_")
-    known = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
-    unset = known.unset(environment)
+    prefix = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
+    unset = prefix.unset(environment)
     if resolved.profile.scheduler != "env" and not unset:
-        return folder / known.filled(environment)
+        return folder / prefix.filled(environment)
     if review_only:
         return None
     if unset:
-        what = f"run folder '{known}': {unset[0]} is not set here, so its log folder can't be made"
+        what = f"run folder '{prefix}': {unset[0]} is not set here, so its log folder can't be made"
         raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
     what = f"profile '{resolved.profile.name}' has no scheduler to submit to: its platform starts the script"
     raise FitError.of(what, fix="render it, and give the script to the platform")
@@ -295,9 +295,9 @@ def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
     if not resolved.snapshot_dir or not resolved.slurm:
         return None
     place = Path(resolved.snapshot_dir)
-    known = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
+    codes = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
     places = (place, *place.parents)
-    its = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
+    its = (code for code in codes if code and code.snapshot and Path(code.snapshot) in places)
     return next(its, Code(folder=str(place), snapshot=str(place)))
 
 

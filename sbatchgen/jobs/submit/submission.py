@@ -64,11 +64,11 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
             parent = options.get(option, "").rpartition("/")[0]
             if not parent:
                 continue
-            known = parent.replace("%%", "\0").replace("%x", name)
-            if "%" in known:
+            filled = parent.replace("%%", "\0").replace("%x", name)
+            if "%" in filled:
                 what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
                 raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
-            folders.append(folder / options.get("chdir", "") / known.replace("\0", "%"))
+            folders.append(folder / options.get("chdir", "") / filled.replace("\0", "%"))
     return tuple(folders)
 
 
