@@ -21,7 +21,7 @@ VARIABLE = "SBATCHGEN_BUDGET"  # names files, separated by ":"
 
 @record
 class Allowance:
-    """What all jobs that are submitted under it may take, and each of them."""
+    """A budget: limits for all jobs together that are submitted under it, and for each job."""
 
     gpu_hours: Hours | None = described("GPU-hours of all jobs together.")
     gpu_hours_per_job: Hours | None = described("GPU-hours of one submission.")

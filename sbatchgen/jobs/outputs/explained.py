@@ -1,4 +1,4 @@
-"""What `explain` prints, as a type; the page in a browser also uses it."""
+"""The output of `explain` as a type; the page in a browser also has this output."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
