@@ -60,7 +60,7 @@ def test_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Path) 
         script = f"#!/bin/bash\n# {number}\n".encode() * 100
         submission = Submission(
             script=script, name="job.slurm", option_sources={}, log_folders=(), run_dir=folder / "runs", local=False,
-            review=review.of_script(None), record=Record(shared=False, name="job", folder=str(folder)),
+            review=review.review_of_script(None), record=Record(shared=False, name="job", folder=str(folder)),
         )  # fmt: skip
         index = sbatch.open_index(os.environ, print)
         with sbatch.reserved(submission, os.environ, print) as (ready, lock):
@@ -287,7 +287,7 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
     for job in "3789":
         about = Record(shared=False, name="x", job=job, submitted=float(job), folder="/")
         record.keep(tmp_path, about)
-    last = submitted_scripts.last(tmp_path)
+    last = submitted_scripts.newest_script(tmp_path)
     assert last is not None
     assert (last.job, last.script) == ("3", "#!/bin/bash\n")
 

@@ -36,7 +36,7 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.runtimes.base import Runtime
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.starts.rough import TEST_TIMEOUT_S, ask_slurm
-from sbatchgen.jobs.submit.rendered import of_job
+from sbatchgen.jobs.submit.rendered import submission_of_job
 
 # ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
 # drained: --test-only refuses it while nodes are away; sbatch takes it, and it waits for them.
@@ -205,7 +205,7 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
         problems = _errors(lint_rendered(resolved, script)) if resolved.slurm else ()
         if problems or not (live and resolved.slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
-        submission = of_job(request, places.environment, None, review_only=True)
+        submission = submission_of_job(request, places.environment, None, review_only=True)
         answer = ask_slurm(
             submission.script, submission.name, (), submission.option_sources, places.environment
         )

@@ -88,7 +88,7 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, known))
     chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
     having = gpu_nodes(chosen, os.environ)
-    text = screen.by_node(having) if by_node else screen.as_table(counts(having), having)
+    text = screen.nodes_table(having) if by_node else screen.types_table(counts(having), having)
     put_in_form(form, gpus_output(counts(having), having), text)
 
 
@@ -165,8 +165,8 @@ def prospects_of(
 
     answer = starts(ask, names, moment, os.environ, _pace(needs, resolved), fit=fit)
     rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
-    shown_starts.offer(os.environ, [(row.argv, row.kind, start) for row, start in rows])
-    shown_starts.planned(os.environ, {row.job: start for row, start in rows if row.job})
+    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows])
+    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})
     return answer
 
 

@@ -90,10 +90,10 @@ class JobCommand(click.Command):
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
-            of_job = option if isinstance(option, JobOption) else None
-            is_shown = of_job is None or of_job.common or ctx.meta.get(ALL)
+            job_option = option if isinstance(option, JobOption) else None
+            is_shown = job_option is None or job_option.common or ctx.meta.get(ALL)
             if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-                shown[of_job.group if of_job else "Options"].append(record)
+                shown[job_option.group if job_option else "Options"].append(record)
         for group, records in shown.items():
             with formatter.section(group):
                 formatter.write_dl(records)
@@ -140,20 +140,22 @@ def submission_of(
     snapshot: tuple[str, ...] | None = None,
     **how: bool,
 ) -> Submission:
-    """Return the submission of a job or of a finished script; `how` is what `rendered.of_job` takes."""
+    """Return the submission of a job or of a finished script; `how`: see `submission_of_job`."""
     from sbatchgen.check.lint.source import is_script
 
     refuse_mistaken(name, "job")
     if not is_script(name):
-        from sbatchgen.jobs.submit.rendered import of_job
+        from sbatchgen.jobs.submit.rendered import submission_of_job
 
-        return of_job(request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how)
+        return submission_of_job(
+            request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how
+        )
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")
-    from sbatchgen.jobs.submit.finished import of_script
+    from sbatchgen.jobs.submit.finished import submission_of_script
 
-    return of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
+    return submission_of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
 
 
 def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:
@@ -261,7 +263,7 @@ def _keep_shown(submission: Submission, answer: Answer) -> None:
         start = datetime.fromisoformat(answer.start).timestamp()
         if so_far := shown_starts.comparison(os.environ, "bound"):
             note(f"note: {so_far}")
-        shown_starts.offer(os.environ, [(submission.record.command, "bound", start)])
+        shown_starts.keep_offers(os.environ, [(submission.record.command, "bound", start)])
 
 
 @click.command(cls=JobCommand)

@@ -137,7 +137,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.jobs.runs.job_log import find_logs, last_lines
     from sbatchgen.jobs.runs.metrics import read_events
     from sbatchgen.jobs.submit import sbatch
-    from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
     resolved = request_of(job, args, job_options).resolved
@@ -148,7 +148,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     new = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
     short_job = request_of(job, args, {**job_options, **short, **new})
-    submission = of_job(short_job, os.environ, here())
+    submission = submission_of_job(short_job, os.environ, here())
     if not agreed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
     index = sbatch.open_index(os.environ, note)

@@ -219,7 +219,7 @@ def _resume_script(
     from sbatchgen.base.finding import Finding
     from sbatchgen.jobs.inputs.document import MAX_BYTES
     from sbatchgen.jobs.runs import folder_check, submitted_scripts
-    from sbatchgen.jobs.submit.finished import of_script
+    from sbatchgen.jobs.submit.finished import submission_of_script
 
     ran, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:
@@ -229,7 +229,9 @@ def _resume_script(
     if not same:
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
-    submission = of_script(script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options)
+    submission = submission_of_script(
+        script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options
+    )
     queued = partial(folder_check.used_by_job, run.folder, os.environ)
     if problem := queued():
         raise CommandLineError([problem])

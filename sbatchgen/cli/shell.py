@@ -129,14 +129,14 @@ def _on_terminal() -> bool:
 def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
     """Return the question to ask, and the submission of the session of a job."""
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
     of_training = request_of(job, (), given)
     more = session.shape(given, of_training.resolved.profile) if of_training.resolved.slurm else given
     request = request_of(job, (), more)
     session.refuse_rank(request.resolved, debug)
-    base = of_job(request, os.environ, files_here(), ask_squeue=True)
+    base = submission_of_job(request, os.environ, files_here(), ask_squeue=True)
     submission = session.submission(of_training, request, base, os.environ)
     return in_short(submission.review), submission
 

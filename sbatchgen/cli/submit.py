@@ -198,7 +198,7 @@ def submit_reviewed(
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
     done: list[SubmittedRun] = []
-    with twin.refused(() if again or after else submissions, index, os.environ):
+    with twin.refuse_twins(() if again or after else submissions, index, os.environ):
         for number, submission in enumerate(submissions):
             try:
                 with ids_to(form):

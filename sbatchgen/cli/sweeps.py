@@ -133,9 +133,9 @@ def _submit(
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
-    from sbatchgen.jobs.submit.rendered import of_job
+    from sbatchgen.jobs.submit.rendered import submission_of_job
 
-    submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
+    submission = submission_of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
     form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
@@ -150,7 +150,7 @@ def _submit(
     try:
         with (
             sbatch.reserved(submission, os.environ, note) as (reserved, lock),
-            sweep_arrays.kept_points(points, reserved, runs),
+            sweep_arrays.keep_points(points, reserved, runs),
         ):
             send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
             sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)

@@ -109,7 +109,7 @@ def test_the_picture_of_status_shows_what_is_printed(
         run = folder / "runs" / name
         rows.append(row | {"JobArrayID": str(number), "Command": f"/tmp/sbatchgen-{number}-x/job.slurm"})  # noqa: S108
         index.begin(str(number), run, name, shared=False)
-        index.accepted(str(number), str(number))
+        index.accept(str(number), str(number))
         run.mkdir(parents=True)
         if epoch:
             train(run, epoch, epochs)

@@ -20,7 +20,7 @@ from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.resolved.origins import Setting
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review.node_share import elements
-from sbatchgen.jobs.review.review import Review, of_resolved, of_script
+from sbatchgen.jobs.review.review import Review, review_of_job, review_of_script
 from sbatchgen.jobs.review.screen import as_text, rows
 from sbatchgen.jobs.runs import record, submitted_scripts
 from tests.cluster.slurm import Cluster
@@ -53,7 +53,7 @@ def here(folder: Path) -> Path:
 
 def review(of: ResolvedJob) -> Review:
     by = Origin(Level.COMMAND_LINE, "--profile")
-    return of_resolved(of, script(of), check(of, log_folders_made=True), profile_by=by)
+    return review_of_job(of, script(of), check(of, log_folders_made=True), profile_by=by)
 
 
 def row(of: ResolvedJob, name: str) -> str:
@@ -255,7 +255,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
 
 def test_parts_cover_every_line_once() -> None:
     for text in (script(resolved("ddp", "msu")), "#!/bin/bash\nls\n", "#!/bin/bash\n#SBATCH -n1\n", ""):
-        lines = [line for part in of_script(text).parts for line in range(part.first, part.last + 1)]
+        lines = [line for part in review_of_script(text).parts for line in range(part.first, part.last + 1)]
         assert lines == list(range(1, text.count("\n") + 1))
 
 
@@ -369,14 +369,14 @@ def test_a_dumb_terminal_gets_plain_text(here: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> None:
-    assert submitted_scripts.last(tmp_path) is None
-    assert submitted_scripts.last(tmp_path / "nothing") is None
+    assert submitted_scripts.newest_script(tmp_path) is None
+    assert submitted_scripts.newest_script(tmp_path / "nothing") is None
     for job, submitted, says in (("7", 5.0, b"echo 1"), ("12", 6.0, b"echo 2")):
         text = b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\n" + says + b"\n"
         assert submitted_scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
         about = record.Record(shared=False, name="x", job=job, submitted=submitted, folder="/")
         record.keep(tmp_path, about)
-    newest = submitted_scripts.last(tmp_path)
+    newest = submitted_scripts.newest_script(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")
     now = "#!/bin/bash\n# sbatchgen 0.1.0 (def): sbatchgen render y\necho 2\n"

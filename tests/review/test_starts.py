@@ -13,7 +13,7 @@ from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.review import layout
 from sbatchgen.jobs.review.layout import Layout
-from sbatchgen.jobs.review.review import of_resolved, of_script
+from sbatchgen.jobs.review.review import review_of_job, review_of_script
 from tests.conftest import Command
 from tests.scripts import CENTRES, PROFILES, resolved, script
 
@@ -22,7 +22,7 @@ BY = Origin(Level.COMMAND_LINE, "--profile")
 
 def of_job(mode: str, profile: str, **said: Any) -> Layout:
     job = resolved(mode, profile, **said)
-    placed = of_resolved(job, script(job), (), profile_by=BY).starts
+    placed = review_of_job(job, script(job), (), profile_by=BY).starts
     assert placed is not None
     return placed
 
@@ -30,7 +30,7 @@ def of_job(mode: str, profile: str, **said: Any) -> Layout:
 def of_directives(line: str) -> str:
     text = f"#!/bin/bash\n#SBATCH {line}\nsrun python train.py\n"
     job = JobScript(file="job.slurm", text=text).resources
-    placed = of_script(text, job, plan_command=("sbatchgen", "plan", "job.slurm")).starts
+    placed = review_of_script(text, job, plan_command=("sbatchgen", "plan", "job.slurm")).starts
     assert placed is not None
     return layout.as_text(placed)
 

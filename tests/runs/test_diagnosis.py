@@ -27,7 +27,7 @@ def run_of(folder: Path, programs: Path, state: str, status: int, text: bytes = 
     run_dir.mkdir(parents=True)
     index = Index(place(os.environ))
     index.begin("c0ffee", run_dir, "ddp", shared=False)
-    index.accepted("c0ffee", "4711")
+    index.accept("c0ffee", "4711")
     about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder=str(folder))
     keep(run_dir, replace(about, log=f"{run_dir}/ddp-%j.out"))
     (run_dir / "ddp-4711.out").write_bytes(text)
@@ -242,7 +242,7 @@ def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
 ) -> None:
     run_of(folder, programs, "FAILED", 75 << 8)
     index = Index(place(os.environ))
-    index.accepted("c0ffee", "4711", "far")
+    index.accept("c0ffee", "4711", "far")
     (programs / "squeue").rename(programs / "far")
     (programs / "squeue").write_text('#!/bin/sh\n[ "$1" = --clusters=far ] && exec far "$@"\n')
     (programs / "squeue").chmod(0o755)

@@ -45,7 +45,7 @@ def test_a_run_is_its_folder_and_keeps_its_name(index: Index, tmp_path: Path) ->
     second = index.begin("c", tmp_path / "y", "ddp", shared=False)
     third = index.begin("d", tmp_path / "z", "ddp", shared=False)
     assert [run.name for run in (first, again, second, third)] == ["ddp", "ddp", "ddp-2", "ddp-3"]
-    index.refused("c")
+    index.remove("c")
     assert index.begin("e", tmp_path / "y", "ddp", shared=False).name == "ddp-2"
     assert [job.key for job in index.jobs("ddp")] == ["a", "b"]
 
@@ -84,23 +84,23 @@ def test_a_submission_from_its_start_to_its_end(index: Index, tmp_path: Path) ->
     for key in ("kept", "no", "silent"):
         index.begin(key, tmp_path / key, key, shared=False)
     assert {job.state for job in index.jobs()} == {SUBMITTING}
-    index.accepted("kept", "4711", "alpha")
-    index.refused("no")
-    index.lost("silent")
+    index.accept("kept", "4711", "alpha")
+    index.remove("no")
+    index.mark_lost("silent")
     assert [(job.run, job.id, job.cluster, job.state) for job in index.jobs()] == [
         ("kept", "4711", "alpha", ""),
         ("silent", "", "", LOST),
     ]
     assert [run.name for run in index.runs()] == ["kept", "silent"]
     (job,) = index.jobs("kept")
-    index.seen([job._replace(state="COMPLETED", ended=True, says="done", seen=5.0)])
+    index.update_states([job._replace(state="COMPLETED", ended=True, says="done", seen=5.0)])
     assert index.jobs("kept")[0].says == "done"
     assert [job.run for job in index.jobs() if not job.ended] == ["silent"]
 
 
 def test_a_run_is_found_by_name_job_and_folder(index: Index, tmp_path: Path) -> None:
     run = index.begin("a", tmp_path / "runs" / "x", "ddp", shared=False)
-    index.accepted("a", "4711")
+    index.accept("a", "4711")
     for text in ("ddp", "4711", "4711_3", "runs/x", "runs/../runs/x/", str(tmp_path / "runs" / "x")):
         assert index.find(text, tmp_path) == [run], text
     for text in ("dd", "471", "runs", "", "_"):
@@ -118,7 +118,7 @@ def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None
     run = Run(name="ddp", where=str(tmp_path / "x"), shared=False, created=7.0)
     jobs = [a_job("a", "1"), a_job("b", "2")]
     assert index.add([(run, jobs)]) == [run]
-    index.seen([jobs[0]._replace(state="FAILED", ended=True)])
+    index.update_states([jobs[0]._replace(state="FAILED", ended=True)])
     assert index.add([(run, [*jobs, a_job("c", "3")])]) == [run]
     assert [(job.id, job.state) for job in index.jobs("ddp")] == [("1", "FAILED"), ("2", ""), ("3", "")]
     moved = run._replace(where=str(tmp_path / "moved"))
@@ -142,7 +142,7 @@ index, me = Index(Path(sys.argv[1])), sys.argv[2]
 for number in range(6):
     key = f"{me}-{number}"
     index.begin(key, Path("/runs") / key, "ddp", shared=False)
-    index.accepted(key, f"{me}{number:03}")
+    index.accept(key, f"{me}{number:03}")
 """
 
 
@@ -165,7 +165,7 @@ def begin_two(index: Index, place: Path) -> None:
         about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
         record.keep(folder, about)
         index.begin(key, folder, key, shared=False)
-        index.accepted(key, "7")
+        index.accept(key, "7")
 
 
 def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_an_index_of_another_shape_is_made_again(
         names = {run.name for run in index.runs()}
         assert {job.run for job in index.jobs()} <= names
         index.find("7", tmp_path)
-        index.accepted("0a", "8")
-        index.refused("0b")
+        index.accept("0a", "8")
+        index.remove("0b")
         assert index.begin("0c", tmp_path / "new", "0a", shared=False).name
         if number % 50 == 0:
             file.write_bytes(data)
@@ -259,7 +259,7 @@ def test_a_locked_index_is_read_and_waits_for_a_second_to_be_written(index: Inde
         assert [run.name for run in Index(index.file).runs()] == ["ddp"]
         (job,) = index.jobs()
         with pytest.raises(DocumentError, match="another command is writing the index of runs"):
-            index.seen([job._replace(state="RUNNING")])
+            index.update_states([job._replace(state="RUNNING")])
 
 
 def test_it_follows_the_umask(tmp_path: Path) -> None:

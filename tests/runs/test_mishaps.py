@@ -92,7 +92,7 @@ def test_points_that_are_none_keep_nobody_from_a_run(folder: Path, programs: Pat
     (folder / "points.csv").write_bytes(f"lr\n{EVIL}".encode() + b"\xff\n")
     index = Index(place(os.environ))
     index.begin("c0ffee", folder, "evil", shared=False)
-    index.accepted("c0ffee", "4711")
+    index.accept("c0ffee", "4711")
     shown = command("status", "evil")
     assert (shown.status, "not UTF-8" in shown.err) == (0, True)
     assert "running" in shown.out
@@ -148,7 +148,7 @@ def test_the_bytes_of_a_log_do_not_reach_a_terminal(folder: Path, programs: Path
     (folder / "own.out").write_bytes(LOG)
     index = Index(place(os.environ))
     index.begin("c0ffee", folder, "red", shared=False)
-    index.accepted("c0ffee", "4711")
+    index.accept("c0ffee", "4711")
     record.keep(
         folder,
         Record(

@@ -41,7 +41,7 @@ def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
         record.keep(runs, kept)
         (runs / f"beta-4{number}.out").write_text("epoch 1: loss 0.5\n")
-        index.accepted(str(number), f"4{number}")
+        index.accept(str(number), f"4{number}")
     monkeypatch.chdir(folder / "b")
     return folder
 
@@ -125,9 +125,9 @@ def thrice(folder: Path) -> Path:
         kept = Record(key=job, run="ddp", shared=False, name="ddp", job=job, folder=str(folder), log=log)
         record.keep(runs, replace(kept, submitted=submitted))
         (runs / f"ddp-{job}.out").write_text(f"this is {job}\n{says}\n")
-        index.accepted(job, job)
+        index.accept(job, job)
         state = "COMPLETED" if job == "53" else "FAILED"
-        index.seen([index.jobs("ddp")[-1]._replace(state=state, ended=True)])
+        index.update_states([index.jobs("ddp")[-1]._replace(state=state, ended=True)])
     return folder
 
 
@@ -156,7 +156,7 @@ def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
 ) -> None:
     index = Index(place(os.environ))
     index.begin("c0ffee", thrice / "runs/ddp", "ddp", shared=False)
-    index.accepted("c0ffee", "54")
+    index.accept("c0ffee", "54")
     fakes.squeue(programs, [{"JobArrayID": "54", "State": "RUNNING"}])
     fakes.failing(programs, "scancel", "nothing was to be cancelled")
     result = command("cancel", "--yes", "51")

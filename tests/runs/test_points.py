@@ -101,7 +101,7 @@ def sweep(folder: Path, programs: Path) -> Path:
     keep(run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep")))
     index = Index(place(os.environ))
     index.begin("c0ffee", run_dir, "lr", shared=False)
-    index.accepted("c0ffee", "4711")
+    index.accept("c0ffee", "4711")
     states = {"4711_0": "COMPLETED", "4711_1": "FAILED", "4711_2": "RUNNING"}
     rows = [{"JobArrayID": task, "State": state, "NodeList": "n1"} for task, state in states.items()]
     fakes.squeue(programs, [row | {"exit_code": "768" * (row["State"] == "FAILED")} for row in rows])

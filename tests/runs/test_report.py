@@ -64,8 +64,8 @@ def enter(run_dir: Path, *jobs: str, state: str = "COMPLETED") -> None:
     index = Index(place(os.environ))
     for job in jobs:
         index.begin(f"ab{job}", run_dir, "ddp", shared=False)
-        index.accepted(f"ab{job}", job)
-    index.seen([job._replace(state=state, ended=True) for job in index.jobs("ddp")])
+        index.accept(f"ab{job}", job)
+    index.update_states([job._replace(state=state, ended=True) for job in index.jobs("ddp")])
 
 
 def sacct(programs: Path, rows: Sequence[Sequence[str]]) -> None:
@@ -196,7 +196,7 @@ def test_without_accounting_the_log_knows_how_often_a_job_has_begun(run: Path, c
 
 def test_the_time_of_the_newest_start_is_not_that_of_all(run: Path, programs: Path, command: Command) -> None:
     index = Index(place(os.environ))
-    index.seen([job._replace(ended=False) for job in index.jobs()])
+    index.update_states([job._replace(ended=False) for job in index.jobs()])
     row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
     row |= {"TimeUsed": "10:00", "NodeList": "n1"}
     for restarts, expected in (("0", (1, 600)), ("2", (3, None))):
@@ -207,8 +207,8 @@ def test_the_time_of_the_newest_start_is_not_that_of_all(run: Path, programs: Pa
 
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:
     index = Index(place(os.environ))
-    index.accepted("ab4711", "4711")
-    index.seen([job._replace(ended=False) for job in index.jobs()])
+    index.accept("ab4711", "4711")
+    index.update_states([job._replace(ended=False) for job in index.jobs()])
     row = {"JobArrayID": "4711", "State": "PENDING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
     fakes.squeue(programs, [row])
     report = told(command)
@@ -242,7 +242,7 @@ def test_a_folder_that_other_jobs_share(folder: Path, programs: Path, command: C
         train(run_dir, *start(job, 5000, 1000, **USED))
     index = Index(place(os.environ))
     index.begin("key", folder / "runs", "ddp", shared=True)
-    index.accepted("key", "4711")
+    index.accept("key", "4711")
     report = told(command)
     assert (report["starts"], report["used_s"], report["gpu_utilization"]) == (1, 1000, 71)
 
@@ -399,8 +399,8 @@ def enter_run(run_dir: Path, name: str, job: str, submitted: pytest.MonkeyPatch 
             now = time.time()
             changed.setattr(time, "time", lambda: now - 365 * 86400)
         index.begin(f"ab{job}", run_dir, name, shared=False)
-        index.accepted(f"ab{job}", job)
-    index.seen([each._replace(state="COMPLETED", ended=True) for each in index.jobs(name)])
+        index.accept(f"ab{job}", job)
+    index.update_states([each._replace(state="COMPLETED", ended=True) for each in index.jobs(name)])
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def row(
 
 def submitted(environment: dict[str, str], job: int, at: float, command: tuple[str, ...] = RENDER) -> None:
     record = Record(shared=False, name="ddp", folder="/", job=str(job), submitted=at, command=command)
-    shown_starts.submitted(environment, record)
+    shown_starts.keep_submission(environment, record)
 
 
 @pytest.fixture
@@ -59,43 +59,45 @@ def late(environment: dict[str, str], kind: str = "hole") -> float | None:
 
 def test_what_was_shown_goes_to_the_submission_of_the_same_words(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.offer(
+    shown_starts.keep_offers(
         environment, [(SUBMIT, "hole", now), ((*SUBMIT, "--qos", "x"), "bound", now), ((), "plan", now)]
     )
     submitted(environment, 7, now + 5)
-    shown_starts.seen(environment, [row("7", start=now + 65, eligible=now + 5)])
+    shown_starts.keep_rows(environment, [row("7", start=now + 65, eligible=now + 5)])
     assert late(environment) == pytest.approx(60, abs=1)
     assert late(environment, "bound") is None
     submitted(environment, 8, now + 9)  # the second job of a chain, which starts after the first
-    shown_starts.seen(environment, [row("8", start=now + 999)])
+    shown_starts.keep_rows(environment, [row("8", start=now + 999)])
     assert late(environment) is None
 
 
 def test_a_wait_for_others_is_no_error(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.offer(environment, [(SUBMIT, "hole", now)])
+    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
     submitted(environment, 7, now)
-    shown_starts.seen(environment, [row("7", start=now + 3600, eligible=now + 3540)])
+    shown_starts.keep_rows(environment, [row("7", start=now + 3600, eligible=now + 3540)])
     assert late(environment) == pytest.approx(60, abs=1)
 
 
 def test_the_first_plan_counts_and_the_first_start(environment: dict[str, str]) -> None:
     now = time.time()
     submitted(environment, 7, now)
-    shown_starts.seen(environment, [row("7", "PENDING", start=now + 500)])  # an estimate, without nodes
+    shown_starts.keep_rows(environment, [row("7", "PENDING", start=now + 500)])  # an estimate, without nodes
     for start in (600, 900):
-        shown_starts.seen(environment, [row("7", "PENDING", start=now + start, planned="n1")])
-    shown_starts.seen(environment, [row("7", start=now + 660)])
-    shown_starts.seen(environment, [replace(row("7", start=now + 9000), restarts=1)])
+        shown_starts.keep_rows(environment, [row("7", "PENDING", start=now + start, planned="n1")])
+    shown_starts.keep_rows(environment, [row("7", start=now + 660)])
+    shown_starts.keep_rows(environment, [replace(row("7", start=now + 9000), restarts=1)])
     assert late(environment, "plan") == pytest.approx(60, abs=1)
 
 
 def test_fewer_than_five_starts_say_nothing_and_the_last_ten_count(environment: dict[str, str]) -> None:
     now = time.time()
     for number in range(1, 14):
-        shown_starts.offer(environment, [(SUBMIT, "hole", now)])
+        shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
         submitted(environment, number, now)
-        shown_starts.seen(environment, [row(str(number), start=now + (7200 if number in (1, 2, 13) else 30))])
+        shown_starts.keep_rows(
+            environment, [row(str(number), start=now + (7200 if number in (1, 2, 13) else 30))]
+        )
         if number == 4:
             assert shown_starts.comparison(environment, "hole") == ""
         if number == 5:
@@ -111,15 +113,15 @@ def test_fewer_than_five_starts_say_nothing_and_the_last_ten_count(environment: 
 
 def test_what_was_shown_long_ago_is_of_no_submission(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.offer(environment, [(SUBMIT, "hole", now)])
+    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
     submitted(environment, 7, now + shown_starts.OFFER_S + 1)
-    shown_starts.seen(environment, [row("7", start=now + 4000)])
+    shown_starts.keep_rows(environment, [row("7", start=now + 4000)])
     assert late(environment) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"starts": [{"job": 3}]}', "[" * 9999, '{"starts": {"a": 1}}'])
 def test_a_file_that_is_damaged_or_of_others_says_nothing(environment: dict[str, str], text: str) -> None:
-    shown_starts.offer(environment, [(SUBMIT, "hole", time.time())])
+    shown_starts.keep_offers(environment, [(SUBMIT, "hole", time.time())])
     (file,) = Path(environment["XDG_STATE_HOME"]).rglob("starts.json")
     file.write_text(text)
     assert shown_starts.comparison(environment, "hole") == ""
@@ -133,28 +135,28 @@ def test_a_folder_that_takes_no_file_hinders_nothing(tmp_path: Path) -> None:
     (tmp_path / "sbatchgen").write_text("")
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     submitted(environment, 7, time.time())
-    shown_starts.seen(environment, [row("7", start=time.time())])
+    shown_starts.keep_rows(environment, [row("7", start=time.time())])
     assert shown_starts.comparison(environment, "hole") == ""
 
 
 def test_of_an_array_the_first_task_counts(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.offer(environment, [(SUBMIT, "hole", now)])
+    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
     submitted(environment, 7, now)
     waits = row("7_[2-9]", "PENDING")
-    shown_starts.seen(environment, [waits])
+    shown_starts.keep_rows(environment, [waits])
     assert late(environment) is None
-    shown_starts.seen(environment, [waits, row("7_1", start=now + 90), row("7_0", start=now + 60)])
+    shown_starts.keep_rows(environment, [waits, row("7_1", start=now + 90), row("7_0", start=now + 60)])
     assert late(environment) == pytest.approx(60, abs=1)
 
 
 def test_the_first_plan_that_was_told_is_kept(environment: dict[str, str]) -> None:
     now = time.time()
     submitted(environment, 7, now)
-    shown_starts.planned(environment, {"7_[0-5]": now + 600, "8": now})
-    shown_starts.planned(environment, {"7_[0-5]": now + 900})
-    shown_starts.seen(environment, [row("7_[0-5]", "PENDING", start=now + 1200, planned="n1")])
-    shown_starts.seen(environment, [row("7_0", start=now + 630)])
+    shown_starts.keep_plans(environment, {"7_[0-5]": now + 600, "8": now})
+    shown_starts.keep_plans(environment, {"7_[0-5]": now + 900})
+    shown_starts.keep_rows(environment, [row("7_[0-5]", "PENDING", start=now + 1200, planned="n1")])
+    shown_starts.keep_rows(environment, [row("7_0", start=now + 630)])
     assert late(environment, "plan") == pytest.approx(30, abs=1)
-    shown_starts.planned(environment, {"7": now + 900})
+    shown_starts.keep_plans(environment, {"7": now + 900})
     assert late(environment, "plan") == pytest.approx(30, abs=1)

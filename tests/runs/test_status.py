@@ -220,7 +220,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> N
     try:
         index = Index(place({"HOME": str(site.cluster.home)}))
         index.begin("dead", site.work / "x", "forgotten", shared=False)
-        index.accepted("dead", "999999")
+        index.accept("dead", "999999")
     finally:
         os.seteuid(os.getuid())
     (shown,) = site.runs("forgotten")["forgotten"]["jobs"]
@@ -249,7 +249,7 @@ HOSTILE = "a|b\x1b[2J\n\t\udcffc"
 def test_hostile_words_of_slurm_stay_in_their_cells(folder: Path, programs: Path, command: Command) -> None:
     index = Index(place(os.environ))
     index.begin("c0ffee", folder / "x", "ddp", shared=False)
-    index.accepted("c0ffee", "4711")
+    index.accept("c0ffee", "4711")
     row = {"JobArrayID": "4711", "State": "PENDING", "Reason": HOSTILE, "Name": HOSTILE, "Command": HOSTILE}
     fakes.squeue(programs, [row])
     shown = command("status")
@@ -268,7 +268,7 @@ def test_a_job_whose_id_is_another_jobs_by_now_was_lost_by_slurm(
     index = Index(place(os.environ))
     for key in ("c0ffee", "ab12"):
         index.begin(key, folder / key, "ddp", shared=False)
-        index.accepted(key, "4711")
+        index.accept(key, "4711")
     row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab12-x/job.slurm"}
     fakes.squeue(programs, [row])
     runs = json.loads(command("status", "--format", "json").out)["runs"]
@@ -396,7 +396,7 @@ def test_ten_thousand_runs_are_one_question(
     for number in range(1, 301):
         key = f"{number:x}"
         index.begin(key, folder / "runs" / key, "ddp", shared=False)
-        index.accepted(key, str(number))
+        index.accept(key, str(number))
     asked: list[int] = []
 
     def ask(environment: Mapping[str, str], *, cluster: str) -> list[SlurmJob]:
@@ -415,7 +415,7 @@ def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Pat
     fakes.squeue(programs, [{"JobArrayID": task, "State": state} for task, state in states.items()])
     index = Index(place(os.environ))
     index.begin("c0ffee", folder, "sweep", shared=False)
-    index.accepted("c0ffee", "7")
+    index.accept("c0ffee", "7")
     assert "running: 6 waiting, 2 running, 1 completed" in command("status").out
 
 
@@ -441,7 +441,7 @@ def test_of_several_jobs_of_a_run_one_tells_its_state(
         rows.append({**row, "Command": f"/home/ann/tmp/sbatchgen-{number}-x/job.slurm", **nodes})
         index = Index(place(os.environ))
         index.begin(str(number), folder, "long", shared=False)
-        index.accepted(str(number), str(number))
+        index.accept(str(number), str(number))
     fakes.squeue(programs, rows)
     shown = command("status").out.splitlines()[1]
     assert shown.split()[:2] == ["long", wanted]
@@ -462,9 +462,9 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     )
     index = Index(place(os.environ))
     index.begin("c0ffee", folder, "long", shared=False)
-    index.accepted("c0ffee", "7")
+    index.accept("c0ffee", "7")
     index.begin("ab12", folder / "sweep", "sweep", shared=False)
-    index.accepted("ab12", "8")
+    index.accept("ab12", "8")
     about = Record(
         name="long", job="7", shared=False, folder=str(folder), command=("sbatchgen", "render", "single")
     )
@@ -505,7 +505,7 @@ def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, comm
     index = Index(place(os.environ))
     for key, name in {"0a": "here", "0b": "east", "0c": "west", "0d": "south"}.items():
         index.begin(key, folder / name, name, shared=False)
-        index.accepted(key, "4711", "" if name == "here" else name)
+        index.accept(key, "4711", "" if name == "here" else name)
     runs = json.loads(command("status", "--format", "json").out)["runs"]
     assert {run["name"]: run["jobs"][0]["state"] for run in runs} == {
         "here": "PENDING", "east": "RUNNING", "west": "COMPLETED", "south": "",
@@ -562,7 +562,7 @@ def test_a_command_with_fewer_gpus_than_its_job_is_told_so(
     )
     index = Index(place(os.environ))
     index.begin("c0ffee", folder, "long", shared=False)
-    index.accepted("c0ffee", "7")
+    index.accept("c0ffee", "7")
     assert command("exec", "long", "--", "sh", "-c", "echo here; exit 3").status == 3
     printed = capfd.readouterr()
     assert "here" in printed.out

@@ -15,7 +15,7 @@ import pytest
 from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.resolved.sweep import grid, parts
-from sbatchgen.jobs.review.review import of_script
+from sbatchgen.jobs.review.review import review_of_script
 from sbatchgen.jobs.runs.points import POINTS
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.client import Output
@@ -23,7 +23,7 @@ from sbatchgen.jobs.submit import sbatch
 from sbatchgen.jobs.submit.attempt import Accepted
 from sbatchgen.jobs.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.jobs.submit.submission import Submission
-from sbatchgen.jobs.submit.sweep_arrays import Send, kept_points, submit
+from sbatchgen.jobs.submit.sweep_arrays import Send, keep_points, submit
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -235,7 +235,7 @@ def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: i
     accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, listed=True)
     with (
         pytest.raises(KeyboardInterrupt),
-        kept_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
+        keep_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
     ):
         raise KeyboardInterrupt
     assert (tmp_path / POINTS).exists() == bool(submitted)
@@ -259,7 +259,7 @@ def test_a_limit_of_submitted_jobs_is_known(said: str, *, too_many: bool) -> Non
 def submission_of(array: str) -> Submission:
     about = Record(shared=False, name="x", folder="/", array=array)
     return Submission(
-        script=b"", name="job.slurm", option_sources={}, log_folders=(), run_dir=None, local=False, review=of_script(""),
+        script=b"", name="job.slurm", option_sources={}, log_folders=(), run_dir=None, local=False, review=review_of_script(""),
         record=about,
     )  # fmt: skip
 

@@ -12,12 +12,12 @@ from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.jobs.slurm.refusal import (
     OptionSource,
     Refusal,
-    asked_by,
-    asked_in,
     options_at_fault,
+    options_of_job,
+    options_of_script,
+    read_test_answer,
     refusals,
     texts,
-    understand,
 )
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
@@ -89,7 +89,9 @@ def test_what_slurm_refuses_is_explained_with_the_option_at_fault(
 ) -> None:
     script = f"#!/bin/bash\n#SBATCH {directives}\nhostname\n"
     verdict = controller.test_only(script)
-    answer = understand(verdict.returncode, verdict.stderr, asked_in(read_script(script), "job.slurm"))
+    answer = read_test_answer(
+        verdict.returncode, verdict.stderr, options_of_script(read_script(script), "job.slurm")
+    )
     assert not answer.accepted
     (refusal,) = answer.refusals
     assert words in refusal.means, verdict.stderr
@@ -100,7 +102,7 @@ def test_what_slurm_refuses_is_explained_with_the_option_at_fault(
 
 def test_what_slurm_accepts_is_told_with_its_start_and_its_warnings(controller: Controller) -> None:
     verdict = controller.test_only("#!/bin/bash\n#SBATCH --ntasks=1 --nodes=3\nhostname\n")
-    answer = understand(verdict.returncode, verdict.stderr, {})
+    answer = read_test_answer(verdict.returncode, verdict.stderr, {})
     assert answer.accepted
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", answer.start)
     assert answer.nodes == "n1"
@@ -144,7 +146,7 @@ def test_a_limit_is_told_by_its_name_and_not_twice(reason: str, words: str) -> N
 
 
 def test_an_option_is_shown_with_the_place_where_it_was_written() -> None:
-    asked = asked_by(resolved("ddp", "torchrun", account="abc"))
+    asked = options_of_job(resolved("ddp", "torchrun", account="abc"))
     assert str(asked["account"]) == "--account=abc (--account)"
     assert asked["time"].at.endswith("profiles/torchrun.yaml:14")
     assert str(asked["exclusive"]).startswith("--exclusive (")
@@ -201,7 +203,7 @@ def test_what_a_site_says_is_passed_on_as_it_is() -> None:
 
 
 def test_an_sbatch_that_fails_without_a_word_is_told() -> None:
-    answer = understand(9, "", {})
+    answer = read_test_answer(9, "", {})
     assert answer.refusals == (Refusal(says="sbatch ended with exit status 9"),)
 
 

@@ -22,7 +22,7 @@ from sbatchgen.cli.jobs import request_of
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.review.brief import brief, question
 from sbatchgen.jobs.review.review import Review
-from sbatchgen.jobs.submit.rendered import of_job
+from sbatchgen.jobs.submit.rendered import submission_of_job
 from tests.conftest import Command
 from tests.scripts import PROFILES
 
@@ -116,7 +116,9 @@ def test_a_run_folder_that_can_t_be_made_is_an_error_of_the_review(folder: Path,
 
 
 def reviewed(profile: str, mode: str, folder: Path) -> Review:
-    return of_job(request_of(mode, (), {"profile": profile}), os.environ, folder, review_only=True).review
+    return submission_of_job(
+        request_of(mode, (), {"profile": profile}), os.environ, folder, review_only=True
+    ).review
 
 
 @pytest.mark.parametrize("mode", MODES)

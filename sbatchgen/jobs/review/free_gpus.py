@@ -14,7 +14,7 @@ MOST_NAMES = 8  # names of nodes in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
 
 
-def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
+def types_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
     """Return a table of GPUs by type, and below it the nodes that take no jobs."""
     if not counts:
         return "no node has GPUs\n"
@@ -45,7 +45,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
         yield one_line(f"  {first_names(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
 
 
-def by_node(nodes: Sequence[GpuNode]) -> str:
+def nodes_table(nodes: Sequence[GpuNode]) -> str:
     """Return a table of nodes, with the GPUs of each that are in use, shared and free."""
     if not nodes:
         return "no node has GPUs\n"

@@ -63,16 +63,16 @@ class Layout:
     plan: str = ""  # the command of a dry run, if the script starts more than this layout shows
 
 
-def of_resolved(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
+def layout_of_job(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
     """Return the processes that a rendered script starts; `planned` is the command of a dry run."""
     if resolved.programs:
-        placed = of_script(resolved.resources, request, planned)
+        placed = layout_of_script(resolved.resources, request, planned)
         return replace(placed, programs=tuple(_program(program, resolved) for program in resolved.programs))
     program = launch.program(resolved)
     is_known = all(line in script for line in program)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
-    placed = of_script(resolved.resources, request, planned if more else ())
+    placed = layout_of_script(resolved.resources, request, planned if more else ())
     placed = replace(placed, command=" ".join(program) * is_known)
     if resolved.slurm:
         return placed
@@ -118,7 +118,7 @@ def _ready(program: JobProgram) -> str:
     return f"ready once {_SIGNS[sign]}{where}"
 
 
-def of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
+def layout_of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
     """Return the processes that a script starts on its nodes; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node

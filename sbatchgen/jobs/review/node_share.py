@@ -54,9 +54,9 @@ class Cost:
     billing_hours: float | None = None  # in the site's own unit
 
 
-def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
+def allocation_of_job(resolved: ResolvedJob, *, ends: bool) -> Allocation:
     """Return the request of a resolved job; `ends`: the job ends at its time limit, as it does not resume."""
-    request = of_resources(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
+    request = allocation_of_request(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
     restarts = 0 if ends and not promises_restarts(resolved) else restarts
     starts_others = resolved.trainer and resolved.launcher == "spawn"
@@ -66,7 +66,7 @@ def of_resolved(resolved: ResolvedJob, *, ends: bool) -> Allocation:
     return replace(request, processes=processes, jobs=jobs, consecutive=chain, restarts=restarts)
 
 
-def of_resources(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
+def allocation_of_request(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options; the job gets `gpus` GPUs on each node, a node like `node`."""
     alone = job.is_exclusive or node.exclusive
     splits = job.splits_gpus(node.whole_of(job.gpus or ()), alone=alone)

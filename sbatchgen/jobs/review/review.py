@@ -104,7 +104,7 @@ class Review:
     digest: str = ""
 
 
-def of_resolved(
+def review_of_job(
     resolved: ResolvedJob,
     script: str | None,
     findings: Sequence[Finding],
@@ -127,9 +127,9 @@ def of_resolved(
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     restarts = fate(resolved, source)
     ends = bool(restarts) and not promises_restarts(resolved)
-    request = node_share.of_resolved(resolved, ends=ends)
+    request = node_share.allocation_of_job(resolved, ends=ends)
     return replace(
-        of_script(script),
+        review_of_script(script),
         job=replace(_job(resolved, snapshot), restarts=restarts),
         cluster=_cluster(resolved),
         request=request,
@@ -139,20 +139,20 @@ def of_resolved(
         findings=tuple(findings),
         last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
-        starts=None if script is None else layout.of_resolved(resolved, request, script, plan_command),
+        starts=None if script is None else layout.layout_of_job(resolved, request, script, plan_command),
     )
 
 
-def of_script(
+def review_of_script(
     script: str | None,
     job: ResourceRequest | None = None,
     findings: Sequence[Finding] = (),
     plan_command: Sequence[str] = (),
 ) -> Review:
     """Return the review of a finished script; `job` is its request, `plan_command` starts its dry run."""
-    request = node_share.of_resources(job, Partition(), gpus=job.gpu_count) if job else None
+    request = node_share.allocation_of_request(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
-        starts=layout.of_script(job, request, plan_command) if job and request else None,
+        starts=layout.layout_of_script(job, request, plan_command) if job and request else None,
         request=request,
         cost=cost_of(request) if request else None,
         findings=tuple(findings),

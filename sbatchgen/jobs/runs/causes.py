@@ -24,7 +24,7 @@ from sbatchgen.jobs.runs.job_end import JobEnd, says_failed
 from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.seen_jobs import is_local
-from sbatchgen.jobs.runs.submitted_scripts import parsed
+from sbatchgen.jobs.runs.submitted_scripts import parsed_script
 
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
 _WAITS = "most often a process waits for another that has ended, or for a file or the network"
@@ -46,7 +46,7 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     Without any, return the reason in status.json, or the setup line that ended the script silently.
     """
     run, ended = end.state.run, _end_by_slurm(end)
-    script = end.state.plain.script if end.state.plain else parsed(run.folder, end.job.id)
+    script = end.state.plain.script if end.state.plain else parsed_script(run.folder, end.job.id)
     facts = _fix_facts(end, script)
     by_slurm = bool(ended) and not ended.startswith("FAILED")
     by_log = [

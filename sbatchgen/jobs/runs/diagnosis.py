@@ -24,8 +24,8 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
 
-MOST = 3  # causes that people are shown
-SHOWN = 300  # characters of a line of the log
+MAX_CAUSES = 3  # causes that people are shown
+MAX_LINE = 300  # characters of a line of the log
 # Fixes for a run that stands still, and for a run whose log is empty.
 _SHOW_STALL = (
     "sbatchgen logs {run} --lines 20 shows where" + ALSO
@@ -164,16 +164,16 @@ def as_text(diagnosis: Diagnosis) -> str:
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
     if all(cause.rank == "limit" for cause in shown):  # nothing else is known: an effect may help
         shown += [cause for cause in diagnosis.causes if cause.rank == "effect"][:1]
-    shown = shown[:MOST]
+    shown = shown[:MAX_CAUSES]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
         if cause.says:
-            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:SHOWN]}")
+            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:MAX_LINE]}")
         lines += fix_lines(cause.fix, indent=2)
     if not shown:
         empty = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
-        lines += [f"  {_place(log, line['line'])}: {line['says'][:SHOWN]}" for line in diagnosis.lines]
+        lines += [f"  {_place(log, line['line'])}: {line['says'][:MAX_LINE]}" for line in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
         lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT, indent=2)
     return "".join(f"{one_line(line)}\n" for line in lines)

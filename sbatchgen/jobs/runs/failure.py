@@ -176,7 +176,7 @@ def failures(
     is_over = False
     for number, line in log:
         is_over = is_over or (by_slurm and ends_job(line))
-        seen_last = [*_in_line(number, line, run, facts)]
+        seen_last = [*_causes_in_line(number, line, run, facts)]
         for failure in seen_last:
             if is_over and failure.rank in ("cause", "own"):
                 continue  # the error follows from the end of the job
@@ -274,7 +274,7 @@ def _order(failure: Failure) -> tuple[int, bool, float]:
     return RANKS.index(failure.rank), is_felt, first if is_effect else 0
 
 
-def _in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
+def _causes_in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
     """Yield the causes in a line of the log, which has several parts if a progress bar overwrote it."""
     any_text, texts = _texts()
     for piece in pieces(line):

@@ -13,7 +13,7 @@ from sbatchgen.jobs.runs.job_end import JobEnd
 from sbatchgen.jobs.runs.plain_job import PlainJob, command_to_submit_again
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.remedy import FailedRun, drop_parts, limit_memory, with_local_fix
-from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart, parsed
+from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart, parsed_script
 
 _ENV = re.compile(r"--env (\S+)$")
 # Parts of fixes that only a run on Slurm can use.
@@ -95,7 +95,7 @@ def fixes_for_run(
             script = state.plain.script
         else:
             folder = state.run.folder
-            script = parsed(folder, record.job)
+            script = parsed_script(folder, record.job)
             adapted = _fix_typed_for_run(adapted, record, folder, failed.resume)
         yield limit_memory(adapted, script, environment)
 

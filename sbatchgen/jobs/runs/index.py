@@ -102,22 +102,22 @@ class Index:
             numbers: dict[str, int] = {}
             return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
 
-    def accepted(self, key: str, job: str, cluster: str = "") -> None:
+    def accept(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
         self._change(key, id=job, cluster=cluster, state="", seen=time.time())
 
-    def lost(self, key: str) -> None:
+    def mark_lost(self, key: str) -> None:
         """Enter that sbatch's answer was lost."""
         self._change(key, state=LOST)
 
-    def refused(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Remove a submission that was refused, and its run if the run has no other job."""
         with self._changing():
             job = self._jobs.pop(key, None)
             if job and not self._jobs_of(job.run):
                 del self._runs[job.run]
 
-    def seen(self, jobs: Iterable[RunJob]) -> None:
+    def update_states(self, jobs: Iterable[RunJob]) -> None:
         """Write the states of jobs that were just seen, if they have changed or SEEN_S has passed."""
         news = []
         for job in jobs:

@@ -10,7 +10,7 @@ from sbatchgen.jobs.runs.index import LOST, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import Record, point_numbers, records
-from sbatchgen.jobs.runs.seen_jobs import before, is_local
+from sbatchgen.jobs.runs.seen_jobs import is_local, time_before
 from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
@@ -143,7 +143,7 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
         rows = queue(environment, [job.id], cluster=job.cluster)
         its_rows = [row for row in rows if key_of(row.command) == job.key]
         if not its_rows or job.state == "CANCELLED":  # only sacct says who cancelled the job
-            by_sacct = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster)
+            by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster)
             its_rows = by_sacct or its_rows
     except SlurmError as error:
         return its_rows, [*error.problems]

@@ -35,7 +35,7 @@ AT_END = 200  # lines at the end of a log in which errors are looked for
 SAVED = "stopped and saved, with more to do"  # for exit status 75
 
 
-def before(jobs: Iterable[RunJob]) -> datetime:
+def time_before(jobs: Iterable[RunJob]) -> datetime:
     """Return a time before all of these jobs were submitted, on any clock of the cluster; for sacct."""
     return datetime.fromtimestamp(min(job.submitted for job in jobs) - stall.CLOCKS_S, timezone.utc)
 
@@ -45,7 +45,7 @@ def is_local(job: RunJob) -> bool:
     return bool(job.id) and not job.id.isdecimal()
 
 
-def see(
+def current_jobs(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
     """Return the current jobs and their rows of squeue, both by the jobs' keys, and what went wrong.
@@ -64,7 +64,7 @@ def see(
                 rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
-    shown_starts.seen(environment, (row for several in rows.values() for row in several))
+    shown_starts.keep_rows(environment, (row for several in rows.values() for row in several))
     now = time.time()
     return {job.key: job._replace(seen=now) for job in seen}, rows, problems
 
@@ -81,7 +81,7 @@ def _on_cluster(
     unknown = []
     for job in jobs:
         if rows := by_key.get(job.key):
-            yield of_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
+            yield job_from_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
         elif job.id in ids:
             yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
         elif job.id:
@@ -100,14 +100,14 @@ def _from_accounting(
     """Yield the last states of jobs that squeue no longer knows."""
     keys = {job.id: job.key for job in unknown}
     by_id: dict[str, list[SlurmJob]] = {}
-    by_sacct = accounting(keys, before(unknown), environment, cluster=cluster) or []
-    shown_starts.seen(environment, by_sacct)
+    by_sacct = accounting(keys, time_before(unknown), environment, cluster=cluster) or []
+    shown_starts.keep_rows(environment, by_sacct)
     for row in by_sacct:
         by_id.setdefault(str(row.job), []).append(row)
     for job in unknown:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):
-            yield of_rows(job, rows, folders[job.run])
+            yield job_from_rows(job, rows, folders[job.run])
         else:
             submission = record.read_record(folders[job.run], job.id)
             began = not submission or any(path.exists() for path in newest_logs(submission))
@@ -134,7 +134,7 @@ def _hides_errors(job: RunJob, folder: Path) -> bool:
     return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
 
 
-def of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
+def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     """Return a job with the state in its rows; an array may have a row for each task."""
     if len(rows) == 1:
         (row,) = rows

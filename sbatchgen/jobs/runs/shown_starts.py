@@ -66,7 +66,7 @@ class KeptStarts:
     starts: tuple[KeptStart, ...] = ()  # submissions
 
 
-def offer(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[str], str, float]]) -> None:
+def keep_offers(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[str], str, float]]) -> None:
     """Keep forecasts of commands: each has the command, the kind of forecast and the start."""
     now = time.time()
     shown = [
@@ -76,7 +76,7 @@ def offer(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[str], 
         _change(environment, lambda old: replace(old, offers=(*old.offers, *shown)[-KEPT:]))
 
 
-def submitted(environment: Mapping[str, str], record: Record) -> None:
+def keep_submission(environment: Mapping[str, str], record: Record) -> None:
     """Keep a submission, with the forecasts that were shown for its command a moment ago."""
     words = _words(record.command)
 
@@ -90,16 +90,16 @@ def submitted(environment: Mapping[str, str], record: Record) -> None:
     _change(environment, add_submission)
 
 
-def seen(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
+def keep_rows(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
     """Keep Slurm's first plan for each waiting job, and when jobs started, from rows of squeue or sacct."""
     by_job: dict[str, SlurmJob] = {}
     for row in rows:  # the first task counts for an array
         first = by_job.setdefault(str(row.job), row)
         by_job[str(row.job)] = min(first, row, key=_order)
-    _change_each(environment, by_job, _seen)
+    _change_each(environment, by_job, _with_row)
 
 
-def planned(environment: Mapping[str, str], starts: Mapping[str, float]) -> None:
+def keep_plans(environment: Mapping[str, str], starts: Mapping[str, float]) -> None:
     """Keep the planned starts of jobs that wait, by their ids; only the first plan of a job is kept."""
     _change_each(environment, {job.partition("_")[0]: at for job, at in starts.items()}, _with_plan)
 
@@ -120,7 +120,7 @@ def comparison(environment: Mapping[str, str], kind: str) -> str:
     return f"{how} came within {NEAR_S / 60:.0f} minutes of what was shown"
 
 
-def _seen(start: KeptStart, row: SlurmJob) -> KeptStart:
+def _with_row(start: KeptStart, row: SlurmJob) -> KeptStart:
     """Return a submission with the plan or the start in a row of its job."""
     at = row.start.timestamp() if row.start else 0.0
     if row.state.name == "PENDING":

@@ -24,9 +24,9 @@ from sbatchgen.jobs.runs.record import Record
 LINES = 2000  # lines at the end of a log that are read
 QUIET_S = 120.0  # a program that is silent for a shorter time does not stand still
 SILENT_S = 600.0  # the same for a program that has printed nothing yet: it may import or download
-LONGER = 4  # a run stands still after this many times its longest pause so far
-MEAN = 20  # the factor for the mean pause, if only that is known
-FEWEST = 4  # pauses that are needed to know what is usual
+LONGEST_FACTOR = 4  # a run stands still after this many times its longest pause so far
+MEAN_FACTOR = 20  # the factor for the mean pause, if only that is known
+MIN_PAUSES = 4  # pauses that are needed to know what is usual
 HANG = "hang.json"  # in it the training package's launchers report which rank hangs, and where
 HANGS = "hangs: "  # begins the words about a hang
 LONGEST = 600  # characters of the report that are shown
@@ -70,11 +70,11 @@ def stalled_for(record: Record, folder: Path, started: float, now: float) -> Sta
     times = _times(lines, folder, started, now)
     last = max([*(time for time in written if time <= now), *times, started])
     pauses = [after - before for before, after in itertools.pairwise(times)]
-    if len(pauses) >= FEWEST:
-        return _stall(now - last, statistics.median(pauses), LONGER * max(pauses))
-    if len(lines) > FEWEST:
+    if len(pauses) >= MIN_PAUSES:
+        return _stall(now - last, statistics.median(pauses), LONGEST_FACTOR * max(pauses))
+    if len(lines) > MIN_PAUSES:
         mean = (last - started) / len(lines)
-        return _stall(now - last, mean, MEAN * mean)
+        return _stall(now - last, mean, MEAN_FACTOR * mean)
     return Stall(now - last, None) if now - last > SILENT_S else None
 
 
@@ -88,9 +88,9 @@ def stalled_at_end(
     logs = [lines_before_end([*last_start(path, LINES)]) for path in newest_logs(record, task)]
     times = _times([line for log in logs for _, line in log], folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
-    if len(pauses) < FEWEST:
+    if len(pauses) < MIN_PAUSES:
         return None
-    return _stall(ended - times[-1], statistics.median(pauses), LONGER * max(pauses))
+    return _stall(ended - times[-1], statistics.median(pauses), LONGEST_FACTOR * max(pauses))
 
 
 def _stall(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:

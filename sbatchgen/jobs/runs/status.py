@@ -25,10 +25,10 @@ from sbatchgen.jobs.runs.seen_jobs import (
     NEVER_STARTED,
     SAVED,
     after_runs,
-    before,
+    current_jobs,
     is_local,
-    of_rows,
-    see,
+    job_from_rows,
+    time_before,
 )
 from sbatchgen.jobs.slurm.accounting import REQUEUED, accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob
@@ -92,10 +92,10 @@ def run_states(
     """
     jobs = _jobs_of(index, runs)
     live = [job for several in jobs.values() for job in several if not job.ended]
-    seen, rows, problems = see(live, {run.name: run.folder for run in runs}, environment)
+    seen, rows, problems = current_jobs(live, {run.name: run.folder for run in runs}, environment)
     seen |= after_runs(seen, rows, index)
     with contextlib.suppress(DocumentError):  # on a full disk the states are seen again the next time
-        index.seen(seen.values())
+        index.update_states(seen.values())
     jobs = {name: [seen.get(job.key, job) for job in several] for name, several in jobs.items()}
     sweep, unread = _sweep_of(runs)
     problems += unread
@@ -104,17 +104,13 @@ def run_states(
         submitted = record.records(runs[0].folder)
         points_now = points.sweep_state(sweep, runs[0].folder, submitted, queued, point)
         state = _state_of(runs[0], jobs[runs[0].name], rows, None)
-        return [
-            replace(state, restarted=_end_of_previous_start(state, environment), sweep=points_now)
-        ], problems
-    states = _of_runs(index, runs, jobs, rows)
-    states = [_of_job(state, job, rows) for state, job in zip_longest(states, job_ids[: len(states)])]
+        return [replace(state, restarted=_previous_end(state, environment), sweep=points_now)], problems
+    states = _states_of_runs(index, runs, jobs, rows)
+    states = [_state_of_job(state, job, rows) for state, job in zip_longest(states, job_ids[: len(states)])]
     if len(states) == 1:
         waits = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
         comparison = shown_starts.comparison(environment, "plan") if waits else ""
-        states = [
-            replace(states[0], restarted=_end_of_previous_start(states[0], environment), shown=comparison)
-        ]
+        states = [replace(states[0], restarted=_previous_end(states[0], environment), shown=comparison)]
     return states, problems
 
 
@@ -127,7 +123,7 @@ def _jobs_of(index: Index, runs: Sequence[Run]) -> dict[str, list[RunJob]]:
     return jobs
 
 
-def _of_runs(
+def _states_of_runs(
     index: Index,
     runs: Sequence[Run],
     jobs: Mapping[str, Sequence[RunJob]],
@@ -172,7 +168,7 @@ def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
         return None, error.problems
 
 
-def _of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
+def _state_of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
     """Return the state of a run for the job with the id `job`; unchanged for its last job, or without id."""
     chosen = [candidate for candidate in state.jobs if candidate.id == job]
     if not job or not chosen or (state.last and state.last.id == job):
@@ -192,7 +188,7 @@ def plain_state(job: PlainJob) -> RunState:
     its = RunJob("", name, facts.job, "", facts.submitted, ended=True, says=FORGOTTEN, seen=time.time())
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
-        its = of_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
+        its = job_from_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
     if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(facts)):
         its = its._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
@@ -227,7 +223,7 @@ def point_state(state: RunState, point: str) -> RunState:
     }
     jobs = [job._replace(state="", ended=True, says="") for job in state.jobs if job.id in with_point]
     if jobs and chosen.row:
-        jobs[-1] = of_rows(jobs[-1], [chosen.row], folder)
+        jobs[-1] = job_from_rows(jobs[-1], [chosen.row], folder)
     elif jobs:
         end, says = _ENDS[chosen.state]
         jobs[-1] = jobs[-1]._replace(state=end, says=says or chosen.says)
@@ -250,7 +246,7 @@ def _stall(state: RunState) -> str:
     return quiet.says if quiet else ""
 
 
-def _end_of_previous_start(state: RunState, environment: Mapping[str, str]) -> str:
+def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
     """Return how the start before the newest start of a run's last job ended, by Slurm's database or the log.
 
     Return "" if the job has started only once, or is an array.
@@ -270,7 +266,7 @@ def _end_of_previous_start(state: RunState, environment: Mapping[str, str]) -> s
     if not (ended or earlier or restarts):
         return ""
     with contextlib.suppress(SlurmError):
-        by_sacct = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or []
+        by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster) or []
         ends = [row.before for row in by_sacct if row.before]
         ended = next((end for end in ends if not (ended and end.startswith(REQUEUED))), ended)
     return ended

@@ -63,7 +63,7 @@ def _linked(file: Path, script: bytes) -> bool:
     return False
 
 
-def parsed(run_dir: Path, job: str) -> JobScript | None:
+def parsed_script(run_dir: Path, job: str) -> JobScript | None:
     """Return the parsed script of a job, with the options of its submission; None if it can't be read."""
     file, record = path(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def parsed(run_dir: Path, job: str) -> JobScript | None:
     return None
 
 
-def last(run_dir: Path) -> Submitted | None:
+def newest_script(run_dir: Path) -> Submitted | None:
     """Return the newest script that was submitted from a run folder and can be read; None without one."""
     for record in reversed(records(run_dir)):
         file = path(run_dir, record.job)
@@ -122,7 +122,7 @@ class Loss:
 
 def loss_on_restart(record: Record, run_dir: Path) -> Loss | None:
     """Return what another start of a submission's trainer would lose; None if the trainer may resume."""
-    script = parsed(run_dir, record.job) if record.script else None
+    script = parsed_script(run_dir, record.job) if record.script else None
     if script:
         return loss_of_script(script, Path(record.folder))
     code = record.code.snapshot if record.code else ""

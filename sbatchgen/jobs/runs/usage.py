@@ -18,13 +18,13 @@ from sbatchgen.jobs.runs.events import EVENTS, events, number
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.jobs.runs.job_log import newest_logs
 from sbatchgen.jobs.runs.record import records
-from sbatchgen.jobs.runs.seen_jobs import before, is_local
+from sbatchgen.jobs.runs.seen_jobs import is_local, time_before
 from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 
 MOST_JOBS = 5000  # jobs in one call of sacct: their ids are one argument, of at most 128 KiB
-MOST = 1 << 60  # the largest value of an event; a larger value is damage
+MAX_AMOUNT = 1 << 60  # the largest value of an event; a larger value is damage
 _NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job in these states may have used no time
 # Events of a training in progress; other events may come before its start.
 _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
@@ -64,12 +64,12 @@ def run_usage(state: RunState, environment: Mapping[str, str], by_sacct: Account
     if by_sacct is None:
         by_sacct, unread = accounted([state], environment)
         problems += unread
-    by_job = _of_run(state, by_sacct)
+    by_job = _answers_for_run(state, by_sacct)
     starts: list[JobUsage] = []
     count = 0
     request, had = None, JobUsage()
     for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
-        script = None if is_local(job) else submitted_scripts.parsed(state.run.folder, job.id)
+        script = None if is_local(job) else submitted_scripts.parsed_script(state.run.folder, job.id)
         script = state.plain.script if state.plain else script
         request = script.resources if script else None
         had, count_before = _requested(request), len(starts)
@@ -142,7 +142,7 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
             batch = there[at : at + MOST_JOBS]
             keys = {job.id: job.key for job in batch}
             try:
-                rows = accounting.usage(keys, before(batch), environment, cluster=cluster)
+                rows = accounting.usage(keys, time_before(batch), environment, cluster=cluster)
             except SlurmError as error:
                 problems += [problem.what for problem in error.problems]
                 break
@@ -151,7 +151,7 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
     return answers, problems
 
 
-def _of_run(state: RunState, answers: Accounted) -> Accounted:
+def _answers_for_run(state: RunState, answers: Accounted) -> Accounted:
     """Return the answers of sacct for the jobs of a run, or for a single point or task."""
     if state.plain and (row := state.plain.row):  # sacct may report the id of the array, not of the task
         starts = [start for several in answers.values() for start in several if start.task == row.task]
@@ -216,4 +216,4 @@ def _requested(request: ResourceRequest | None) -> JobUsage:
 def _amount(value: Any) -> float | None:
     """Return an amount in an event; None if the value can't be an amount."""
     amount = number(value)
-    return amount if amount is not None and 0 <= amount < MOST else None
+    return amount if amount is not None and 0 <= amount < MAX_AMOUNT else None

@@ -24,7 +24,7 @@ _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
 _LABELS = ("MCSLabel", "Account", "WCKey")  # a user may choose these; scontrol prints them before the GPUs
 _JOB_FIELDS = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
-MOST = 1024  # the most GPUs of a node: MAX_GRES_BITMAP of Slurm
+MAX_GPUS = 1024  # the most GPUs of a node: MAX_GRES_BITMAP of Slurm
 
 ShardsOfJobs = Mapping[tuple[str, int], int]  # shards that jobs use, by the node's name and the GPU's index
 
@@ -129,7 +129,7 @@ def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str
     """Return the type of each GPU by its index: from the GRES in use, else in the order of slurm.conf."""
     left = Counter[str]()
     for gres in configured:
-        left[gres.type] += min(gres.count, MOST)
+        left[gres.type] += min(gres.count, MAX_GPUS)
     by_index: dict[int, str] = {}
     total = left.total()
     for kind, index in ((gres.type, index) for gres in used for index in gres.indexes):

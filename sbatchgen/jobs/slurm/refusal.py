@@ -110,13 +110,13 @@ _STARTS = re.compile(
 )
 
 
-def asked_by(resolved: ResolvedJob) -> dict[str, OptionSource]:
+def options_of_job(resolved: ResolvedJob) -> dict[str, OptionSource]:
     """Return the options of a resolved job by their long names, with their places."""
     job = resolved.resources
     return {name: OptionSource(name, value, job.place(name).text) for name, value in job.options.items()}
 
 
-def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
+def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
     """Return the options of a script by their long names, also options that sbatch does not know."""
     options: dict[str, OptionSource] = {}
     for word in (word for directive in script.directives for word in directive.words):
@@ -141,7 +141,7 @@ def refusals(returncode: int, stderr: str, options: Mapping[str, OptionSource]) 
     return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
-def understand(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
+def read_test_answer(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
     """Return the answer of `sbatch --test-only` from its exit status and its stderr."""
     starts = _STARTS.search(stderr)
     if returncode == 0:

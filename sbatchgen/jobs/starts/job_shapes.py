@@ -92,7 +92,7 @@ class JobShapes:
         self._limits = ""  # the limits of accounts and QOS, as Slurm prints them
         self._longest: dict[str, int] = {}  # the longest time limits that they allow, by partition
 
-    def of(self, names: Sequence[str]) -> list[JobShape]:
+    def in_partitions(self, names: Sequence[str]) -> list[JobShape]:
         """Return the shapes of the job in those of these partitions in which it may run now.
 
         Raises FitError if the cluster has none of these partitions.

@@ -20,14 +20,14 @@ from sbatchgen.jobs.resolved.request import typed
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs import shown_starts
 from sbatchgen.jobs.slurm.client import answer_limit_s
-from sbatchgen.jobs.slurm.refusal import asked_by
+from sbatchgen.jobs.slurm.refusal import options_of_job
 from sbatchgen.jobs.starts.holes import Hole
 from sbatchgen.jobs.starts.job_shapes import Ask, JobShape, JobShapes
 from sbatchgen.jobs.starts.moment import LATE_S, ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.needs import Pace
 from sbatchgen.jobs.starts.prospect import Kind, Prospect, Prospects, clock, iso, order
 from sbatchgen.jobs.starts.rough import ask_slurm
-from sbatchgen.jobs.starts.waiting import plans
+from sbatchgen.jobs.starts.waiting import plans_of_waiting_jobs
 
 MOST_QUESTIONS = 4  # calls of `sbatch --test-only`, each of which holds a lock of the controller
 SLOW_S = 1.0  # after a slower answer, there is no further call
@@ -63,12 +63,12 @@ class _Search:
     def rows(self, names: Sequence[str]) -> Prospects:
         """Return the rows for these partitions: holes, plans of waiting jobs, and bounds."""
         moment, environment = self._moment, self._shapes.environment
-        shapes, hidden = self._shapes.of(names), "so no hole and no plan is shown"
+        shapes, hidden = self._shapes.in_partitions(names), "so no hole and no plan is shown"
         if moment.hidden:
             self._notes.append(f"Slurm hides jobs of other users here (PrivateData), {hidden}")
         listed = [row for shape in shapes if not moment.hidden for row in self._holes(shape)]
         whole = {(row.partition, row.nodes, row.time_s) for row in listed}
-        listed += plans(self._shapes.original.resolved, moment, environment)
+        listed += plans_of_waiting_jobs(self._shapes.original.resolved, moment, environment)
         listed += self._bounds([shape for shape in shapes if shape.key not in whole])
         listed += _anywhere(listed)
         self._notes += _queue_notes(moment, listed)
@@ -167,7 +167,7 @@ class _Search:
                 rest = ", ".join(other.partition.name for other in shapes[number:])
                 self._notes.append(f"Slurm was asked {MOST_QUESTIONS} times, so no bound is known for {rest}")
                 return
-            script, asked = render_request(shape.request).encode(), asked_by(shape.job)
+            script, asked = render_request(shape.request).encode(), options_of_job(shape.job)
             began = time.monotonic()
             answer = ask_slurm(script, "job.slurm", (), asked, self._shapes.environment, timeout=limit_s)
             took = time.monotonic() - began

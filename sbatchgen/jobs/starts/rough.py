@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.queue import new_key, private_script
-from sbatchgen.jobs.slurm.refusal import Answer, OptionSource, Refusal, understand
+from sbatchgen.jobs.slurm.refusal import Answer, OptionSource, Refusal, read_test_answer
 
 TEST_TIMEOUT_S = 60.0
 
@@ -40,4 +40,4 @@ def ask_slurm(
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return understand(answer.status, answer.err or answer.out, asked)
+    return read_test_answer(answer.status, answer.err or answer.out, asked)

@@ -13,7 +13,9 @@ from sbatchgen.jobs.starts.prospect import Prospect, iso
 _TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by sprio's letters
 
 
-def plans(job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]) -> Iterator[Prospect]:
+def plans_of_waiting_jobs(
+    job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]
+) -> Iterator[Prospect]:
     """Yield a row for each waiting job of the user that has the name of `job`, with Slurm's plan for it."""
     pending = [other for other in moment.jobs if other.state == "PENDING" and other.user == os.getuid()]
     pending = [other for other in pending if other.name == job.options.job_name]

@@ -71,7 +71,7 @@ def ask(
     while True:
         before, started = _boot_time(environment, clusters), time.time()
         answer = _run((*sbatch, *arguments), environment, lock)
-        if accepted := _accepted(answer):
+        if accepted := _accepted_job(answer):
             return accepted
         by_signal = not answer.status or 128 < answer.status < 255  # 255: sbatch refuses an option
         if by_signal or _LOST.search(answer.err):  # Slurm may still have accepted the job
@@ -99,7 +99,7 @@ def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | N
     )
 
 
-def _accepted(answer: client.Output) -> Accepted | None:
+def _accepted_job(answer: client.Output) -> Accepted | None:
     """Return the accepted job; None without a job id in the answer.
 
     The exit status says nothing, because sbatch --wait ends with the exit status of the job.

@@ -18,12 +18,12 @@ from sbatchgen.jobs.judge.read_settings import settings_of
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.submitted_scripts import loss_of_script
-from sbatchgen.jobs.slurm.refusal import OptionSource, asked_in
+from sbatchgen.jobs.slurm.refusal import OptionSource, options_of_script
 from sbatchgen.jobs.submit import code
 from sbatchgen.jobs.submit.submission import Submission, log_folders
 
 
-def of_script(
+def submission_of_script(
     path: Path,
     given: Mapping[str, Any],
     args: tuple[str, ...],
@@ -51,7 +51,7 @@ def of_script(
     findings = _findings(script, findings_of(source, settings), folder, named, words)
     profile = given.get("profile")
     plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
-    sources = asked_in(parsed, str(path))
+    sources = options_of_script(parsed, str(path))
     sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
     return Submission(
         script=data,
@@ -61,7 +61,7 @@ def of_script(
         log_folders=log_folders(parsed, folder, record.name),
         run_dir=None,
         local=False,
-        review=review.of_script(shown, script.resources, findings, plan_command),
+        review=review.review_of_script(shown, script.resources, findings, plan_command),
         record=record,
     )
 

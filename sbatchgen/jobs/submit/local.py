@@ -69,7 +69,7 @@ def _start(
         facts, leader = process.start(script, process.status_file(run_dir, started), output, env)
     entry = IndexEntry(index, record, run_dir, note)
     record = replace(record, run=entry.name, process=facts)
-    entry.change(Index.accepted, started)
+    entry.change(Index.accept, started)
     try:
         records.keep(run_dir, record)
     except OSError as error:

@@ -28,7 +28,7 @@ from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
 from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
 from sbatchgen.jobs.runs.run_folder import refusal, unmakable
 from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing_inputs, missing_trainer
-from sbatchgen.jobs.slurm.refusal import asked_by
+from sbatchgen.jobs.slurm.refusal import options_of_job
 from sbatchgen.jobs.submit.code import snapshot_checksum, trainer_checksums
 from sbatchgen.jobs.submit.submission import Submission, log_folders
 
@@ -43,7 +43,7 @@ class _FolderFacts:
     reads: tuple[str, ...] = ()  # the files of its trainer with checksums, as in its record
 
 
-def of_job(
+def submission_of_job(
     request: Request,
     environment: Mapping[str, str],
     folder: Path | None,
@@ -89,7 +89,7 @@ def of_job(
     return Submission(
         script=text.encode(),
         name=submitted_scripts.NEWEST,
-        option_sources=asked_by(resolved),
+        option_sources=options_of_job(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,
         local=not resolved.slurm,
@@ -112,13 +112,13 @@ def _review(
     plan_command: Sequence[str],
 ) -> review.Review:
     """Return the review: the job, its script and findings, and the forecast for its run folder."""
-    return review.of_resolved(
+    return review.review_of_job(
         request.resolved,
         traced.text if traced else None,
         findings,
         profile_by=request.profile_by,
         start=facts.start,
-        last=submitted_scripts.last(run_dir) if run_dir else None,
+        last=submitted_scripts.newest_script(run_dir) if run_dir else None,
         own_lines=_own_lines(traced) if traced else [],
         snapshot=copied,
         source=facts.source,
@@ -129,9 +129,10 @@ def _review(
 def _run_dir(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, *, review_only: bool
 ) -> Path | None:
-    """Return the run folder, or its parent if only the running job knows its name; raise errors of `of_job`.
+    """Return the run folder, or its parent if only the running job knows its name.
 
-    None for a job that is only reviewed and can't be submitted from here.
+    Return None for a job that is only reviewed and can't be submitted from here. Raises the errors of
+    `submission_of_job`.
     """
     before, variable, _ = resolved.run_dir.partition("${SLURM_")
     prefix = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
@@ -170,7 +171,7 @@ def _look(
     """Return the findings about the folder of submission, the run folder and the source of the trainer."""
     used = conflict() if conflict else None
     start, findings = _check_here(resolved, environment, folder, run_dir, code, used=used)
-    earlier = bool(run_dir and submitted_scripts.last(run_dir))
+    earlier = bool(run_dir and submitted_scripts.newest_script(run_dir))
     trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
     findings = [*findings, *check_trainer(trainer)]
     findings += missing_inputs(resolved, code, trainer.source) if code else ()
@@ -275,7 +276,7 @@ def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -
 def _snapshot(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
-    """Return the snapshot of the code that the job will run; raise errors of `of_job`."""
+    """Return the snapshot of the code that the job will run; raise errors of `submission_of_job`."""
     if not resolved.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None

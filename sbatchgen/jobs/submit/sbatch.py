@@ -181,7 +181,7 @@ def submit(
         accepted = ask(command, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     if debit:
         debit.change(job=accepted.job)
-    entry.change(Index.accepted, accepted.job, accepted.cluster)
+    entry.change(Index.accept, accepted.job, accepted.cluster)
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
     try:
         try:  # the script first: a killed command never leaves a record without its script
@@ -190,7 +190,7 @@ def submit(
             records.keep(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
-    shown_starts.submitted(environment, record)
+    shown_starts.keep_submission(environment, record)
     return SubmittedRun(accepted, record, run_dir, listed=entry.index is not None)
 
 
@@ -202,7 +202,7 @@ def _undone_on_failure(
     try:
         yield
     except (LostError, KeyboardInterrupt) as error:  # the job may exist
-        entry.change(Index.lost)
+        entry.change(Index.mark_lost)
         if isinstance(error, KeyboardInterrupt):
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
@@ -210,7 +210,7 @@ def _undone_on_failure(
         if debit:
             debit.change()
         records.drop(run_dir)
-        entry.change(Index.refused)
+        entry.change(Index.remove)
         if copied:
             shutil.rmtree(copied.place, ignore_errors=True)
         raise
@@ -246,7 +246,7 @@ class IndexEntry:
                 self.index = index
 
     def change(self, method: Callable[..., None], *values: str) -> None:
-        """Call a method of the index, such as `Index.accepted`, for this submission."""
+        """Call a method of the index, such as `Index.accept`, for this submission."""
         with _errors_as_warnings(self._note):
             if self.index:
                 method(self.index, self._key, *values)

@@ -54,7 +54,7 @@ def submit(
 
 
 @contextlib.contextmanager
-def kept_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
+def keep_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
     """Write the points into the run folder, and remove them at the end if no array was submitted.
 
     Raises DocumentError if the folder has a sweep with other points.

@@ -42,7 +42,7 @@ _SHELL_VARIABLES = {"_", "OLDPWD", "PATH", "PWD", "SHLVL"}
 
 
 @contextlib.contextmanager
-def refused(
+def refuse_twins(
     submissions: Sequence[Submission], index: Index | None, environment: Mapping[str, str]
 ) -> Iterator[None]:
     """Refuse submissions that have a twin, and let no other command submit the same job until the end.

@@ -89,7 +89,7 @@ def _review(base: Submission, text: str, differs: Sequence[str]) -> review.Revie
         what = f"a shell in place of the training; what differs from the job: {' '.join(last.values())}"
         findings = (*findings, Finding("info", Problem(what)))
     allocation = base.review.request and replace(base.review.request, restarts=0)  # Slurm does not requeue it
-    parts = review.of_script(text).parts
+    parts = review.review_of_script(text).parts
     return replace(base.review, script=text, parts=parts, findings=findings, request=allocation)
 
 
