@@ -52,7 +52,7 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     """
     runs = index.find(word, here())
     if len(runs) == 1:
-        if changes is not None and (others := index.beside(runs[0], word, here())):
+        if changes is not None and (others := index.others_in_folder(runs[0], word, here())):
             _choose(index, word, runs[0], others[0], changes=changes)
         return runs[0]
     if not runs and (plain := find_plain(index, word)):

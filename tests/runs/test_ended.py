@@ -54,6 +54,6 @@ def test_a_run_that_goes_on_is_read_again(folder: Path) -> None:
     kept.keep(run, ended, None)
     assert kept.progress(run, ended) == (True, None)
     assert kept.progress(run, [*ended, RunJob("more", "a", "8", "", 2.0)]) == (False, None)
-    assert kept.progress(run._replace(where="/moved"), ended)[0] is False
+    assert kept.progress(run._replace(path="/moved"), ended)[0] is False
     kept.save()
     assert json.loads(index.file.with_name("ended.json").read_text()) == {"keya": [str(run.folder), None]}

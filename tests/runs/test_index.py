@@ -57,7 +57,7 @@ def test_a_name_means_its_run_before_another_of_this_folder(index: Index, tmp_pa
     assert near.name == "ddp-2"
     for folder, others in (("here", [near]), ("", []), ("other", [])):
         assert index.find("ddp", tmp_path / folder) == [named]
-        assert index.beside(named, "ddp", tmp_path / folder) == others
+        assert index.others_in_folder(named, "ddp", tmp_path / folder) == others
     assert index.find("runs/ddp", tmp_path / "here") == [near]
 
 
@@ -115,15 +115,15 @@ def test_a_folder_of_any_bytes(index: Index, tmp_path: Path) -> None:
 
 
 def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None:
-    run = Run(name="ddp", where=str(tmp_path / "x"), shared=False, created=7.0)
+    run = Run(name="ddp", path=str(tmp_path / "x"), shared=False, created=7.0)
     jobs = [a_job("a", "1"), a_job("b", "2")]
     assert index.add([(run, jobs)]) == [run]
     index.update_states([jobs[0]._replace(state="FAILED", ended=True)])
     assert index.add([(run, [*jobs, a_job("c", "3")])]) == [run]
     assert [(job.id, job.state) for job in index.jobs("ddp")] == [("1", "FAILED"), ("2", ""), ("3", "")]
-    moved = run._replace(where=str(tmp_path / "moved"))
+    moved = run._replace(path=str(tmp_path / "moved"))
     assert index.add([(moved, jobs)])[0].name == "ddp"  # known by its jobs
-    other = Run(name="ddp", where=str(tmp_path / "other"), shared=False, created=8.0)
+    other = Run(name="ddp", path=str(tmp_path / "other"), shared=False, created=8.0)
     assert index.add([(other, [a_job("d", "4")])])[0].name == "ddp-2"
 
 

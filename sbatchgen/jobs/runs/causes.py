@@ -58,9 +58,9 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     if end.training and says_failed(end.training, end.job):
         why = end.training.reason
         failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-        causes = failures("", [(0, why)], run.name, _larger_request(end, script)) or (
-            [failure] if why else []
-        )
+        causes = failures("", [(0, why)], run.name, _larger_request(end, script))
+        if why and not causes:
+            causes = [failure]
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
     is_empty = end.logs and not any(end.logs.values())
     return _ends_of_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(ended) else ()

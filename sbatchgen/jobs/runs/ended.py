@@ -35,13 +35,13 @@ class KeptProgress:
         entry: Any = self._entries.get(jobs[-1].key) if _has_ended(jobs) else None
         with contextlib.suppress(TypeError, ValueError):
             folder, values = entry
-            return folder == run.where, None if values is None else Progress(**values)
+            return folder == run.path, None if values is None else Progress(**values)
         return False, None
 
     def keep(self, run: Run, jobs: Sequence[RunJob], progress: Progress | None) -> None:
         """Keep the progress of a run, if all its jobs have ended."""
         if _has_ended(jobs):
-            self._entries[jobs[-1].key] = [run.where, progress and _values(progress)]
+            self._entries[jobs[-1].key] = [run.path, progress and _values(progress)]
             self._has_changed = True
 
     def save(self) -> None:

@@ -37,14 +37,14 @@ class Run(NamedTuple):
     """A run: a name and a run folder for one or more jobs."""
 
     name: str  # the job's name, with a number if another run already has the name
-    where: str  # the run folder as a text, because making ten thousand Paths takes long
+    path: str  # the run folder as a text, because making ten thousand Paths takes long
     shared: bool  # whether the folder holds the folders of several runs, as runs/${SLURM_JOB_ID} does
     created: float  # seconds since 1970
 
     @property
     def folder(self) -> Path:
         """The folder of the run."""
-        return Path(self.where)
+        return Path(self.path)
 
 
 class RunJob(NamedTuple):
@@ -98,7 +98,7 @@ class Index:
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs with their jobs, but no job twice; return the runs with their names in the index."""
         with self._changing():
-            folders = {run.where: run for run in reversed(self._runs.values()) if not run.shared}
+            folders = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
             numbers: dict[str, int] = {}
             return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
 
@@ -153,8 +153,8 @@ class Index:
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         by_job = [self._runs[name] for name in names]
-        by_path = by_job or self._in_folder(path)
-        return by_path or ([*itertools.islice(self._with_file(path), 1)] if path.is_file() else [])
+        by_path = by_job or self._runs_in_folder(path)
+        return by_path or ([*itertools.islice(self._runs_with_file(path), 1)] if path.is_file() else [])
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:
         """Return the id of the job that `text` means, with which `find` found a run; "" if it means the run.
@@ -170,28 +170,28 @@ class Index:
         submitted = reversed(records.records(run.folder)) if path.is_file() else ()
         return next((record.job for record in submitted if path in _files_of(run, record)), "")
 
-    def beside(self, named: Run, text: str, folder: Path) -> list[Run]:
+    def others_in_folder(self, named: Run, text: str, folder: Path) -> list[Run]:
         """Return the other runs that have the folder ./runs/NAME, if `named` was found by its name `text`."""
         near = os.path.normpath(folder / "runs" / text)
-        others = (run for run in self._runs.values() if run.where == near and run != named)
-        return [*others] if named.name == text and named.where != near else []
+        others = (run for run in self._runs.values() if run.path == near and run != named)
+        return [*others] if named.name == text and named.path != near else []
 
-    def _in_folder(self, folder: Path) -> list[Run]:
-        where = str(folder)
-        return [run for run in self._runs.values() if run.where == where]
+    def _runs_in_folder(self, folder: Path) -> list[Run]:
+        path = str(folder)
+        return [run for run in self._runs.values() if run.path == path]
 
-    def _likely(self, path: Path) -> Iterator[Run]:
+    def _likely_runs(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a file may belong: by its folder, by an id in its name, then the newest."""
         above = {str(folder) for folder in path.parents}
         numbers = {*re.findall("[0-9]+", path.name)}
         of_jobs = {job.run for job in self._jobs.values() if job.id in numbers}
         newest = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
-        near = [run for run in newest if run.where in above or run.name in of_jobs]
+        near = [run for run in newest if run.path in above or run.name in of_jobs]
         yield from dict.fromkeys([*near, *newest[:SEARCHED]])
 
-    def _with_file(self, path: Path) -> Iterator[Run]:
+    def _runs_with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the newest first."""
-        for run in self._likely(path):
+        for run in self._likely_runs(path):
             for record in reversed(records.records(run.folder)):
                 if path in (*_files_of(run, record), Path(record.script)) and record.run in ("", run.name):
                     yield run
@@ -204,21 +204,21 @@ class Index:
         `folders` has the runs with a folder of their own, by this folder; `numbers` has the last number of
         each name.
         """
-        entered = None if run.shared else folders.get(run.where)
+        entered = None if run.shared else folders.get(run.path)
         if entered is None:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
             entered = self._runs.get(next(of_jobs, ""))
         if entered is None:
             entered = run._replace(name=self._free(run.name, numbers))
-        elif entered.where != run.where and not entered.folder.exists():  # it was moved
-            entered = entered._replace(where=run.where)  # the ends of jobs can be seen only in the new folder
+        elif entered.path != run.path and not entered.folder.exists():  # it was moved
+            entered = entered._replace(path=run.path)  # the ends of jobs can be seen only in the new folder
             forgotten = [job for job in self._jobs_of(entered.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[entered.name] = entered
         for job in jobs:
             self._jobs.setdefault(job.key, job._replace(run=entered.name))
         if not entered.shared:
-            folders[entered.where] = entered
+            folders[entered.path] = entered
         return entered
 
     def _free(self, name: str, numbers: dict[str, int]) -> str:
@@ -264,7 +264,7 @@ class Index:
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            self._add(run, jobs, {known.where: known for known in self._runs.values()}, {})
+            self._add(run, jobs, {known.path: known for known in self._runs.values()}, {})
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self._note(f"warning: {what}")
         self._note("  fix: if a run is missing, --scan of sbatchgen status takes the folder above it")
@@ -384,7 +384,7 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
     for name, several in by_name.items():
-        run = Run(name=name, where=str(folder), shared=several[0].shared, created=several[0].submitted)
+        run = Run(name=name, path=str(folder), shared=several[0].shared, created=several[0].submitted)
         yield (
             run,
             [

@@ -192,7 +192,7 @@ def plain_state(job: PlainJob) -> RunState:
     if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(facts)):
         its = its._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
-    run = Run(name=name, where=str(job.folder), shared=True, created=facts.submitted)
+    run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)
     progress = read_progress(job.folder, [facts])
     state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
     return replace(state, quiet=_stall(state))
