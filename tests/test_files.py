@@ -63,7 +63,7 @@ def test_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Path) 
             review=review.review_of_script(None), record=Record(shared=False, name="job", folder=str(folder)),
         )  # fmt: skip
         index = sbatch.open_index(os.environ, print)
-        with sbatch.reserved(submission, os.environ, print) as (ready, lock):
+        with sbatch.reserve_run_folder(submission, os.environ, print) as (ready, lock):
             done = sbatch.submit(
                 ready, environment=os.environ, lock=lock, index=index, keep_env=True, note=print
             )

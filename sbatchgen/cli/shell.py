@@ -161,7 +161,7 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
     from sbatchgen.lab.shell import session
 
     index = sbatch.open_index(os.environ, note)
-    with sbatch.reserved(submission, os.environ, note) as (ready, lock):
+    with sbatch.reserve_run_folder(submission, os.environ, note) as (ready, lock):
         words = (str(keep),)
         run = sbatch.submit(ready, (), words, lock=lock, environment=os.environ, index=index, note=note)
     about, row = run.record, None

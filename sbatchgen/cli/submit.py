@@ -326,7 +326,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_point
     from sbatchgen.jobs.runs.status import run_states
-    from sbatchgen.jobs.submit.submission import completion
+    from sbatchgen.jobs.submit.submission import after_completion
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -335,7 +335,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         raise CommandLineError.of(what, at=submission.option_sources["dependency"].at, fix="leave one out")
     chosen = [find_point(index, name, changes=True) for name in after] if index else []
     states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
-    waits = [completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
+    waits = [after_completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
         ""
     ] * len(after)
     for name, wait in zip(after, waits, strict=True):
@@ -366,7 +366,7 @@ def submit_to_slurm(
     done: list[SubmittedRun] = []
     given, key = submission.option_sources.get("dependency"), new_key()
     try:
-        with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
+        with sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
                 before = [run.record.job for run in done]
                 options = options_of_chain(before, dependency or (given.value if given and before else ""))

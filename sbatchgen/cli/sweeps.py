@@ -149,7 +149,7 @@ def _submit(
     runs: list[SubmittedRun] = []
     try:
         with (
-            sbatch.reserved(submission, os.environ, note) as (reserved, lock),
+            sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock),
             sweep_arrays.keep_points(points, reserved, runs),
         ):
             send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)

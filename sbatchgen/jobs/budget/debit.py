@@ -11,7 +11,7 @@ from sbatchgen.jobs.budget import ledger
 from sbatchgen.jobs.budget.allowance import Allowance
 from sbatchgen.jobs.budget.demand import Demand, demand
 from sbatchgen.jobs.budget.ledger import Charge, Charges, Standing
-from sbatchgen.jobs.budget.spent import reconcile
+from sbatchgen.jobs.budget.spent import update_ended
 from sbatchgen.jobs.slurm import client
 
 
@@ -47,9 +47,9 @@ class Debit:
         Without `keep` only check the budgets.
         """
         asked = self.demand
-        with ledger.changing() as charges:
+        with ledger.locked_charges() as charges:
             if [*self._problems(asked, charges)]:
-                reconcile(charges, self._environment)
+                update_ended(charges, self._environment)
             if problems := [*self._problems(asked, charges)]:
                 raise BudgetError(problems)
             if keep:
@@ -59,7 +59,7 @@ class Debit:
 
     def change(self, **facts: str) -> None:
         """Add facts of the job, such as its id, to the charge; without facts, remove it after a refusal."""
-        with contextlib.suppress(BudgetError), ledger.changing() as charges:
+        with contextlib.suppress(BudgetError), ledger.locked_charges() as charges:
             charge = charges.pop(self.key, None)
             if charge and facts:
                 charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.jobs.budget.share import most, placement
+from sbatchgen.jobs.budget.share import find_placement, largest_allocation
 
 _MOST_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # a line of rendered scripts
 _REQUEUES = re.compile(r"\bscontrol\b[^\n]*\brequeue")
@@ -43,8 +43,8 @@ def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]
     """Return the demand of a submission; raise BudgetError if it is not known, or SlurmError."""
     job = JobScript(file="", text=with_options(script.decode("utf-8", "surrogateescape"), options))
     asked = job.resources
-    where = placement(asked, environment)
-    time_s = (asked.time if "time" in asked else where.time_s) or UNLIMITED
+    placement = find_placement(asked, environment)
+    time_s = (asked.time if "time" in asked else placement.time_s) or UNLIMITED
     restarts = [int(text) for text in _MOST_RESTARTS.findall(job.text)]
     restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses requeues then
     for what, fix in _unknown(job, asked, time_s, counted=bool(restarts)):
@@ -53,7 +53,7 @@ def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]
     tasks = sum(map(len, indices(array) or ())) or 1
     at_once = min(int(limit), tasks) if limit.isdecimal() and int(limit) else tasks
     named = tuple(filter(None, asked.options.get("partition", "").split(",")))
-    gpus, cpus = most(asked, where)
+    gpus, cpus = largest_allocation(asked, placement)
     starts = 1 + max(restarts, default=0)
     return Demand(tasks, at_once, gpus, cpus, starts, time_s, named, asked.options.get("account", ""))
 

@@ -60,7 +60,7 @@ def standing(file: str, limits: Allowance, charges: Charges) -> Standing:
 
 
 @contextlib.contextmanager
-def changing() -> Iterator[Charges]:
+def locked_charges() -> Iterator[Charges]:
     """Lock the ledger, yield its charges, and write them if they were changed. Raises BudgetError."""
     file = Path(allowance.home(), ".local/state/sbatchgen/budget.json")
     try:

@@ -25,7 +25,7 @@ class Placement(NamedTuple):
     nodes: Sequence[SlurmNode]  # nodes of these partitions; none if Slurm does not show them
     settings: Mapping[str, str]  # the settings of slurm.conf
 
-    def most(self, name: str) -> int:
+    def largest(self, name: str) -> int:
         """Return the largest value of a field of the nodes; 0 without nodes."""
         return max((getattr(node, name) for node in self.nodes), default=0)
 
@@ -41,13 +41,13 @@ class Placement(NamedTuple):
         return max((limit for limit in limits if limit), default=0) if all(limits) else None
 
 
-def placement(asked: ResourceRequest, environment: Mapping[str, str]) -> Placement:
+def find_placement(request: ResourceRequest, environment: Mapping[str, str]) -> Placement:
     """Return the partitions and nodes on which a job may run; raise SlurmError if Slurm does not answer."""
-    known, names = partitions(environment), asked.partitions
+    all_partitions, names = partitions(environment), request.partitions
     if names:
-        chosen = [partition for partition in known if partition.name in names]
+        chosen = [partition for partition in all_partitions if partition.name in names]
     else:
-        chosen = [partition for partition in known if partition.default]
+        chosen = [partition for partition in all_partitions if partition.default]
     its_nodes: list[SlurmNode] = []
     with contextlib.suppress(SlurmError):  # PrivateData=nodes hides them
         its = {partition.name for partition in chosen}
@@ -55,91 +55,94 @@ def placement(asked: ResourceRequest, environment: Mapping[str, str]) -> Placeme
     return Placement(chosen, its_nodes, config(environment))
 
 
-def most(asked: ResourceRequest, where: Placement) -> tuple[float, int]:
+def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[float, int]:
     """Return the GPUs and CPUs of a job on all its nodes; raise BudgetError if the nodes must be known.
 
     If Slurm hides the nodes, the numbers are upper bounds.
     """
-    asked = asked.spread(max((partition.nodes for partition in where.partitions), default=0) or None)
-    asked = replace(asked, nodes_min=max(asked.nodes, len(hosts(asked.options.get("nodelist", "")))))
-    gets_whole_nodes = asked.is_exclusive or any(partition.exclusive for partition in where.partitions)
-    gets_whole_nodes |= "linear" in where.settings.get("SelectType", "")
-    gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*asked.options})
+    request = request.spread(max((partition.nodes for partition in placement.partitions), default=0) or None)
+    request = replace(request, nodes_min=max(request.nodes, len(hosts(request.options.get("nodelist", "")))))
+    gets_whole_nodes = request.is_exclusive or any(partition.exclusive for partition in placement.partitions)
+    gets_whole_nodes |= "linear" in placement.settings.get("SelectType", "")
+    gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*request.options})
     if not gets_whole_nodes:
-        gpus = _gpus(asked, where)
-        return gpus, _cpus(asked, where, -int(-gpus // 1))
-    if not where.nodes:
+        gpus = _gpus(request, placement)
+        return gpus, _cpus(request, placement, -int(-gpus // 1))
+    if not placement.nodes:
         what = "a budget can't count this job: it gets whole nodes, and Slurm does not show what they have"
         raise BudgetError.of(what, fix="leave --exclusive out")
-    return max(where.gres("gpu"), asked.gpu_count) * asked.nodes, where.most("cpus") * asked.nodes
+    gpus_on_node = max(placement.gres("gpu"), request.gpu_count)
+    return gpus_on_node * request.nodes, placement.largest("cpus") * request.nodes
 
 
-def _gpus(asked: ResourceRequest, where: Placement) -> float:
+def _gpus(request: ResourceRequest, placement: Placement) -> float:
     """Return the GPUs on all nodes; a shard counts as its fraction of a GPU."""
-    if asked.ntasks and asked.ntasks_per_gpu and not asked.gpu_option:
-        return -(-asked.ntasks // asked.ntasks_per_gpu)
+    if request.ntasks and request.ntasks_per_gpu and not request.gpu_option:
+        return -(-request.ntasks // request.ntasks_per_gpu)
     shares = 0.0
     for name in _SHARES:
-        wanted, has = sum(count for kind, _, count in asked.gres if kind == name), where.gres(name)
-        shares += wanted * where.gres("gpu") / has if has else wanted
-    return max(asked.gpus_in_all, sum(count for _, count in asked.gpus or ())) + shares * asked.nodes
+        wanted, has = sum(count for kind, _, count in request.gres if kind == name), placement.gres(name)
+        shares += wanted * placement.gres("gpu") / has if has else wanted
+    return max(request.gpus_in_all, sum(count for _, count in request.gpus or ())) + shares * request.nodes
 
 
-def _cpus(asked: ResourceRequest, where: Placement, gpus: int) -> int:
+def _cpus(request: ResourceRequest, placement: Placement, gpus: int) -> int:
     """Return the CPUs on all nodes: whole cores or sockets, and more CPUs for the memory and the GPUs."""
-    threads = where.most("threads_per_core") or 2
-    parameters, grain = where.settings.get("SelectTypeParameters", ""), threads
+    threads = placement.largest("threads_per_core") or 2
+    parameters, grain = placement.settings.get("SelectTypeParameters", ""), threads
     if "SOCKET" in parameters.upper():
-        grain *= where.most("cores_per_socket") or 1
-    per_task = _cpus_of_task(asked, where, threads, one_a_core="ONE_TASK_PER_CORE" in parameters.upper())
-    by_gpu = max((partition.cpus_per_gpu or 0 for partition in where.partitions), default=0)
-    by_gpu = asked.cpus_per_gpu or (0 if asked.cpus_per_task else by_gpu)
-    if asked.splits_gpus():  # 26.05 allocates CPUs for more GPUs on a node than the node gives
-        gpus = asked.nodes * min(gpus, where.gres("gpu") or gpus)
-    if asked.ntasks_per_node:
-        on_node = asked.ntasks_per_node * per_task
-        total = asked.nodes * -(-on_node // grain) * grain
+        grain *= placement.largest("cores_per_socket") or 1
+    per_task = _cpus_of_task(
+        request, placement, threads, one_a_core="ONE_TASK_PER_CORE" in parameters.upper()
+    )
+    by_gpu = max((partition.cpus_per_gpu or 0 for partition in placement.partitions), default=0)
+    by_gpu = request.cpus_per_gpu or (0 if request.cpus_per_task else by_gpu)
+    if request.splits_gpus():  # 26.05 allocates CPUs for more GPUs on a node than the node gives
+        gpus = request.nodes * min(gpus, placement.gres("gpu") or gpus)
+    if request.ntasks_per_node:
+        on_node = request.ntasks_per_node * per_task
+        total = request.nodes * -(-on_node // grain) * grain
     else:
-        tasks = max(asked.ntasks or 1, asked.nodes, (asked.ntasks_per_gpu or 0) * gpus)
-        total = (max(tasks * per_task, by_gpu * gpus) + asked.nodes * (grain - 1)) // grain * grain
-    total = max(total, asked.nodes * -(-_fewest_on_node(asked, where) // grain) * grain)
-    return min(total, asked.nodes * where.most("cpus") or total)
+        tasks = max(request.ntasks or 1, request.nodes, (request.ntasks_per_gpu or 0) * gpus)
+        total = (max(tasks * per_task, by_gpu * gpus) + request.nodes * (grain - 1)) // grain * grain
+    total = max(total, request.nodes * -(-_fewest_on_node(request, placement) // grain) * grain)
+    return min(total, request.nodes * placement.largest("cpus") or total)
 
 
-def _cpus_of_task(asked: ResourceRequest, where: Placement, threads: int, *, one_a_core: bool) -> int:
+def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, *, one_a_core: bool) -> int:
     """Return the CPUs that Slurm allocates to a task, more than it asks for if it needs cores or memory.
 
     A task that uses one thread of each core gets all threads of its cores.
     """
-    cpus = asked.cpus_per_task or 1
-    if limit := _memory_of_cpu(where):
-        cpus *= -(-(asked.mem_per_cpu or 0) // limit) or 1
-    if asked.options.get("hint") == "nomultithread" or "threads-per-core" in asked:
+    cpus = request.cpus_per_task or 1
+    if limit := _memory_of_cpu(placement):
+        cpus *= -(-(request.mem_per_cpu or 0) // limit) or 1
+    if request.options.get("hint") == "nomultithread" or "threads-per-core" in request:
         return cpus * threads
-    return -(-cpus // threads) * threads if one_a_core or "ntasks-per-core" in asked else cpus
+    return -(-cpus // threads) * threads if one_a_core or "ntasks-per-core" in request else cpus
 
 
-def _fewest_on_node(asked: ResourceRequest, where: Placement) -> int:
+def _fewest_on_node(request: ResourceRequest, placement: Placement) -> int:
     """Return the CPUs that the job gets on a node at least: by --mincpus, by -B, and by its memory."""
     shape = 1
-    for part in asked.options.get("extra-node-info", "").split(":"):
+    for part in request.options.get("extra-node-info", "").split(":"):
         shape *= int(part) if part.isdecimal() else 1
-    mincpus = asked.options.get("mincpus", "")
+    mincpus = request.options.get("mincpus", "")
     by_memory = 0
-    if limit := _memory_of_cpu(where):
-        memory = asked.mem or (asked.mem_per_gpu or 0) * asked.gpu_count
-        if asked.mem == 0:  # all memory of the node
-            memory = where.most("memory")
+    if limit := _memory_of_cpu(placement):
+        memory = request.mem or (request.mem_per_gpu or 0) * request.gpu_count
+        if request.mem == 0:  # all memory of the node
+            memory = placement.largest("memory")
         by_memory = -(-memory // limit)
     return max(shape, int(mincpus) if mincpus.isdecimal() else 1, by_memory)
 
 
-def _memory_of_cpu(where: Placement) -> int:
+def _memory_of_cpu(placement: Placement) -> int:
     """Return the most memory that Slurm gives with a CPU, in MiB; 0 without a limit.
 
     A job that asks for more memory gets more CPUs.
     """
-    setting = where.settings.get("MaxMemPerCPU", "")
-    limits = [partition.mem_per_cpu_max or 0 for partition in where.partitions]
+    setting = placement.settings.get("MaxMemPerCPU", "")
+    limits = [partition.mem_per_cpu_max or 0 for partition in placement.partitions]
     limits.append(int(setting) if setting.isdecimal() else 0)
     return min(filter(None, limits), default=0)

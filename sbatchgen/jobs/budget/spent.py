@@ -21,12 +21,12 @@ def standings(environment: Mapping[str, str]) -> list[Standing]:
     """Return what is left of each budget that applies, after asking Slurm for the present use."""
     if not (limits := allowances(environment)):
         return []
-    with ledger.changing() as charges:
-        reconcile(charges, environment)
+    with ledger.locked_charges() as charges:
+        update_ended(charges, environment)
         return [ledger.standing(file, its, charges) for file, its in limits.items()]
 
 
-def reconcile(charges: Charges, environment: Mapping[str, str]) -> None:
+def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
     """Replace the charges of ended jobs by the use that Slurm reports; keep the others."""
     with contextlib.suppress(SlurmError):
         seen = _free_ended(charges, environment)

@@ -16,7 +16,7 @@ from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.client import status_in_shell, submit_environment
 from sbatchgen.jobs.slurm.queue import new_key
 from sbatchgen.jobs.submit.attempt import Note
-from sbatchgen.jobs.submit.sbatch import IndexEntry, reserved
+from sbatchgen.jobs.submit.sbatch import IndexEntry, reserve_run_folder
 from sbatchgen.jobs.submit.submission import Submission
 
 
@@ -32,7 +32,7 @@ def run_locally(
 
     The script runs in a session of its own: Ctrl-C stops showing the log, and the training continues.
     """
-    with reserved(submission, environment, note) as (ready, _):
+    with reserve_run_folder(submission, environment, note) as (ready, _):
         record, leader = _start(ready, environment, index, note)
     run_dir, log = Path(record.log).parent, Path(record.log.replace("%%", "%"))
     note(f"note: run {record.run}, process {leader.pid}, log {log}")
@@ -58,7 +58,7 @@ def _start(
 ) -> tuple[Record, Child]:
     """Start the script in its run folder; return its record, which is kept, and the running process."""
     run_dir = submission.run_dir
-    assert run_dir  # noqa: S101 - `reserved` has made it
+    assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
     script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name

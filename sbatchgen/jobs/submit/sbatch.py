@@ -70,9 +70,9 @@ def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -
             what = "--profile local trains on this machine, and a budget counts jobs of Slurm alone"
             raise BudgetError.of(what, fix="name the profile of the cluster: --profile NAME")
         return
-    options = submission.review.request
+    request = submission.review.request
     env, _ = client.submit_environment(environment)
-    if debit := _debit("", submission, submission.options, env, tasks=options.jobs if options else 0):
+    if debit := _debit("", submission, submission.options, env, tasks=request.jobs if request else 0):
         debit.enter(keep=False)
 
 
@@ -88,7 +88,7 @@ def _debit(
 
 
 @contextlib.contextmanager
-def reserved(
+def reserve_run_folder(
     submission: Submission, environment: Mapping[str, str], note: Note
 ) -> Iterator[tuple[Submission, int | None]]:
     """Make the folders of a submission, and lock its run folder against other submissions.
@@ -147,7 +147,7 @@ def submit(
     keep_env: bool = False,
     key: str = "",
 ) -> SubmittedRun:
-    """Submit a job that `reserved` has yielded, and keep its script and its record.
+    """Submit a job that `reserve_run_folder` has yielded, and keep its script and its record.
 
     sbatch gets further `options`, such as a dependency; the script gets `arguments`. sbatch holds the `lock`
     of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
@@ -157,7 +157,7 @@ def submit(
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     run_dir = submission.run_dir
-    assert run_dir  # noqa: S101 - `reserved` has made it
+    assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     record = replace(submission.record, key=key or new_key(), submitted=time.time())
     record = replace(record, surroundings=surroundings(submission, environment))
     debit = _debit(record.key, submission, (*submission.options, *options), env)

@@ -84,7 +84,7 @@ def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
     return (f"--dependency={waits}", "--kill-on-invalid-dep=yes")
 
 
-def completion(run: RunState, point: str = "") -> str:
+def after_completion(run: RunState, point: str = "") -> str:
     """Return the dependency of a job that waits until a training is complete; "" without Slurm.
 
     `point` is the number of a point of a sweep, or of an element of an array; its last job counts.

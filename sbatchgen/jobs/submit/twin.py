@@ -90,7 +90,8 @@ def _same(job: RunJob, folder: Path, submission: Submission, checksum: str) -> s
     """Return in words what a job has in common with a submission; "" if the job does other work.
 
     `checksum` is the submission's checksum of its surroundings. The command of a job without an id was
-    killed. In the run folder of the submission itself, `sbatch.reserved` finds the job, and keeps its record.
+    killed. In the run folder of the submission itself, `reserve_run_folder` finds the job, and keeps its
+    record.
     """
     new = submission.record
     if not job.id and folder == submission.run_dir:
