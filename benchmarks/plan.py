@@ -82,7 +82,7 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
                 if show:
                     print(json.dumps([finding.severity, finding.problem.at, finding.problem.what]))
             if show and kind == "neither":
-                print(json.dumps([kind, file.name, done.ended.status, done.said]))
+                print(json.dumps([kind, file.name, done.ended.status, done.last_message]))
     for name, count in sorted(counts.items()):
         print(f"{count:6}  {name}")
     reached = counts["reached"] + counts["needing"]

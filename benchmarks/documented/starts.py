@@ -14,7 +14,7 @@ from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, PROGRAMS, commands
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.profile import Profile
-from sbatchgen.lab.plan.dry_run import Given
+from sbatchgen.lab.plan.dry_run import DryRunInputs
 from sbatchgen.lab.plan.planning import plan_of
 from sbatchgen.lab.plan.started import StartedProcess, Step
 
@@ -53,7 +53,7 @@ def starts(
 
     The files are there, and empty.
     """
-    given = Given(arguments=(), variables={}, files=dict.fromkeys(files, b""))
+    given = DryRunInputs(arguments=(), variables={}, files=dict.fromkeys(files, b""))
     try:
         done = plan_of(replace(script, profile=profile), HOME, folder, given)
     except SbatchgenError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.review.review import Review
     from sbatchgen.jobs.slurm.refusal import Answer
     from sbatchgen.jobs.submit.submission import Submission
-    from sbatchgen.lab.plan.dry_run import Given
+    from sbatchgen.lab.plan.dry_run import DryRunInputs
 
 
 ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
@@ -370,17 +370,17 @@ def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
 
 def _script_of(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
-) -> tuple[JobScript, Given, int | None]:
+) -> tuple[JobScript, DryRunInputs, int | None]:
     """Return the script to plan, the inputs of its dry run, and the number of nodes that replaces its own."""
     from sbatchgen.check.lint.source import is_script, whole
-    from sbatchgen.lab.plan.planning import given_by, script_of
+    from sbatchgen.lab.plan.planning import read_inputs, script_of
 
     if not (is_script(job) or job == "-"):
         from sbatchgen.jobs.render.render import render_request
 
         request = request_of(job, args, given)
         script = script_of(job, render_request(request), profile=request.resolved.profile)
-        return script, given_by((), variables, files), None
+        return script, read_inputs((), variables, files), None
     from sbatchgen.jobs.inputs.flags import layer_of
     from sbatchgen.jobs.inputs.search import Places
     from sbatchgen.jobs.judge.read_settings import settings_of
@@ -396,4 +396,4 @@ def _script_of(
     release = "" if settings.assumed else settings.slurm
     script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
-    return script, given_by(args, variables, files), nodes
+    return script, read_inputs(args, variables, files), nodes

@@ -17,7 +17,7 @@ import yaml
 from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.dry_run import DryRun
-from sbatchgen.lab.plan.planning import given_by, plan_of
+from sbatchgen.lab.plan.planning import plan_of, read_inputs
 from tests.adopt.adopted import adopted
 from tests.conftest import FIXTURES
 from tests.plan.plans import needs_sandbox
@@ -110,7 +110,7 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
     differing = []
     for value in ("--num-layers 4", "") if names else ("",):  # the same runs, where no variable has a value
         paths = {name for name in names if re.search(rf"\$\{{?{name}\}}?/", text)}
-        given = given_by([], [f"{name}={'/data/x' if name in paths else value}" for name in names], [])
+        given = read_inputs([], [f"{name}={'/data/x' if name in paths else value}" for name in names], [])
         before, after = (plan_of(script, HOME, folder, given) for script in (old, new))
         pairs = [[*starts(done, adoption.job, exported)] for done in (before, after)]
         stops = (

@@ -18,7 +18,7 @@ from sbatchgen.jobs.inputs.document import decode
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.lab.plan.dry_run import COMMANDS, PROCESSES, WAITING
+from sbatchgen.lab.plan.dry_run import COMMANDS, MAX_SECONDS, PROCESSES
 from tests.conftest import REPOSITORY, Command
 from tests.docs import reference
 from tests.inputs.schema import schema
@@ -168,7 +168,7 @@ def test_each_limit_is_listed_with_its_test() -> None:
 
 def test_the_limits_that_the_page_on_plans_names_are_those_of_the_code() -> None:
     page = " ".join((REPOSITORY / "docs/how-to/plan.md").read_text().split())
-    assert f"may start {PROCESSES:,} processes and take {WAITING:g} seconds." in page
+    assert f"may start {PROCESSES:,} processes and take {MAX_SECONDS:g} seconds." in page
     assert f"may follow {COMMANDS:,} commands" in page
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sbatchgen.base.machine.mounts import mounts
-from sbatchgen.lab.plan.sight import Sight
+from sbatchgen.lab.plan.visible_folders import VisibleFolders
 from sbatchgen.lab.sandbox.box import Box, BoxLimits, run
 from tests.trust.watched import tree
 
@@ -19,9 +19,9 @@ def main() -> None:
     before = tree(Path(folder))
     box = Box(home="/home/someone", hostname="node1", folder=folder, limits=BoxLimits(**limits), **more)
     argv, environment = ["/bin/bash", "-c", command], {"PATH": "/usr/bin:/bin"}
-    with ExitStack() as kept:
-        sight = Sight({}, (folder,), kept, mounts=mounts())
-        ended = sight.run(lambda shown: run(argv, environment, shown.in_box(box)))
+    with ExitStack() as cleanup:
+        visible = VisibleFolders({}, (folder,), cleanup, mounts=mounts())
+        ended = visible.run(lambda shown: run(argv, environment, shown.in_box(box)))
     after = tree(Path(folder))
     changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     sys.stdout.buffer.write(pickle.dumps((ended, changed)))

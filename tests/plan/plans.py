@@ -11,7 +11,7 @@ import pytest
 from sbatchgen.base.errors import NoSandboxError
 from sbatchgen.base.finding import Finding
 from sbatchgen.lab.plan.dry_run import DryRun
-from sbatchgen.lab.plan.planning import given_by, plan_of, script_of
+from sbatchgen.lab.plan.planning import plan_of, read_inputs, script_of
 from sbatchgen.lab.sandbox.box import Box, run
 from sbatchgen.lab.started.judge_started import check_started
 
@@ -44,7 +44,7 @@ def planned(
 ) -> tuple[DryRun, list[Finding]]:
     """The plan of a script's text, and its findings."""
     script = script_of("job.sh", text if text.startswith("#!") else HEAD + text, profile=None, slurm=slurm)
-    given = given_by(arguments, variables, files)
+    given = read_inputs(arguments, variables, files)
     around = {"HOME": f"/home/{USER}", **(environment or os.environ)}
     done = plan_of(script, around, folder, given, nodes=nodes)
     return done, check_started(done)

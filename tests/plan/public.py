@@ -23,7 +23,7 @@ from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.plan import dry_run as dry
 from sbatchgen.lab.plan import stand_ins
 from sbatchgen.lab.plan.batch_job import grant
-from sbatchgen.lab.plan.dry_run import DryRun, Given
+from sbatchgen.lab.plan.dry_run import DryRun, DryRunInputs
 from sbatchgen.lab.plan.planning import is_planned
 from sbatchgen.lab.plan.started import StartedProcess, StartRecord, Step, read, steps
 from sbatchgen.lab.sandbox.box import PLACE
@@ -163,15 +163,15 @@ def kind(text: str) -> str:
     return f"{'GPUs' if script.resources.gpu_count else 'CPUs'}, {starts}"
 
 
-def planned(on: Stage, script: JobScript, home: Path, given: Given) -> DryRun:
+def planned(on: Stage, script: JobScript, home: Path, given: DryRunInputs) -> DryRun:
     """The plan of a script in its folder."""
     held = grant(script, user=on.cluster.user, uid=0, gid=0)
     return dry.dry_run(script, held, str(home / "work"), given, home=str(home), user=on.cluster.user)
 
 
-def provided(on: Stage, done: DryRun, home: Path) -> Given:
+def provided(on: Stage, done: DryRun, home: Path) -> DryRunInputs:
     """Make for the job what the plan made up; what it is given for a plan after the job."""
-    files = {name.replace("*", "1"): data for name, data in done.given.files.items()}
+    files = {name.replace("*", "1"): data for name, data in done.inputs.files.items()}
     for name, data in files.items():
         path = Path(name if name.startswith("/") else f"{home}/work/{name}")
         if path.is_relative_to(on.cluster.home) and not path.exists():
@@ -189,7 +189,7 @@ def provided(on: Stage, done: DryRun, home: Path) -> Given:
         if "/" in name and path.is_relative_to(home) and not (path.exists() and path.stat().st_size):
             text = (on.place / "stand_in.sh").read_text()
             on.cluster.put(str(path.relative_to(on.cluster.home)), text, mode=0o755)
-    return done.given
+    return done.inputs
 
 
 def really(
@@ -202,14 +202,14 @@ def really(
         "HOME": str(home),
         "PATH": f"{on.place}/bin:/usr/local/bin:/usr/bin:/bin",
         "BASH_ENV": f"{on.place}/prelude.sh",
-        **{name: value for name, value in done.given.variables.items() if name not in _IDS},
+        **{name: value for name, value in done.inputs.variables.items() if name not in _IDS},
     }
     command: list[str | Path] = [
         "/usr/bin/sbatch",
         "--parsable",
         f"--output={home}/log",
         job,
-        *done.given.arguments,
+        *done.inputs.arguments,
     ]
     number = int(on.cluster.run(command, cwd=job.parent, env=env, check=True).stdout)
     on.cluster.wait(number, timeout=300)
@@ -257,15 +257,15 @@ def differences(on: Stage, text: str) -> list[str] | None:
     config = on.cluster.root(["scontrol", "show", "config"]).stdout
     ids = dict.fromkeys(_IDS, re.findall(r"NEXT_JOB_ID *= (\d+)", config)[0])  # a name may hold it
     software = {use.name: f"{home}/{use.name}" for use in script.first_uses(_OF_MODULES.fullmatch)}
-    first = planned(on, script, home, Given(variables=_USER | ids | software))
+    first = planned(on, script, home, DryRunInputs(variables=_USER | ids | software))
     if first.ended.limit or not any(step.processes for step in first.steps):
         return None
     names = [need.name for need in first.needed if need.kind == "variable"]
     if any(name.startswith("SLURM_") for name in names):
         return None  # it is submitted with more options than it has
     if names:
-        more = dict(first.given.variables) | {name: name for name in names}
-        first = planned(on, script, home, Given(variables=more))
+        more = dict(first.inputs.variables) | {name: name for name in names}
+        first = planned(on, script, home, DryRunInputs(variables=more))
     given = provided(on, first, home)
     starts, ids = really(on, script, home, first)
     on.tasks += len(starts)

@@ -10,7 +10,7 @@ import pytest
 from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.plan import listing
-from sbatchgen.lab.plan.planning import given_by, plan_of, script_of
+from sbatchgen.lab.plan.planning import plan_of, read_inputs, script_of
 from sbatchgen.lab.started.judge_started import check_started
 from tests.plan.faults import FAULTS, GIVEN, PROFILE, SCRIPTS, Fault
 from tests.plan.plans import needs_sandbox
@@ -22,7 +22,7 @@ def _says(text: str, folder: Path) -> list[tuple[str, int]]:
     """What the plan of a script finds and needs, with lines."""
     (file := folder / "here.yaml").write_text(PROFILE)
     script = script_of("job.sh", text, profile=read_document(file, Profile).value, slurm="22.05")
-    done = plan_of(script, {"HOME": "/home/somebody"}, folder, given_by((), (), GIVEN))
+    done = plan_of(script, {"HOME": "/home/somebody"}, folder, read_inputs((), (), GIVEN))
     said = [(finding.problem.what, finding.place.line) for finding in check_started(done)]
     needed = listing.as_text(done).partition("Needed, and not here:")[2]
     return [*said, *((what, int(line)) for what, line in re.findall(r"  (.+) \(line (\d+)\)", needed))]

@@ -12,7 +12,7 @@ import pytest
 
 from sbatchgen.lab.plan import dry_run
 from sbatchgen.lab.plan.listing import as_text
-from sbatchgen.lab.plan.missing import Traced, by_line, missing
+from sbatchgen.lab.plan.missing import TracedCommand, first_needs, missing
 from sbatchgen.lab.sandbox.box import BoxLimits
 from tests.plan.plans import needs_sandbox, planned
 
@@ -159,7 +159,7 @@ def test_a_script_without_end_has_the_same_end_each_time(name: str, tmp_path: Pa
 
 
 def test_a_machine_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run.Left, "limits", lambda _: BoxLimits(seconds=0.2, started=400))
+    monkeypatch.setattr(dry_run.RunBudget, "limits", lambda _: BoxLimits(seconds=0.2, started=400))
     done, findings = planned(HEAD + "for n in {1..50}; do srun python $n.py; done\n", tmp_path)
     assert done.ended.limit == "machine"
     (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
@@ -170,14 +170,14 @@ def test_messages_of_the_background_are_read_in_any_order() -> None:
     """Each shell of the background prints what it lacks when it runs: which is first, no script decides."""
     script = "#!/bin/bash\ncd /nowhere/runs\n./work --part=1 &\n./work --part=2 &\n./late &\nwait\n"
     lines = script.splitlines()
-    trace = [Traced(at, lines[at - 1].removesuffix(" &"), "/home") for at in (2, 3, 4, 5)]
+    trace = [TracedCommand(at, lines[at - 1].removesuffix(" &"), "/home") for at in (2, 3, 4, 5)]
     messages = [f"script: line {at}: {what}: No such file or directory" for at, what in LACKED]
     orders = permutations(zip(messages, trace, strict=True))
     pairs = [("\n".join(text for text, _ in order), [command for _, command in order]) for order in orders]
-    needs = {tuple(by_line(missing(err, several)).values()) for err, several in pairs}
+    needs = {tuple(first_needs(missing(err, several)).values()) for err, several in pairs}
     assert len(pairs) == 24
     assert len(needs) == 1
-    assert ("program", "/home/work", 3) in by_line(missing(*pairs[-1])).values()
+    assert ("program", "/home/work", 3) in first_needs(missing(*pairs[-1])).values()
 
 
 def test_a_task_without_end_has_each_of_its_programs_once(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_task_without_end_has_each_of_its_programs_once(tmp_path: Path) -> Non
 
 def test_a_file_that_tasks_of_the_background_lack_has_its_first_line() -> None:
     lines = (7, "srun bash worker.sh 0"), (9, "srun bash worker.sh 1")
-    traces = permutations(Traced(line, command, "/home") for line, command in lines)
+    traces = permutations(TracedCommand(line, command, "/home") for line, command in lines)
     err = "bash: line 1: worker.sh: No such file or directory\n" * 2
-    needs = [by_line(missing(err, trace)).values() for trace in traces]
+    needs = [first_needs(missing(err, trace)).values() for trace in traces]
     assert [[*each] for each in needs] == [[("file", "/home/worker.sh", 7)]] * 2
 
 

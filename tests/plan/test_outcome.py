@@ -99,4 +99,4 @@ def test_a_program_has_longer_to_load_on_a_busy_machine(
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert controller._crowding() == times
+    assert controller._slowdown() == times

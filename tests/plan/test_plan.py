@@ -11,7 +11,7 @@ from sbatchgen.lab.plan import listing
 from sbatchgen.lab.plan.dry_run import PROCESSES
 from sbatchgen.lab.plan.missing import missing
 from sbatchgen.lab.plan.plan_output import plan_output
-from sbatchgen.lab.plan.planning import given_by, may_be_lost
+from sbatchgen.lab.plan.planning import may_hide_failures, read_inputs
 from sbatchgen.lab.plan.rounds import most_rounds
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
@@ -480,7 +480,7 @@ def test_it_does_not_run_again_with_failing_programs_where_one_comes_last(tmp_pa
         ("python a.py &\nwait\n", True),
         ("python a.py\necho\n", True),
     ):
-        assert may_be_lost(planned(text, tmp_path)[0]) is may, text
+        assert may_hide_failures(planned(text, tmp_path)[0]) is may, text
 
 
 def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) 
     assert [need.kind for need in done.needed] == ["arguments"]
     assert done.steps[0].processes[0].argv == ("python", "train.py", "ARG1")
     assert done.runs == 2
-    assert PROCESSES - 100 < done.left.processes < PROCESSES
+    assert PROCESSES - 100 < done.budget.processes < PROCESSES
 
 
 def test_a_loop_whose_trace_is_too_large_has_no_end_either(tmp_path: Path) -> None:
@@ -533,4 +533,4 @@ def test_a_run_begins_without_what_may_be_elsewhere_or_is_looked_for(tmp_path: P
 def test_a_given_file_is_not_read_in_part(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(9 << 20))
     with pytest.raises(SbatchgenError, match="the file is larger than 8 MiB"):
-        given_by((), (), [f"/data/x={tmp_path}/large"])
+        read_inputs((), (), [f"/data/x={tmp_path}/large"])

@@ -296,12 +296,12 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
 def test_all_runs_of_a_plan_together_have_a_limit(tmp_path: Path) -> None:
     loop = "for ((n = 0; n < 300; n++)); do /bin/true; done; cat missing$RANDOM$RANDOM\nexit 1\n"
     done, _ = planned(HEAD + loop, tmp_path)
-    assert done.left.processes > -100
+    assert done.budget.processes > -100
     assert done.runs < 5
     waits, _ = planned(
         HEAD + "sleep() { /bin/sleep 1; }; sleep; cat missing$RANDOM$RANDOM\nexit 1\n", tmp_path
     )
-    assert waits.left.seconds > -1.0
+    assert waits.budget.seconds > -1.0
     assert waits.runs < 12
 
 

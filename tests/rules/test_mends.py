@@ -90,7 +90,7 @@ def starts_what_was_meant(mend: Mend, folder: Path) -> None:
     done = plan_of(after, {"HOME": "/home/somebody"}, folder / mend.rule)
     counts = Counter(process.argv[0].rpartition("/")[2] for step in done.steps for process in step.processes)
     assert " ".join(f"{name} {number}" for name, number in counts.items()) == mend.starts, (
-        f"{after.text}{done.said}"
+        f"{after.text}{done.last_message}"
     )
     assert [step.refusal for step in done.steps if step.refusal] == []
     left = [each for each in check_started(done) if each.severity != "info"]

@@ -14,11 +14,11 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts, node_list
 
 JOB_ID = 1000001
-STARTED = 1_700_000_000  # the value of SLURM_JOB_START_TIME, which later releases set
+START_TIME = 1_700_000_000  # seconds since 1970 at which the job starts
 _MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # nodes; tasks; GPUs of a node
 _ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_LATER_RELEASE = "23.02"
-_SPREADING_RELEASE = "24.05"  # from this release on SLURM_TASKS_PER_NODE counts the tasks that a job has
+_TIMES_RELEASE = "23.02"  # from this release on, Slurm sets SLURM_JOB_START_TIME and other variables
+_SPREADING_RELEASE = "24.05"  # from this release on, SLURM_TASKS_PER_NODE counts the tasks that a job has
 
 
 @frozen(kw_only=True)
@@ -35,7 +35,9 @@ class Grant:
 
 
 def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
-    """Return the resources that a script asks for, on nodes that do not exist; `nodes` replaces --nodes.
+    """Return the resources that Slurm would give a script, on nodes that do not exist.
+
+    `nodes` replaces the number of --nodes. The batch script runs as `user` with the numbers `uid` and `gid`.
 
     Raises:
         DocumentError: The script asks for more than a plan can show.
@@ -52,15 +54,15 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
     if total:
         tasks = _tasks_of_nodes(script, total, count)
-    few = _gpus_of_nodes(script, count, tasks)
-    whole = max(_node_counts(script, "gpus_per_node"))
-    gpus = tuple(max(number, whole) for number in few) if script.has_nodes_alone else few
+    asked_gpus = _gpus_of_nodes(script, count, tasks)
+    node_gpus = max(_node_counts(script, "gpus_per_node"))
+    gpus = tuple(max(number, node_gpus) for number in asked_gpus) if script.has_nodes_alone else asked_gpus
     _refuse_above("GPUs on a node", max(gpus), _MOST_GPUS)
     if (per_gpu := asked.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
         total = sum(tasks)
     room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
-    if asked.cpus_per_gpu and script.release >= _LATER_RELEASE:
+    if asked.cpus_per_gpu and script.release >= _TIMES_RELEASE:
         room = (max(room),) * count  # on 26.05 all nodes get the CPUs of the node with the most GPUs
     if tasks is None:
         cpus = tuple(max(number, per_task) for number in room)
@@ -70,7 +72,7 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
         least = (asked.ntasks_per_node or 1) if count > 1 else 1
         cpus = tuple(max(has, max(number, least) * per_task) for has, number in zip(room, tasks, strict=True))
     _refuse_above("tasks", sum(tasks), _MOST_TASKS)
-    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=few, environment={})
+    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=asked_gpus, environment={})
     variables = _job_variables(script, held, user, uid, gid)
     variables |= _task_variables(asked, total or sum(tasks), script.release)
     return replace(held, environment=variables | _gpu_variables(asked, gpus[0]) | _array_variables(script))
@@ -80,35 +82,37 @@ def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...
     """Return the number of tasks on each node of a job with `total` tasks, as if all nodes were idle."""
     asked = script.resources
     if asked.ntasks_per_node or script.has_nodes_alone:
-        each, more = divmod(total, nodes)
-        return tuple(each + (number < more) for number in range(nodes))
+        share, rest = divmod(total, nodes)
+        return tuple(share + (number < rest) for number in range(nodes))
     room = min(filter(None, _node_counts(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
     return split(total, nodes, room or None)
 
 
 def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the GPUs that a job asks for on each node. Slurm may split a total, here on idle nodes."""
-    asked, whole = script.resources, max(_node_counts(script, "gpus_per_node"))
-    total, each = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
-    if asked.gpu_option == "gpus-per-task" and each and tasks:
-        return tuple(each * number for number in tasks)
+    """Return the GPUs that a job asks for on each node. Slurm may split a total; idle nodes are assumed."""
+    asked, node_gpus = script.resources, max(_node_counts(script, "gpus_per_node"))
+    total, per_task = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
+    if asked.gpu_option == "gpus-per-task" and per_task and tasks:
+        return tuple(per_task * number for number in tasks)
     if asked.gpu_option != "gpus" or asked.gpus_per_node:
         return (asked.gpu_count,) * nodes
-    if asked.splits_gpus([whole] if whole else (), alone=script.has_nodes_alone):
-        return split(total, nodes, whole or None)
+    if asked.splits_gpus([node_gpus] if node_gpus else (), alone=script.has_nodes_alone):
+        return split(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
 
 
-def _refuse_above(what: str, number: int, limit: int) -> None:
+def _refuse_above(unit: str, number: int, limit: int) -> None:
     if number > limit:
-        raise DocumentError.of(f"plan shows at most {limit} {what}", fix="plan the job with fewer")
+        raise DocumentError.of(f"plan shows at most {limit} {unit}", fix="plan the job with fewer")
 
 
-def _node_counts(script: JobScript, what: str) -> list[int]:
-    return [0, *(int(getattr(part, what) or 0) for part in script.partitions.values())]
+def _node_counts(script: JobScript, key: str) -> list[int]:
+    """Return the values of a key such as cpus_per_node, for each partition of the script, and 0."""
+    return [0, *(int(getattr(partition, key) or 0) for partition in script.partitions.values())]
 
 
 def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
+    """Return the CPUs that a job gets on a node apart from those of its tasks, at least 1."""
     if script.has_nodes_alone:
         return max(1, *_node_counts(script, "cpus_per_node"))
     return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
@@ -140,16 +144,16 @@ def _job_variables(script: JobScript, held: Grant, user: str, uid: int, gid: int
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
     variables |= _option_variables(script)
-    if script.release < _LATER_RELEASE:
+    if script.release < _TIMES_RELEASE:
         return variables | {"SLURM_NODE_ALIASES": "(null)"}
     seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
-    later = {"SLURM_JOB_START_TIME": str(STARTED), "SLURM_JOB_END_TIME": str(STARTED + seconds)}
+    later = {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + seconds)}
     later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
     return variables | later
 
 
 def _option_variables(script: JobScript) -> dict[str, str]:
-    """Return the variables that follow from options which a job may lack."""
+    """Return the variables that Slurm sets only for some options of a job."""
     asked, variables = script.resources, dict[str, str]()
     if script.option("export").upper() == "NONE":
         variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}

@@ -21,56 +21,68 @@ _MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a
 _MAX_FILES = 500_000  # files of a folder that is shown without a layer
 
 
-def to_copy(number: int, *, chosen: bool) -> Literal["all", "some", "none"]:
-    """Return how much of a folder needs a copy, as the user can change the files and a layer can't."""
-    about = os.stat(number)
-    if not chosen and about.st_uid != os.getuid():
+def to_copy(descriptor: int, *, by_user: bool) -> Literal["all", "some", "none"]:
+    """Return how much of an open folder needs a copy, because a layer can't change its files.
+
+    `by_user`: the user chose the folder. Then files of a group count, although another user owns the folder.
+    """
+    status = os.stat(descriptor)
+    if not by_user and status.st_uid != os.getuid():
         return "none"
-    if not _is_known(about):
+    if not _is_known(status):
         return "all"
-    return "some" if any(not _is_known(its) for _, _, its, _ in _entries(number)) else "none"
+    return "some" if any(not _is_known(inner) for _, _, inner, _ in _entries(descriptor)) else "none"
 
 
-def copy(number: int, to: str, *, some: bool) -> None:
-    """Copy the folders and small files in a folder; `some`: only files that a layer can't change."""
-    root, known = _root(number), {""}
-    for place, name, about, at in _entries(number):
+def copy(descriptor: int, to: str, *, some: bool) -> None:
+    """Copy the folders and small files of an open folder into `to`.
+
+    `some`: only files that a layer can't change.
+    """
+    root, made = _root(descriptor), {""}
+    for place, name, status, at in _entries(descriptor):
         with suppress(OSError):
-            if some and _is_known(about):
+            if some and _is_known(status):
                 continue
-            if not stat.S_ISDIR(about.st_mode):
-                _make_folders(root, place, to, known)
+            if not stat.S_ISDIR(status.st_mode):
+                _make_folders(root, place, to, made)
                 _copy_file(name, at, f"{to}{place}/{name}")
             elif os.access(name, os.R_OK | os.X_OK, dir_fd=at):
-                _make_folders(root, f"{place}/{name}", to, known)
+                _make_folders(root, f"{place}/{name}", to, made)
 
 
-def _is_known(about: os.stat_result) -> bool:
+def _is_known(status: os.stat_result) -> bool:
     """Return whether a sandbox knows the owner and the group of a file."""
-    return (about.st_uid, about.st_gid) == (os.getuid(), os.getegid())
+    return (status.st_uid, status.st_gid) == (os.getuid(), os.getegid())
 
 
-def _root(number: int) -> str:
-    return f"/proc/self/fd/{number}/."  # without /. os.fwalk would not follow the link
+def _root(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}/."  # without /. os.fwalk would not follow the link
 
 
-def _entries(number: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
-    """Yield each entry below an open folder: its folder's path, its name, its status, its open folder."""
-    root, left = _root(number), _MAX_ENTRIES
+def _entries(descriptor: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
+    """Yield each entry below an open folder: the path of its folder, its name, its status, and its folder.
+
+    The last value is a descriptor of the folder that the entry is in.
+    """
+    root, remaining = _root(descriptor), _MAX_ENTRIES
     for folder, folders, names, at in os.fwalk(root):
-        left -= len(folders) + len(names)
-        if left < 0:
+        remaining -= len(folders) + len(names)
+        if remaining < 0:
             break
         for name in (*folders, *names):
             with suppress(OSError):
                 yield folder[len(root) :], name, os.stat(name, dir_fd=at, follow_symlinks=False), at
 
 
-def _make_folders(root: str, path: str, to: str, known: set[str]) -> None:
-    """Make a folder of `root` and the folders above it in the folder `to`, with their modes."""
-    if path not in known:
-        known.add(path)
-        _make_folders(root, path.rpartition("/")[0], to, known)
+def _make_folders(root: str, path: str, to: str, made: set[str]) -> None:
+    """Make the folder `path` of `root`, and the folders above it, in `to`, with the modes from `root`.
+
+    `made` has the paths of the folders that exist in `to`.
+    """
+    if path not in made:
+        made.add(path)
+        _make_folders(root, path.rpartition("/")[0], to, made)
         os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
 
 
@@ -82,15 +94,15 @@ class CopiedPart(NamedTuple):
     """The contents of a folder, without the contents of its folders."""
 
     files: Files  # the folder, its links and its small files, by path
-    folders: list[str]  # the names of folders in it
-    large: int  # how many larger files are left out
+    folders: list[str]  # the names of the folders in it
+    large: int  # the number of larger files, which are not copied
 
 
-def piece(number: int, path: str) -> CopiedPart:
+def copied_part(descriptor: int, path: str) -> CopiedPart:
     """Return the contents of an open folder as files below `path`, without sockets, pipes and devices."""
     files: Files = {path: None}
     folders, large = [], 0
-    at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=number)
+    at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
     try:
         with os.scandir(at) as entries:
             for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False):
@@ -108,18 +120,18 @@ def piece(number: int, path: str) -> CopiedPart:
     return CopiedPart(files, sorted(folders), large)
 
 
-def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]:
-    """Return the contents of an open folder and of folders below it, and how many files are left out.
+def copied_parts(descriptor: int, path: str, without: Container[str]) -> tuple[Files, int]:
+    """Return the contents of an open folder and of the folders below it, and the number of files not copied.
 
-    Folders with a path in `without` are left out.
+    Folders with a path in `without` are not copied, and not counted.
     """
     files: Files = {}
-    large, todo, left = 0, [(os.dup(number), path)], _MAX_ENTRIES
+    large, todo, remaining = 0, [(os.dup(descriptor), path)], _MAX_ENTRIES
     while todo:
         at, place = todo.pop()
         try:
-            part = piece(at, place) if left > 0 else CopiedPart({}, [], 1)
-            left -= len(part.files) + len(part.folders)
+            part = copied_part(at, place) if remaining > 0 else CopiedPart({}, [], 1)
+            remaining -= len(part.files) + len(part.folders)
             files |= part.files
             large += part.large
             for name in part.folders:
@@ -133,24 +145,24 @@ def pieces(number: int, path: str, without: Container[str]) -> tuple[Files, int]
     return files, large
 
 
-def folder_in(number: int, name: str) -> int:
+def folder_in(descriptor: int, name: str) -> int:
     """Return a descriptor of a folder in an open folder; raise OSError for a link or a file."""
-    return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+    return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
 
 
-def danger(number: int) -> str:
+def danger(descriptor: int) -> str:
     """Return why a folder can't be shown without a layer; "" if it can be.
 
     Through a socket or a pipe a program reaches another program. A user who can write the folder can make a
     socket or a pipe in it.
     """
-    count, root = 0, f"/proc/self/fd/{number}/."
+    count, root = 0, f"/proc/self/fd/{descriptor}/."
     for folder, folders, names, at in os.fwalk(root):
         count += len(folders) + len(names)
         if count > _MAX_FILES:
             return "it has too many files"
-        about = os.fstat(at)
-        if about.st_uid not in (0, os.getuid()) or about.st_mode & OTHERS_WRITE:
+        status = os.fstat(at)
+        if status.st_uid not in (0, os.getuid()) or status.st_mode & OTHERS_WRITE:
             real = Path(os.readlink(f"/proc/self/fd/{at}"))
             if reason := other_writer(real, real.parent):
                 return f"{folder[len(root) + 1 :] or 'it'} {reason.why}"
@@ -164,20 +176,20 @@ def danger(number: int) -> str:
 
 def _small(name: str, at: int) -> tuple[bytes, int] | None:
     """Return the text and the mode of a small file; None for anything else."""
-    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    with os.fdopen(number, "rb") as file:
-        about = os.fstat(number)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             return None
-        return file.read(_MAX_BYTES), about.st_mode & 0o777
+        return file.read(_MAX_BYTES), status.st_mode & 0o777
 
 
 def _copy_file(name: str, at: int, to: str) -> None:
-    number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
-    with os.fdopen(number, "rb") as file:
-        about = os.fstat(number)
-        if stat.S_ISREG(about.st_mode) and about.st_size <= _MAX_BYTES:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES:
             with open(to, "wb") as target:
                 target.write(file.read(_MAX_BYTES))
-            os.chmod(to, about.st_mode & 0o777)
-            os.utime(to, ns=(about.st_atime_ns, about.st_mtime_ns))
+            os.chmod(to, status.st_mode & 0o777)
+            os.utime(to, ns=(status.st_atime_ns, status.st_mtime_ns))

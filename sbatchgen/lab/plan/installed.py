@@ -6,30 +6,33 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-# From the start of a word on: a search from each of its letters takes minutes in a trace of long words.
+# The patterns match only from the start of a word, or a trace of long words would take minutes.
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_MAX_FOLDERS = 400  # folders of a text, or of a folder, that are looked at
-_MAX_WORDS = 4000
+_MAX_FOLDERS = 400  # folders in a text, or in a folder, that are looked at
+_MAX_WORDS = 4000  # words of a text that are looked at, for each pattern
 
 
 def folders_of(text: str, folder: str) -> Iterator[str]:
-    """Yield the folders of programs that a text names, by their paths or by paths of environments."""
+    """Yield the folders of programs that a text names, by their paths or by paths of environments.
+
+    `folder` is the folder of relative paths.
+    """
     seen: set[str] = set()
-    for pattern, below in ((_BIN, ""), (_PATH, "/bin")):
+    for pattern, suffix in ((_BIN, ""), (_PATH, "/bin")):
         for _, match in zip(range(_MAX_WORDS), pattern.finditer(text), strict=False):
             path = match[0]
-            if below and "/" not in path and not path.endswith("env"):
+            if suffix and "/" not in path and not path.endswith("env"):
                 continue  # a path of an environment has a slash or ends in "env"
-            place = os.path.normpath(os.path.join(folder, path + below))  # noqa: PTH118 - an absolute path wins
+            place = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
             if place not in seen and len(seen) < _MAX_FOLDERS:
                 seen.add(place)
                 yield place
 
 
-def below(folder: str) -> Iterator[str]:
-    """Yield the folder bin of a folder, of each folder in it, and of conda's environments in it."""
+def bin_folders(folder: str) -> Iterator[str]:
+    """Yield the folder bin of a folder, and of the environments and other folders in the folder."""
     try:
         with os.scandir(folder) as entries:
             names = [
@@ -40,11 +43,11 @@ def below(folder: str) -> Iterator[str]:
     yield f"{folder}/bin"
     yield from (f"{folder}/{name}/bin" for name in names)
     if "envs" in names:  # of conda
-        yield from below(f"{folder}/envs")
+        yield from bin_folders(f"{folder}/envs")
 
 
 def programs_of(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of programs in folders whose name is in `names`, and of each Python there."""
+    """Yield the paths of the programs in folders that `names` has, and of each Python in the folders."""
     for folder in dict.fromkeys(folders):
         try:
             listed = os.listdir(folder)  # noqa: PTH208 - names

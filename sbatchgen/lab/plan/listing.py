@@ -1,4 +1,4 @@
-"""A plan as text: its steps and processes. Processes that differ only by their rank share a row."""
+"""The text of a plan: its steps and processes. Processes that differ only by their rank share a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each par
 
 
 def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
-    """Return a plan as text; `process`: the rank whose process is shown in full, in each step."""
+    """Return a plan as text.
+
+    `refusal` is the finding that sbatch refuses the script. `process` is the rank whose process each step
+    shows in full.
+    """
     lines = [headline(done), ""]
     if refusal:
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
@@ -52,7 +56,7 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
 
 
 def headline(done: DryRun) -> str:
-    """Return the first line of a plan."""
+    """Return the first line of a plan: the nodes, the number of steps and processes, and the end."""
     grant = done.grant
     processes = sum(map(_process_count, done.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
@@ -72,6 +76,7 @@ def _process_count(step: Step) -> int:
 
 
 def _need_text(done: DryRun, kind: str, name: str) -> str:
+    """Return a line about a thing that the script needs, and the option that gives it."""
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
@@ -84,15 +89,18 @@ def _need_text(done: DryRun, kind: str, name: str) -> str:
 
 
 def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the variables of a process without the variables above, if the process has all of these."""
-    new = [each for each in words if each not in above]
+    """Return the variables of a process without the variables that the process above has too.
+
+    All variables are returned if the process lacks a variable of `above`, or if `above` is short.
+    """
+    new = [text for text in words if text not in above]
     if not len(words) - len(new) == len(above) >= _MIN_REPEATED:
         return words
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
 
 def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
-    """Yield the text of each step; similar steps of a line share a text with all values that differ."""
+    """Yield the text of each step. Similar steps of a line share a text, which has all values that differ."""
     for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
         texts = [text for _, text in group]
         paragraphs_below = ([words for _, words in text[1:]] for text in texts)
@@ -110,19 +118,23 @@ def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragrap
 
 
 def _values_text(column: Sequence[str]) -> str:
+    """Return the values of a column as a word, such as --seed={1, 2, 3}."""
     values = [*dict.fromkeys(column)]
     if len(values) == 1:
         return values[0]
     heads = {value.rpartition("=")[0] for value in values}
     head = f"{heads.pop()}=" if len(heads) == 1 and "=" in values[0] else ""
     names = [value.removeprefix(head) for value in values]
-    return f"{head}{{{', '.join(names) if len(names) < 4 else f'{names[0]}, {names[1]} ... {names[-1]}'}}}"
+    shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} ... {names[-1]}"
+    return f"{head}{{{shown}}}"
 
 
 def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
-    what = "srun," if step.is_srun else "in the batch script,"
+    """Yield the indent and the words of each paragraph of a step; `chosen`: the only rank to show."""
+    starter = "srun," if step.is_srun else "in the batch script,"
     count = counted(_process_count(step), "process")
-    yield "", [f"line {step.line}:", what, f"{count}{'; the script continues meanwhile' * step.background}"]
+    meanwhile = "; the script continues meanwhile" * step.background
+    yield "", [f"line {step.line}:", starter, f"{count}{meanwhile}"]
     if step.refusal:
         yield "  ", ["refused by Slurm:", one_line(step.refusal)]
     if not step.processes:
@@ -136,6 +148,7 @@ def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list
 
 
 def _counts_on_nodes(counts: Mapping[str, int]) -> str:
+    """Return the numbers of processes on nodes as text, such as 8 processes: 4 on each of node1 to node2."""
     runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
     places = (
         f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
@@ -145,20 +158,21 @@ def _counts_on_nodes(counts: Mapping[str, int]) -> str:
 
 
 def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield the paragraphs of processes that share a row; `full`: all variables, with their whole values."""
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {numbers_as_text(ranks)}"
     place = one_line(nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}")
-    has: list[str] = []
+    gpus: list[str] = []
     if first.gpus and len({process.gpus for process in group}) == 1:
-        has = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
+        gpus = ["GPU" if len(first.gpus) == 1 else "GPUs", numbers_as_text(first.gpus)]
     elif first.gpus:
         counts = list(dict.fromkeys(len(process.gpus) for process in group))
-        has = ["one GPU each, by rank"]
+        gpus = ["one GPU each, by rank"]
         if counts != [1]:
-            has = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
-    yield "  ", [f"{name} on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(has)}", *has]
+            gpus = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
+    yield "  ", [f"{name} on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(gpus)}", *gpus]
     yield "    ", [*map(_shown_word, _folded_row([process.argv for process in group], group))]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
@@ -174,10 +188,12 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
     if value is None:
         return f"{name} unset"
-    return f"{name}={value if full or len(value) <= _MAX_VALUE else f'{value[:_MAX_VALUE]}...'}"
+    shown = value if full or len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
+    return f"{name}={shown}"
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
+    """Return the processes in groups that share a row: the words in a group differ only by the rank."""
     alike: dict[Any, list[StartedProcess]] = {}
     for process in processes:
         alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
@@ -192,23 +208,24 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
 
 
 def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
-    """Return the words of all rows as a single row; a word that differs gets the mark of its cause."""
+    """Return the words of all rows as a single row.
+
+    A value that differs becomes a mark, such as {rank} for a value that is the rank of each process.
+    """
     folded = []
     for column in zip(*rows, strict=True):
         text = column[0]
         if len(set(column)) > 1:
             head, equals, _ = text.rpartition("=")
-            values = [each.rpartition("=")[2] for each in column]
-            places = (
-                [str(each.rank) for each in group],
-                [each.env.get("SLURM_NODEID") or "0" for each in group],
-                [each.node for each in group],
-                [each.env.get("SLURM_LOCALID") or "0" for each in group],
+            values = [value.rpartition("=")[2] for value in column]
+            causes = (
+                [str(process.rank) for process in group],
+                [process.env.get("SLURM_NODEID") or "0" for process in group],
+                [process.node for process in group],
+                [process.env.get("SLURM_LOCALID") or "0" for process in group],
             )
-            mark = next(
-                (mark for mark, place in zip(_MARKS, places, strict=True) if place == values), _ANY_MARK
-            )
-            text = f"{head}{equals}{mark}"
+            marks = (mark for mark, cause in zip(_MARKS, causes, strict=True) if cause == values)
+            text = f"{head}{equals}{next(marks, _ANY_MARK)}"
         folded.append(text)
     return folded
 
@@ -219,6 +236,7 @@ def _shown_word(text: str) -> str:
 
 
 def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
+    """Yield words as lines of at most `_WIDTH` characters, unless a single word is longer."""
     line = indent
     for text in words:
         if len(line) + len(text) > _WIDTH and line.strip():
@@ -229,7 +247,7 @@ def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
 
 
 def difference(old: DryRun, new: DryRun) -> str:
-    """Return the difference of the plans of two scripts as a unified diff; "" for equal plans."""
+    """Return the difference between the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
     before, after = (as_text(done).splitlines()[2:] for done in (old, new))

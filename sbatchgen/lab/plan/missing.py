@@ -35,11 +35,13 @@ _PROGRAM_MESSAGE = re.compile(
     f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
-_STARTERS = {"srun", "exec", "time"}  # commands that need the program which they start
+_STARTERS = {"srun", "exec", "time"}  # commands that fail if the program which they start is missing
 _FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))
+# A test of a file: the letter of the test, and the path.
 _TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
 # Commands whose status tells whether a file exists.
 _LOOKING_COMMAND = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")
+# Commands of a script that gives up: they print a message, end the script, or test something.
 _EXIT_COMMAND = re.compile(
     r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! "
 )
@@ -53,21 +55,21 @@ class Need(NamedTuple):
     line: int  # the first line of the script that needs the thing; 0 for an unknown line
 
 
-class Traced(NamedTuple):
-    """A command that bash ran: its line, its text, and its folder."""
+class TracedCommand(NamedTuple):
+    """A command that bash ran."""
 
-    line: int
-    command: str
-    folder: str
+    line: int  # the line of the script
+    command: str  # the words of the command, expanded
+    folder: str  # the working folder
 
 
-def traced(text: str) -> tuple[Traced, ...]:
-    """Return the commands in a trace of bash, up to the trap on EXIT, without prelude.sh.
+def read_trace(text: str) -> tuple[TracedCommand, ...]:
+    """Return the commands in a trace of bash up to the trap on EXIT, without the commands of prelude.sh.
 
-    bash runs the string of the trap as line 1. Line 1 of a script is #!, and never a command.
+    bash traces the commands of the trap as line 1. Line 1 of a script is #!, and never a command.
     """
     entries: list[tuple[int, list[str], str]] = []
-    is_own = True
+    is_own = True  # whether the line belongs to a command of the script
     for line in text.splitlines():
         head, *rest = line.split("\x1f", 3)
         number = head.lstrip("+")
@@ -78,26 +80,24 @@ def traced(text: str) -> tuple[Traced, ...]:
             entries += [(number_of(number), [rest[2]], rest[1])] * is_own
         elif entries and not rest and is_own:
             entries[-1][1].append(line)
-    return tuple(Traced(number, "\n".join(lines), folder) for number, lines, folder in entries)
+    return tuple(TracedCommand(number, "\n".join(lines), folder) for number, lines, folder in entries)
 
 
-def missing(err: str, trace: Sequence[Traced]) -> Iterator[Need]:
+def missing(err: str, trace: Sequence[TracedCommand]) -> Iterator[Need]:
     """Yield the files, folders and programs that a script did not find.
 
     `err` is the stderr of the script, with "script" for its path. Processes in the background print in any
     order, so the result does not depend on the order of messages.
     """
-    left = min(
-        (number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")),
-        default=0,
-    )
+    failed_cds = [number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")]
+    first_failed_cd = min(failed_cds, default=0)
     for path, need in _missing(err, trace):
         # After a cd that failed, the script is in a wrong folder.
-        if path.startswith("/") or not left or need.line <= left:
+        if path.startswith("/") or not first_failed_cd or need.line <= first_failed_cd:
             yield need
 
 
-def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
+def first_needs(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
     """Return needs by kind and name, each with its first line.
 
     The order of the result does not depend on the order of processes that run at the same time.
@@ -108,8 +108,8 @@ def by_line(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
     return first
 
 
-def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
-    """Yield each need with its path as the script writes the path."""
+def _missing(err: str, trace: Sequence[TracedCommand]) -> Iterator[tuple[str, Need]]:
+    """Yield the path of each need, as the script writes the path, and the need."""
     bash_messages = sorted(
         (number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err)
     )
@@ -128,23 +128,27 @@ def _missing(err: str, trace: Sequence[Traced]) -> Iterator[tuple[str, Need]]:
             lacked = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
             yield path, _need(kind, lacked, path_entries[0].line if path_entries else 0, path_entries)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
-    for need in absent(programs):  # a file may hold the messages about them
+    for need in missing_programs(programs):  # the messages about programs may be in a log of the script
         yield need.name, need
 
 
-def absent(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
-    """Yield the programs whose path does not exist; each of `programs` is a path, a folder and a line."""
+def missing_programs(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
+    """Yield the programs that do not exist.
+
+    `programs` has the path of each program, the working folder, and the line of the script. A program without
+    a slash in its name is not looked for.
+    """
     for name, folder, line in programs:
         if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
-            need = _need("program", name, line, [Traced(line, name, folder)])
+            need = _need("program", name, line, [TracedCommand(line, name, folder)])
             if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
                 yield need
 
 
-def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
+def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
     """Yield the programs and the files of `source` that a script names once, by a path, before any cd.
 
-    Most of them are missing in the first run. If they are given from the start, a run is saved.
+    Most of these files are missing on this machine. Stand-ins from the start save a run of the script.
     """
     for command in body.commands:
         if command.name in ("cd", "pushd"):
@@ -158,21 +162,23 @@ def expected(body: Body, text: str, folder: str) -> Iterator[Need]:
                 continue
         path = words[0].value if words and not command.test else None
         if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
-            yield _need(kind, path, command.line, [Traced(command.line, path, folder)])
+            yield _need(kind, path, command.line, [TracedCommand(command.line, path, folder)])
 
 
-def _need(kind: str, path: str, line: int, entries: Sequence[Traced]) -> Need:
+def _need(kind: str, path: str, line: int, entries: Sequence[TracedCommand]) -> Need:
+    """Return a need, with its path in the working folder of the last of `entries`."""
     folder = entries[-1].folder if entries else ""
     return Need(kind, os.path.normpath(os.path.join(folder, path)) if folder else path, line)  # noqa: PTH118
 
 
 def is_path(path: str) -> bool:
-    """Return whether a text may be the path of a file that a sandbox can make."""
+    """Return whether a text may be the path of a file that can be made in a sandbox."""
     is_of_system = path.startswith(("/dev/", "/proc/", "/sys/", "/run/plan/"))
     return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
 
 
-def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
+def _kind(builtin: str, path: str, entries: Sequence[TracedCommand]) -> str:
+    """Return the kind of a need, by the builtin in bash's message and by the commands of its line."""
     if builtin in ("cd", "pushd"):
         return "folder"
     if builtin in ("source", "."):
@@ -187,19 +193,19 @@ def _kind(builtin: str, path: str, entries: Sequence[Traced]) -> str:
 
 
 def option_of(variable: str) -> str:
-    """Return the option of sbatch that makes Slurm set a variable; "" for another variable."""
+    """Return the option of sbatch for which Slurm sets a variable; "" for any other variable."""
     if variable.startswith("SLURM_ARRAY_"):
         return "array"
     name = variable.removeprefix("SLURM_").lower().replace("_", "-")
     return name if variable.startswith("SLURM_") and name in specs(DEFAULT_SLURM) else ""
 
 
-def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
-    """Return the file or folder of the last test before the script gave up; None without such a test."""
+def false_test(trace: Sequence[TracedCommand], functions: Functions) -> Need | None:
+    """Return the file or folder whose test was false before the script gave up; None without such a test."""
     for entry in _last_tests(trace, functions):
         words = entry.command.split()[1:] if _LOOKING_COMMAND.match(entry.command) else ()
-        looked = [("f", word) for word in words if word[0] != "-"]
-        for letter, quoted in reversed(_TEST.findall(entry.command) or looked):
+        looked_at = [("f", word) for word in words if word[0] != "-"]
+        for letter, quoted in reversed(_TEST.findall(entry.command) or looked_at):
             try:
                 path = shlex.split(quoted)[0]
             except (ValueError, IndexError):
@@ -209,22 +215,25 @@ def false_test(trace: Sequence[Traced], functions: Functions) -> Need | None:
     return None
 
 
-def false_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Need]:
-    """Yield the files of the last tests before subshells of the script gave up."""
+def false_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[Need]:
+    """Yield the files whose tests were false before a subshell of the script gave up."""
     for number, entry in enumerate(trace, 1):
         if re.match("exit [1-9]", entry.command) and (need := false_test(trace[:number], functions)):
             yield need
 
 
-def empty_test(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last test before the script gave up; 0 if the tested value is not empty."""
+def empty_test(trace: Sequence[TracedCommand], functions: Functions) -> int:
+    """Return the line of the test for an empty value before the script gave up; 0 without such a test."""
     tests = [*_last_tests(trace, functions)]
     line = tests[0].line if tests else 0
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
 
 
-def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
-    """Return the variable of `-v` in the last test before the script gave up, and the line of the test."""
+def set_test(trace: Sequence[TracedCommand], functions: Functions) -> tuple[str, int]:
+    """Return the variable of the `-v` test before the script gave up, and the line of the test.
+
+    Returns ("", 0) if the last test is another one.
+    """
     for test in _last_tests(trace, functions):
         if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):
             return match[1] or match[2], test.line
@@ -233,12 +242,12 @@ def set_test(trace: Sequence[Traced], functions: Functions) -> tuple[str, int]:
 
 
 class Functions(NamedTuple):
-    """The functions of a script: their names, and the function of each line."""
+    """The functions of a script."""
 
     names: frozenset[str]
-    lines: Mapping[int, str]
+    lines: Mapping[int, str]  # the function that each line belongs to
 
-    def has(self, entry: Traced) -> bool:
+    def has(self, entry: TracedCommand) -> bool:
         """Return whether a command calls a function, or is a line of a function."""
         return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
 
@@ -248,36 +257,36 @@ def functions_of(body: Body) -> Functions:
     return Functions(frozenset(body.functions.values()), body.functions)
 
 
-def last_line(trace: Sequence[Traced], functions: Functions) -> int:
-    """Return the line of the last command; for a function that ends the script, the line of its call."""
+def last_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
+    """Return the line of the last command. If a function ends the script, return the line of its call."""
     for entry in reversed(trace):
         if entry.line not in functions.lines or _is_test(entry) or not _EXIT_COMMAND.match(entry.command):
             return entry.line
     return trace[-1].line if trace else 0
 
 
-def _is_test(entry: Traced) -> bool:
+def _is_test(entry: TracedCommand) -> bool:
     return entry.command.startswith(("[[ ", "'['", "[ ", "test "))
 
 
-def _last_tests(trace: Sequence[Traced], functions: Functions) -> Iterator[Traced]:
+def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[TracedCommand]:
     """Yield the tests right before the script gave up, the last test first.
 
-    Tests right before the call of a function that ends the script count. Tests in a function that returned
-    before do not.
+    Tests right before the call of a function that ends the script are yielded. Tests in a function that has
+    returned are not yielded.
     """
     ending: set[str] = set()  # functions in which the script ended; "" outside of functions
-    reason = False  # whether a command was seen that may have failed
+    has_reason = False  # whether a command was found that may have failed
     for entry in reversed(trace[-_MAX_NEEDS:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKING_COMMAND.match(entry.command))
         gives_up = bool(_EXIT_COMMAND.match(entry.command))
         known = function in ending or called in ending
-        if not known and (reason or (function and not (is_test or gives_up))):
+        if not known and (has_reason or (function and not (is_test or gives_up))):
             return
         if is_test:
             yield entry
         elif not (gives_up or functions.has(entry)):
             return
-        reason = reason or is_test or not (gives_up or called in functions.names)
+        has_reason = has_reason or is_test or not (gives_up or called in functions.names)
         ending.add(function)

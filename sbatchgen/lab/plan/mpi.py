@@ -1,7 +1,7 @@
-"""The processes that a launcher of MPI starts on the nodes of a job, by the tasks of each node.
+"""The processes that a launcher of MPI starts on each node of a job.
 
-Sources: mpirun(1) of Open MPI 4.1 (a node has a slot for each task; slots are filled in the order of nodes),
-mpiexec of MPICH's Hydra, and TACC's guide to ibrun.
+A node has a slot for each of its tasks, and the launcher fills the slots in the order of the nodes. Sources:
+mpirun(1) of Open MPI 4.1, mpiexec of MPICH's Hydra, and TACC's guide to ibrun.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,25 @@ _LAUNCHERS = programs("mpi") | {"ibrun"}
 
 
 def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]:
-    """Return how many processes a command of MPI starts on each node; {} if the options hide the number."""
+    """Return how many processes a command of MPI starts on each node; {} if its options do not show this."""
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
         return {}
     table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # -n of ibrun is -n of mpirun
     options = {option: value for option, value, *_ in read_options(command, at, table)[0]}
-    places, asked, each = (
+    places, total, per_node = (
         [options[option] for option in table.roles[role] if option in options]
         for role in ("PLACE", "PROCESSES", "EACH")
     )
     if places:
         return {}
-    slots = (number_of(each[0]),) * len(held.nodes) if each else held.tasks
-    left = number_of(asked[0]) if asked else sum(slots)
-    if left > sum(slots):
+    slots = (number_of(per_node[0]),) * len(held.nodes) if per_node else held.tasks
+    remaining = number_of(total[0]) if total else sum(slots)
+    if remaining > sum(slots):
         return {}  # Open MPI refuses the number; Hydra starts again at the first node
     counts = {}
-    for node, slot in zip(held.nodes, slots, strict=True):
-        if count := min(slot, left):
-            counts[node], left = count, left - count
+    for node, node_slots in zip(held.nodes, slots, strict=True):
+        if count := min(node_slots, remaining):
+            counts[node] = count
+            remaining -= count
     return counts

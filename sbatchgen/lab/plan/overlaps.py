@@ -1,4 +1,4 @@
-"""Steps that run at the same time, and other questions about a dry run that several rules ask."""
+"""Questions about a dry run that several rules ask, for example which steps run at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from sbatchgen.lab.plan.started import Step, options_of_srun
 
 
 def may_follow(done: DryRun, *, variables: bool = True) -> bool:
-    """Return whether a value may be empty because the script lacks arguments, files or `variables`."""
+    """Return whether an empty value may follow from arguments or files that the script lacks.
+
+    With `variables`, a variable that only the user knows counts too.
+    """
     user_options = ("", "array")  # options that a user may give on the command line of sbatch
     sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
     return any(
@@ -31,7 +34,9 @@ def at_once(first: Step, second: Step) -> bool:
 def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
     """Yield each pair of steps that run at the same time on the same nodes, and these nodes."""
     for first, second in combinations(done.steps, 2):
-        if done.ended.limit and second.is_srun:  # a run at its limit does not place steps: see `dry_run`
+        if (
+            done.ended.limit and second.is_srun
+        ):  # the nodes of steps are not known after a limit: see `dry_run`
             continue
         if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
             yield first, second, shared

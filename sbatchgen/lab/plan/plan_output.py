@@ -33,7 +33,8 @@ def plan_output(
 ) -> PlanOutput:
     """Return a plan as the document that `plan` prints.
 
-    `refusal`: the finding that sbatch refuses the script. `brief`: only the first process of each step.
+    `refusal` is the finding that sbatch refuses the script. With `brief`, each step has only its first
+    process.
     """
     steps = [replace(step, processes=step.processes[:1]) if brief else step for step in done.steps]
     return {

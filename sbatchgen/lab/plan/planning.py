@@ -18,19 +18,19 @@ from sbatchgen.check.executables.program import programs
 from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.batch_job import grant
-from sbatchgen.lab.plan.dry_run import MANY, DryRun, Given, dry_run
+from sbatchgen.lab.plan.dry_run import SHOWN_STEPS, DryRun, DryRunInputs, dry_run
 from sbatchgen.lab.plan.rounds import least_steps
 from sbatchgen.lab.plan.started import StartedProcess, Step
 
 SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
-MOST_BYTES = 8 << 20  # bytes of a file that a user gives
+MOST_BYTES = 8 << 20  # bytes of a file of --file
 
 
 def plan_of(
     script: JobScript,
     environment: Mapping[str, str],
     folder: Path,
-    given: Given | None = None,
+    inputs: DryRunInputs | None = None,
     *,
     nodes: int | None = None,
     see: Sequence[str] = (),
@@ -44,7 +44,7 @@ def plan_of(
         DocumentError: The script is not a shell script.
         NoSandboxError: This machine allows no sandbox.
     """
-    _refuse_other(script)
+    _refuse_no_shell(script)
     if "\r\n" in script.text:  # sbatch refuses these line ends
         script = replace(script, text=script.text.replace("\r\n", "\n"))
     try:
@@ -54,45 +54,45 @@ def plan_of(
     held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
     run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
-    done = run(given or Given())
+    done = run(inputs or DryRunInputs())
     if done.ended.limit in ("time", "machine", "records"):
         done = _with_first_steps(done)
-    if may_be_lost(done) and not done.left.is_used_up:
-        failing = run(done.given._replace(status=1), rounds=1, left=done.left)
+    if may_hide_failures(done) and not done.budget.is_used_up:
+        failing = run(done.inputs._replace(status=1), most_runs=1, budget=done.budget)
         done = replace(done, failing=failing)
     return done
 
 
-def _refuse_other(script: JobScript) -> None:
+def _refuse_no_shell(script: JobScript) -> None:
     """Raise DocumentError for a script that is not a shell script."""
     if not is_planned(script):
         language = script.body.language or "no shell"
-        what = f"{script.file} is a script of {language}: plan reads bash scripts only"
-        raise DocumentError.of(what, at=f"{script.file}:1", fix="start it with #!/bin/bash")
+        message = f"{script.file} is a script of {language}: plan reads bash scripts only"
+        raise DocumentError.of(message, at=f"{script.file}:1", fix="start it with #!/bin/bash")
 
 
 def _with_first_steps(done: DryRun) -> DryRun:
     """Return a run that reached a limit, with its first steps and the least number of further steps."""
-    script, shown = done.script, tuple(map(_without_rounds, done.steps[:MANY]))
+    script, shown = done.script, tuple(map(_with_each_program_once, done.steps[:SHOWN_STEPS]))
     last = shown[-1].line if shown else 0
-    later = (each.command.line for each in script.launches if each.command.context.top)
+    later = (launch.command.line for launch in script.launches if launch.command.context.top)
     lines = [*(step.line for step in shown), *(line for line in later if line > last)]
     more = least_steps(script.body, lines) - len(shown)
-    return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == MANY else 0)
+    return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
 
 
-def _without_rounds(step: Step) -> Step:
-    """Return a step with each program of its tasks once, as chance decides how often a loop starts it."""
+def _with_each_program_once(step: Step) -> Step:
+    """Return a step with each program of a task once. Chance decides how often a loop starts a program."""
     once: dict[object, StartedProcess] = {}
-    for process in step.processes:  # in the order of their first starts, as the last start is chance
+    for process in step.processes:  # in the order of their first starts, because the last start is chance
         once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
     return replace(step, processes=tuple(once.values()))
 
 
-def may_be_lost(done: DryRun) -> bool:
-    """Return whether a job that ends with 0 may end with 0 although its programs fail.
+def may_hide_failures(done: DryRun) -> bool:
+    """Return whether a job may end with 0 although its programs fail.
 
-    If a program is the last command of the script, its status is the status of the job.
+    The job hides no failure if its last command is a program, whose status becomes the status of the job.
     """
     if not done.steps or done.ended.status or done.ended.limit:
         return False
@@ -109,30 +109,36 @@ def is_planned(script: JobScript) -> bool:
 
 
 def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str = "") -> JobScript:
-    """Return a script for `plan_of`, on a cluster."""
+    """Return a script for `plan_of`.
+
+    Without a profile, the cluster is unknown. Without a release of Slurm, the release of the cluster counts.
+    """
     known = slurm or (profile.slurm if profile else "")
     cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM
     return JobScript(file=file, text=text, profile=cluster, slurm=release, assumed=not known)
 
 
-def given_by(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> Given:
-    """Return the inputs from flags; raise CommandLineError for a nameless value or an unreadable file."""
-    given: dict[str, str] = {}
+def read_inputs(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> DryRunInputs:
+    """Read the inputs of a dry run from the ARGUMENTS, --var and --file of the command line.
+
+    Raises CommandLineError for a value without a name, and for a file that can't be read.
+    """
+    values: dict[str, str] = {}
     for text in variables:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise CommandLineError.of(f"'{text}' sets no variable", at="--var", fix="write --var NAME=VALUE")
-        given[name] = value
-    named: dict[str, bytes] = {}
+        values[name] = value
+    contents: dict[str, bytes] = {}
     for text in files:
         path, equals, source = text.partition("=")
         try:
-            named[path] = read_file(Path(source), MOST_BYTES) if equals else b""
+            contents[path] = read_file(Path(source), MOST_BYTES) if equals else b""
         except OSError as error:
             fix = "give a smaller file" if error.errno == errno.EFBIG else near_file(source)
-            what = f"can't read {source}: {error.strerror}"
-            raise CommandLineError.of(what, at="--file", fix=fix) from error
+            message = f"can't read {source}: {error.strerror}"
+            raise CommandLineError.of(message, at="--file", fix=fix) from error
         if not path.strip("/"):
             fix = "write --file PATH or PATH=FILE"
             raise CommandLineError.of(f"'{text}' names no file", at="--file", fix=fix)
-    return Given(arguments=tuple(arguments), variables=given, files=named)
+    return DryRunInputs(arguments=tuple(arguments), variables=values, files=contents)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from sbatchgen.check.bash import Body
 
+# The first lines of loops, and their words: over words, counted as in C, a call of seq, a range in braces.
 _FOR = re.compile(r"for\s+\w+\s+in\s+([^;\n]*)")
 _COUNTED = re.compile(
     r"for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1)\s*\)\)"
@@ -34,7 +35,8 @@ def least_steps(body: Body, lines: Iterable[int]) -> int:
     """Return how many steps the commands in `lines` start, with the rounds of the loops around them."""
     text, total = body.source.text, 0
     for line in {*lines}:
-        at = next((each.at for each in body.commands if each.line <= line <= each.end_line), None)
+        around = (command for command in body.commands if command.line <= line <= command.end_line)
+        at = next((command.at for command in around), None)
         count = 1
         for start, end in body.loops if at is not None else ():
             if at is not None and start <= at < end:

@@ -1,4 +1,7 @@
-"""The sandbox of a dry run: its files, its stand-ins, and the facts of the job that stand-ins read."""
+"""The stand-ins of a dry run, and the sandbox that holds them.
+
+A stand-in takes the place of srun, python or another program that starts programs. It records the start.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands, pro
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan import installed
 from sbatchgen.lab.plan.batch_job import Grant
-from sbatchgen.lab.plan.sight import Sight
+from sbatchgen.lab.plan.visible_folders import VisibleFolders
 from sbatchgen.lab.sandbox.box import PLACE, Box
 
 SPOOL = "/var/spool/slurmd/job1000001/"
@@ -37,7 +40,7 @@ _STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # p
 _COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows
 _RANDOM_BYTES = 1 << 16
-_FEW_FILES = 3  # covered files of a folder, up to which each file has a mount of its own
+_FEW_FILES = 3  # a folder with more covered files gets a layer, not a mount for each file
 # The modules of this package that step.py loads. It loads the last two only to read lists of hosts.
 _STEP_MODULES = (
     "sbatchgen/check/executables/command_options",
@@ -50,7 +53,7 @@ _TRACE_OFF = re.compile(rb"\bset \+x\b")
 
 
 def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
-    """Return the sandbox in which a script starts, with a stand-in for each program that starts others."""
+    """Return the sandbox in which a script starts, with a stand-in for each program that starts programs."""
     text = _TRACE_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
@@ -74,14 +77,15 @@ def _random_files() -> dict[str, tuple[bytes, int]]:
     }
 
 
-def covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> Box:
-    """Return a box with stand-ins over the programs of environments that a text names, and of `places`."""
-    visible = [*sight.chosen, *sight.named, *sight.given, *_SYSTEM_FOLDERS, sys.base_prefix]
+def covering(box: Box, visible: VisibleFolders, text: str, places: Iterable[str] = ()) -> Box:
+    """Return a box with stand-ins over programs of environments, such as .venv/bin/torchrun.
+
+    These are the programs in the folders that a text names, and in the folders of `places`.
+    """
+    shown = [*visible.by_user, *visible.by_script, *visible.unchecked, *_SYSTEM_FOLDERS, sys.base_prefix]
     folders = [*places, *installed.folders_of(text, box.folder)]
     seen = [
-        folder
-        for folder in folders
-        if _is_below(folder, visible) or _is_below(os.path.realpath(folder), visible)
+        folder for folder in folders if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
     ]
     stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
     over, files = dict(box.over), dict(box.files)
@@ -89,7 +93,7 @@ def covering(box: Box, sight: Sight, text: str, places: Iterable[str] = ()) -> B
         real = os.path.realpath(path)
         if real in over or path.startswith(f"{PLACE}/"):
             continue
-        if Path(real).is_file() and _is_below(real, visible):
+        if Path(real).is_file() and _is_below(real, shown):
             over[real] = stand_in
         else:  # the sandbox hides its file, for example in the home folder
             files.setdefault(real, stand_in)
@@ -101,12 +105,15 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack) -> Mapping[str, str]:
-    """Return the layers of a box, with further layers for files in read-only folders of the system."""
+    """Return the layers `laid` of a box, and further layers for files in read-only folders of the system.
+
+    `layers` removes the folders of the further layers at its end.
+    """
     added = dict(laid)
     for path, data in files.items():
         if not _is_below(path, _SYSTEM_FOLDERS):
             continue
-        folder = next(str(each) for each in Path(path.rstrip("/")).parents if each.is_dir())
+        folder = next(str(parent) for parent in Path(path.rstrip("/")).parents if parent.is_dir())
         if folder not in added:
             added[folder] = _new_layer(layers)
         place = Path(added[folder], os.path.relpath(path, folder))
@@ -120,7 +127,10 @@ def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: Exi
 
 
 def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
-    """Write the files of folders with many covered files into layers, as a mount of a file takes 0.2 ms."""
+    """Write the files of folders with many covered files into layers, because a mount of a file takes 0.2 ms.
+
+    Returns the folder of each layer by the folder that it covers. `copies` removes the layers at its end.
+    """
     laid: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
         if count > _FEW_FILES:
@@ -134,7 +144,7 @@ def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[
 
 
 def _new_layer(layers: ExitStack) -> str:
-    """Make an empty folder that can be a layer over a folder, which a folder in TMPDIR may not."""
+    """Make an empty folder in memory, because a folder in TMPDIR may not allow a layer."""
     made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
     made.mkdir()
     return str(made)
@@ -150,7 +160,10 @@ def _covered_programs() -> Iterator[str]:
 
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
-    """Return the files that run in the sandbox. Modules are also compiled, as step.py starts often."""
+    """Return the text and the mode of each file that runs in the sandbox, by its path.
+
+    Modules are also compiled, because step.py starts often.
+    """
     files = {name: ((HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
     files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
     files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)

@@ -18,8 +18,8 @@ from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, number_of
 from sbatchgen.lab.sandbox.box import PLACE
 
 BIN = f"{PLACE}/bin/"
-# Programs that prepare, ask or clean up. A plan does not show their starts.
-_HELPERS = programs("unshown")
+# Programs such as mkdir and squeue. A plan does not show their starts.
+_UNSHOWN = programs("unshown")
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
 _HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
 _SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
@@ -40,8 +40,8 @@ class StartRecord:
     line: int  # the line of the script
     waits: int  # how many times the script called wait before
     background: bool  # whether the script continues while the program runs
-    folder: str
-    words: tuple[str, ...]
+    folder: str  # the working folder
+    words: tuple[str, ...]  # the arguments of the program
     environment: Mapping[str, str]  # the whole environment
 
     @property
@@ -51,7 +51,7 @@ class StartRecord:
 
     @property
     def place(self) -> str:
-        """The name of a step that is the same in each run of the script."""
+        """The name of the program's step, which is the same in each run of the script; "" without a step."""
         return self.environment.get("__plan_place", "")
 
     @property
@@ -61,7 +61,7 @@ class StartRecord:
 
     @property
     def takes_turn(self) -> bool:
-        """Whether later releases look for the next step's nodes after the nodes of this step."""
+        """Whether Slurm 24.05 and later look for the next step's nodes after the nodes of this step."""
         return self._needs[1] == "takes"
 
     @cached_property
@@ -77,7 +77,7 @@ class StartRecord:
 
     @cached_property
     def _needs(self) -> tuple[str, ...]:
-        """The words of `needs` in step_tasks.py."""
+        """The words that `needs` of step_tasks.py wrote, or empty words."""
         return (*self.environment.get("__plan_needs", "").split(), "", "", "")
 
 
@@ -120,7 +120,7 @@ class Step:
 
 @frozen(kw_only=True)
 class StartedLauncher(LauncherCall):
-    """A launcher of PyTorch, with its process."""
+    """A launcher of PyTorch that a step starts, with its process."""
 
     process: StartedProcess
 
@@ -138,13 +138,13 @@ def options_of_srun(command: Sequence[str]) -> list[ReadOption]:
 
 
 def read(text: str) -> StartRecord | None:
-    """Return the start that a record describes; None for another text."""
+    """Return the start in the text of a stand-in's record; None for any other text."""
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
     if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
     words, pairs = rest[: number_of(count)], rest[number_of(count) :]
     if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
-        name, *words = words  # the first line of a program names this Python
+        name, *words = words  # Python was started by the first line of a program
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),
@@ -163,27 +163,28 @@ def plain(text: str) -> str:
 
 
 def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
-    """Yield the steps of a script in its order, without the helpers of `programs("unshown")`.
+    """Yield the steps of a script in its order, without programs such as mkdir.
 
     `batch` is the environment in which the batch script starts.
     """
-    holding = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
-    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in holding])]
+    # A container that starts a recorded program is not a process of its own.
+    full = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
+    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in full])]
     launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
         launch = launching.get(start.step)
         if launch is start:
-            inside = [other for other in starts if other.step == start.step and other is not start]
-            processes = [_process(other, held, batch, start) for other in inside if _matters(other)]
+            tasks = [other for other in starts if other.step == start.step and other is not start]
+            processes = [_process(other, held, batch, start) for other in tasks if _is_shown(other)]
             yield _step(start, held, processes)
-        elif launch is None and _matters(start):
+        elif launch is None and _is_shown(start):
             yield _step(start, held, [_process(start, held, batch, None)])
 
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
-    """Yield starts with the numbers of steps in the order of the script.
+    """Yield starts whose step numbers follow the order of the script.
 
-    Steps in the background get their numbers by chance while the script runs.
+    While the script runs, steps in the background get their numbers by chance.
     """
     steps_of_srun = (start for start in starts if start.takes)
     numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
@@ -193,9 +194,9 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
         yield replace(start, environment={**start.environment, **numbered}) if is_task else start
 
 
-def _matters(start: StartRecord) -> bool:
+def _is_shown(start: StartRecord) -> bool:
     is_watch = any(word.endswith(WATCH) for word in start.words[:1])
-    return not is_watch and start.name.rpartition("/")[2] not in _HELPERS
+    return not is_watch and start.name.rpartition("/")[2] not in _UNSHOWN
 
 
 def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:
@@ -216,11 +217,12 @@ def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) 
 def _process(
     start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
 ) -> StartedProcess:
+    """Return the process of a start; `step`: the srun that starts it, or None for the batch script."""
     environment = start.environment
     mask = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
     gpus = [part for part in mask.split(",") if part.isdecimal()]
-    given = options_of_srun((step.name, *step.words)) if step else ()
-    images = (value for name, value, *_ in given if name == "container-image")  # of pyxis
+    options = options_of_srun((step.name, *step.words)) if step else ()
+    images = (value for name, value, *_ in options if name == "container-image")  # the option of pyxis
     cpus = held.cpus[0]
     if step:  # the CPUs of a task: as requested, or its share of the node
         tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
@@ -241,6 +243,10 @@ def _process(
 def _differences(
     environment: Mapping[str, str], batch: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
+    """Yield the variables in which an environment differs from the batch script's, with their values.
+
+    The value is None for a variable that only the batch script has.
+    """
     for name in sorted({*environment, *batch}):
         value = plain(environment[name]) if name in environment else None
         before = plain(batch[name]) if name in batch else None

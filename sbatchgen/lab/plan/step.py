@@ -19,19 +19,22 @@ if TYPE_CHECKING:
 
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
-MOST_TASKS = 64  # tasks of a step that run; the other tasks of a larger step are like these tasks
-MOST_RECORDS = 512  # tasks of a step, if a task only records the start of its program
-# Folders whose programs run in the sandbox. Programs elsewhere only run if they are scripts.
+MOST_TASKS = 64  # tasks of a step that run; a larger step runs only its first tasks and the last task
+MOST_RECORDS = 512  # the same limit, if a task only records the start of its program
+# Folders whose programs run in the sandbox. Programs of other folders run only if they are scripts.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
-_STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # a step without GPUs lacks them
-_COMMA_RUNTIMES = ("apptainer", "singularity")  # their --env takes NAME=VALUE,NAME=VALUE
-_MARKS = iter(range(1 << 30))
+_STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # variables that a step without GPUs lacks
+_COMMA_RUNTIMES = ("apptainer", "singularity")  # commands whose --env takes NAME=VALUE,NAME=VALUE
+_MARKS = iter(range(1 << 30))  # numbers for the containers of this process
 SimpleNamespace = type(sys.implementation)  # loading types takes longer
 
 
 def main() -> int:
-    """Record the start of a command, and start the programs that the command starts."""
+    """Record the start of the command in argv, and start the programs that it starts.
+
+    Returns the exit status.
+    """
     name, *words = sys.argv[1:]
     with open(f"{PLACE}/job", "rb") as stream:
         job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
@@ -57,14 +60,20 @@ def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, lis
 def srun(
     words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
 ) -> int:
-    """Start the programs of an srun. After a colon, srun takes another program with its own options."""
+    """Start the programs of an srun, which has several programs if colons divide its command.
+
+    `words` are all words after srun, and `command` the words after the first options. Returns the worst exit
+    status.
+    """
     if ":" not in command:
         return step(words, options, command, job, environment)
     at = command.index(":")
     others = command[at + 1 :]
     status = step(words[: len(words) - len(command) + at], options, command[:at], job, environment)
-    there = parsed(["srun", *others], 1, job["programs"]["srun"])
-    return max(status, srun(others, *there, job, environment)) if others else status
+    if not others:
+        return status
+    next_options, next_command = parsed(["srun", *others], 1, job["programs"]["srun"])
+    return max(status, srun(others, next_options, next_command, job, environment))
 
 
 def step(
@@ -107,7 +116,7 @@ def step(
 
 
 def _print_information(options: Options, job: dict[str, Any]) -> bool:
-    """Print the help or the version if an option asks for the text; return whether an option does."""
+    """Print the help or the version if an option asks for it; return whether an option does."""
     if "help" in options or "usage" in options:
         sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
     elif "version" in options:
@@ -118,7 +127,10 @@ def _print_information(options: Options, job: dict[str, Any]) -> bool:
 
 
 def _next_number(kind: str) -> int:
-    """Take the first free number for a kind of step. A file takes the number, as steps may start at once."""
+    """Return the first free number for a kind of step.
+
+    A file for each number prevents steps that start at the same time from getting the same number.
+    """
     number = 0
     while True:
         try:
@@ -142,7 +154,10 @@ def exported(export: str, environment: Options) -> Options:
 
 
 def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
-    """Start all commands at once, each in its environment; return the worst exit status."""
+    """Start all commands at once, each in its environment; return the worst exit status.
+
+    A command whose program does not run in the sandbox is only recorded.
+    """
     children = []
     inputs = []
     first, *others = commands[0][0] if len(commands) > 1 else [""]
@@ -160,7 +175,9 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
             record(words[0], words[1:], inner)
             continue
         try:
-            starter = {"__plan_starter": str(os.getpid())}  # stand_in.sh knows its tasks by the number
+            starter = {
+                "__plan_starter": str(os.getpid())
+            }  # stand_in.sh finds the tasks of a step by this number
             children.append(os.posix_spawn(program, words, inner | starter, file_actions=inputs))
         except OSError:  # a script whose interpreter is missing
             record(words[0], words[1:], inner)
@@ -171,7 +188,10 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
 
 
 def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
-    """Return the command inside containers and wrappers, and its environment; record the containers."""
+    """Return the command inside containers and wrappers, and its environment; record the containers.
+
+    A wrapper without a command is recorded, and the command is [].
+    """
     while words:
         known, at = program_name(words, job["programs"])
         row = job["programs"].get(known)
@@ -193,11 +213,11 @@ def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tu
 
 
 def _container_variables(values: list[str], command: str) -> Iterable[tuple[str, str]]:
-    """Yield the variables that a container's --env sets; with Apptainer, commas divide the variables."""
+    """Yield the names and values that a container's --env sets; with Apptainer, commas divide them."""
     for value in values:
         parts = value.split(",") if command.startswith(_COMMA_RUNTIMES) else [value]
         for name, equals, text in (part.partition("=") for part in parts):
-            if equals and name not in ("PATH", "BASH_ENV"):  # the sandbox finds stand-ins by these
+            if equals and name not in ("PATH", "BASH_ENV"):  # programs in the sandbox find stand-ins by these
                 yield name, text
 
 

@@ -12,10 +12,10 @@ TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
-LATER = "24.05"  # from this release on, steps are like steps of 26.05; before, like steps of 22.05
-MOST_OF_STEP = 1 << 17  # tasks; no job has more tasks
+NEW_STEPS = "24.05"  # from this release on, steps are like steps of 26.05; before, like steps of 22.05
+MAX_STEP_TASKS = 1 << 17  # no job has more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# Options with which a step takes a part of its nodes; shares all CPUs with other steps; names its nodes.
+# Options with which a step takes only a part of its nodes; shares all CPUs with other steps; names its nodes.
 EXACT = frozenset(("exact", "exclusive"))
 OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
 NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
@@ -27,12 +27,16 @@ Options = dict[str, str]
 
 
 def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return how a step shares its nodes, the nodes that it excludes, and its CPUs and GPUs on each node."""
-    on, names = tasks[0]["on"], tasks[0]["names"]
-    each = max(_cpus_per_task(options, job, environment), 1)
+    """Return what a step takes of its nodes, as words that `StartRecord` of started.py reads.
+
+    The words are: how the step shares its nodes; whether the next step takes its turn after it; the nodes
+    that it excludes, or -; and NAME:CPUS:GPUS for each node.
+    """
+    node_tasks, names = tasks[0]["node_tasks"], tasks[0]["names"]
+    per_task = max(_cpus_per_task(options, job, environment), 1)
     takes = (
-        f"{name}:{count * each}:{_gpus_of_step(options, job, name, len(names), count)}"
-        for name, count in zip(names, on, strict=True)
+        f"{name}:{count * per_task}:{_gpus_of_step(options, job, name, len(names), count)}"
+        for name, count in zip(names, node_tasks, strict=True)
     )
     is_named = NAMING.intersection(options)
     others = {*job["nodes"]} - {*(names if is_named else _nodes(options, job))}
@@ -41,7 +45,7 @@ def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], en
 
 
 def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return the CPUs for other steps: "overlap" for all, "exact" for the other CPUs, "whole" for no CPUs."""
+    """Return which CPUs of its nodes a step leaves: "overlap" all, "exact" its unused CPUs, "whole" none."""
     if OVERLAPPING.intersection(options):
         return "overlap"
     takes_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
@@ -53,7 +57,8 @@ def spread(
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the tasks of a step, each with its rank and its node; or the reason why Slurm refuses the step.
 
-    `options` and `environment` belong to srun. `placed` has the nodes of the step, if other steps decide.
+    `options` and `environment` belong to srun. `placed` has the nodes of the step, if they depend on other
+    steps.
     """
     refusal = _number_refusal(options, job, environment) or _gpu_refusal(options, job, environment)
     refusal = refusal or _memory_refusal(options, environment)
@@ -65,18 +70,19 @@ def spread(
         return [], refusal
     given = _given_tasks(options, job, environment, count)
     wanted = given or number_of(environment.get("SLURM_NTASKS")) or count
-    if wanted > MOST_OF_STEP:
+    if wanted > MAX_STEP_TASKS:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(wanted, count), 1)]
-    on, refusal = _tasks_on_nodes(names, wanted, options, job, environment, is_given=bool(given))
+    node_tasks, refusal = _tasks_on_nodes(names, wanted, options, job, environment, is_given=bool(given))
     if refusal:
         return [], refusal
-    places = [(node, local) for node, tasks in enumerate(on) for local in range(tasks)]
+    places = [(node, local) for node, count in enumerate(node_tasks) for local in range(count)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
     if order.startswith(("cyclic", "*:", "plane=1")):
         places.sort(key=lambda place: (place[1], place[0]))
+    step_facts = {"node_tasks": node_tasks, "names": names}
     tasks = [
-        {"rank": rank, "node": node, "host": names[node], "local": local, "on": on, "names": names}
+        {"rank": rank, "node": node, "host": names[node], "local": local, **step_facts}
         for rank, (node, local) in enumerate(places)
     ]
     return tasks, ""
@@ -106,30 +112,30 @@ def _tasks_on_nodes(
     is_given: bool,
 ) -> tuple[list[int], str]:
     """Return the number of tasks on each node; or the reason why Slurm refuses the step."""
-    each, more = divmod(wanted, len(names))
-    on = [each + (node < more) for node in range(len(names))]
+    share, rest = divmod(wanted, len(names))
+    node_tasks = [share + (node < rest) for node in range(len(names))]
     if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not is_given:
-        on = list(job["tasks"])
+        node_tasks = list(job["tasks"])
     if job["exact"] and "overcommit" not in options:
         per_task = max(_cpus_per_task(options, job, environment), 1)
         cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
-        on = _fitted_tasks(on, [cpus[name] // per_task for name in names])
-        if sum(on) < wanted:
+        node_tasks = _fitted_tasks(node_tasks, [cpus[name] // per_task for name in names])
+        if sum(node_tasks) < wanted:
             return [], "Unable to create step for job: More processors requested than permitted"
-    each = int(job["gpus_per_task"])
+    per_task = int(job["gpus_per_task"])
     held = dict(zip(job["nodes"], job["gpus"], strict=True))
-    if each and any(tasks * each > held[name] for name, tasks in zip(names, on, strict=True)):
+    if per_task and any(tasks * per_task > held[name] for name, tasks in zip(names, node_tasks, strict=True)):
         return [], "Unable to create step for job: Insufficient GRES available in allocation"
-    return on, ""
+    return node_tasks, ""
 
 
-def _fitted_tasks(on: list[int], rooms: list[int]) -> list[int]:
+def _fitted_tasks(node_tasks: list[int], rooms: list[int]) -> list[int]:
     """Return the number of tasks on each node, at most the node's number in `rooms`.
 
     The next nodes take the tasks for which a node has no room.
     """
-    fitting = [min(tasks, room) for tasks, room in zip(on, rooms, strict=True)]
-    rest = sum(on) - sum(fitting)
+    fitting = [min(tasks, room) for tasks, room in zip(node_tasks, rooms, strict=True)]
+    rest = sum(node_tasks) - sum(fitting)
     for node, room in enumerate(rooms):
         more = min(rest, room - fitting[node])
         fitting[node] += more
@@ -147,14 +153,14 @@ def _node_range(text: str) -> tuple[int, int]:
 
 
 def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """Return the number of tasks that a step asks for; 0 if the job's number counts."""
+    """Return the number of tasks that a step asks for; 0 if the step gets the job's number of tasks."""
     given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
     if per_gpu := _tasks_per_gpu(options, environment):  # --ntasks-per-gpu comes before all other numbers
         known = given or number_of(environment.get("SLURM_NTASKS"))
         return max(known, per_gpu * _gpus_in_all(options, job, environment, nodes))
     per_node = number_of(_tasks_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
     # The number of tasks per node comes before the job's number of tasks.
-    obeys = "nodes" in options and per_node and job["release"] >= LATER
+    obeys = "nodes" in options and per_node and job["release"] >= NEW_STEPS
     if given or (environment.get("SLURM_NTASKS") and not obeys):
         return given
     return nodes * (per_node or 1)
@@ -171,25 +177,27 @@ def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, no
     """
     total = number_of(options.get("gpus", "").rpartition(":")[2])
     node_gpus = number_of(options.get("gpus-per-node", "").rpartition(":")[2])
-    if job["release"] < LATER:
+    if job["release"] < NEW_STEPS:
         node_gpus = node_gpus or number_of(environment.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2])
     resource, _, number = options.get("gres", "").rpartition(":")
     if resource.startswith("gpu"):
         node_gpus = node_gpus or number_of(number)
-    if total and (job["release"] >= LATER or not node_gpus):
+    if total and (job["release"] >= NEW_STEPS or not node_gpus):
         return total
     return node_gpus * nodes or sum(map(int, job["asked_gpus"]))
 
 
 def _gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun refuses the GPUs that a step asks for; "" if srun gives the GPUs."""
+    """Return why srun refuses the GPUs that a step asks for; "" if the step gets them."""
     is_gres = options.get("gres", "").startswith("gpu")
     is_per_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
     if is_gres and is_per_node and job["release"] >= "26.05":
         return "--gpus-per-node and --gres=gpu are mutually exclusive."
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
     asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
-    is_without = not (any(job["gpus"]) or job["alone"])  # the job's own nodes may have GPUs
+    is_without = not (
+        any(job["gpus"]) or job["alone"]
+    )  # a whole node may have GPUs that the job did not ask for
     differs = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
     if differs or (is_without and asks):
         return "Unable to create step for job: Invalid generic resource (gres) specification"
@@ -197,7 +205,7 @@ def _gpu_refusal(options: Options, job: dict[str, Any], environment: Options) ->
 
 
 def _memory_refusal(options: Options, environment: Options) -> str:
-    """Return why srun refuses the memory in its environment; "" if srun takes the memory."""
+    """Return why srun refuses the variables for memory in its environment; "" if srun accepts them."""
     kinds = ("CPU", "GPU", "NODE")
     given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
     if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
@@ -206,7 +214,7 @@ def _memory_refusal(options: Options, environment: Options) -> str:
 
 
 def _number_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun refuses the numbers in its options; "" if srun takes the numbers."""
+    """Return why srun refuses the numbers in its options; "" if srun accepts them."""
     for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
         if not (number_of(value.strip().removeprefix("+")) or _is_placeholder(value, environment)):
@@ -223,7 +231,7 @@ def _number_refusal(options: Options, job: dict[str, Any], environment: Options)
 
 
 def _per_gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return why srun refuses --ntasks-per-gpu with its other options; "" if srun takes the options."""
+    """Return why srun refuses --ntasks-per-gpu with its other options; "" if srun accepts them."""
     if not _tasks_per_gpu(options, environment):
         return ""
     words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
@@ -232,7 +240,7 @@ def _per_gpu_refusal(options: Options, job: dict[str, Any], environment: Options
     if "gpus-per-task" in options:
         return f"--gpus-per-task {words}"
     if job["gpus_per_task"]:
-        name = "SLURM_TRES_PER_TASK" if job["release"] >= LATER else "SLURM_GPUS_PER_TASK"
+        name = "SLURM_TRES_PER_TASK" if job["release"] >= NEW_STEPS else "SLURM_GPUS_PER_TASK"
         return f"{name} {words}"
     return ""
 
@@ -262,7 +270,7 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
     names = list(job["nodes"])
     if "nodelist" in options:
         listed = options["nodelist"].strip()
-        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= LATER else listed)}
+        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= NEW_STEPS else listed)}
         limit = number_of(options.get("nodes")) or len(names)
         if not listed or len(wanted) > limit or any("\n" in name for name in wanted):
             return []
@@ -275,7 +283,7 @@ def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
 
 def _hosts(text: str) -> list[str]:
     """Return the names in a list such as node[1-2,4],other."""
-    from sbatchgen.check.sbatch.hostlist import hosts  # most steps need no reader
+    from sbatchgen.check.sbatch.hostlist import hosts  # most steps have no list of nodes
 
     return hosts(text)
 
@@ -288,41 +296,43 @@ def variables(
     environment: Options,
 ) -> Options:
     """Return the variables that Slurm sets in a task, apart from the variables of the batch script."""
-    on, names = task["on"], task["names"]
+    node_tasks, names = task["node_tasks"], task["names"]
     mask = os.umask(0)
     os.umask(mask)
-    mine = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
+    node_ranks = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     values = {
         **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), task["host"]),
         "SLURM_PROCID": str(task["rank"]),
         "SLURM_LOCALID": str(task["local"]),
         "SLURM_NODEID": str(task["node"]),
-        "SLURM_GTIDS": ",".join(mine),
+        "SLURM_GTIDS": ",".join(node_ranks),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(len(names))),
         "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
-        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(on)),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(node_tasks)),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{mask:04o}",
     }
     if not task["local"]:  # the first task of a node has TMPDIR even if --export drops it
         values["TMPDIR"] = environment.get("TMPDIR", "/tmp")  # noqa: S108 - on the node
     values |= _option_variables(len(tasks), len(names), options, job, environment)
-    values |= _number_variables(len(mine), options, job, environment)
-    return values | _gpu_variables(task, len(mine), options, job, environment)
+    values |= _number_variables(len(node_ranks), options, job, environment)
+    return values | _gpu_variables(task, len(node_ranks), options, job, environment)
 
 
-def _number_variables(on_node: int, options: Options, job: dict[str, Any], environment: Options) -> Options:
+def _number_variables(
+    tasks_on_node: int, options: Options, job: dict[str, Any], environment: Options
+) -> Options:
     """Return the variables that follow from a step's numbers of CPUs, GPUs and tasks."""
-    values, later = {}, job["release"] >= LATER
+    values, later = {}, job["release"] >= NEW_STEPS
     for name in ("gpus", "gpus-per-node"):
         if later and options.get(name):
             values[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
-    if each := number_of(options.get("cpus-per-task")):
-        values["SLURM_CPUS_PER_TASK"] = str(each)
-    each = _cpus_per_task(options, job, environment)
-    if each or _sharing(options, job, environment) == "exact":
-        values["SLURM_CPUS_ON_NODE"] = str(max(each, 1) * on_node)
+    if asked := number_of(options.get("cpus-per-task")):
+        values["SLURM_CPUS_PER_TASK"] = str(asked)
+    per_task = _cpus_per_task(options, job, environment)
+    if per_task or _sharing(options, job, environment) == "exact":
+        values["SLURM_CPUS_ON_NODE"] = str(max(per_task, 1) * tasks_on_node)
     if options.get("ntasks-per-node") and (
         "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
     ):
@@ -331,13 +341,13 @@ def _number_variables(on_node: int, options: Options, job: dict[str, Any], envir
 
 
 def _gpu_variables(
-    task: dict[str, Any], on_node: int, options: Options, job: dict[str, Any], environment: Options
+    task: dict[str, Any], tasks_on_node: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
     """Return the variables about the GPUs that a task sees; {} if its step has no GPUs on the node."""
-    held = _gpus_of_step(options, job, task["host"], len(task["names"]), on_node)
+    held = _gpus_of_step(options, job, task["host"], len(task["names"]), tasks_on_node)
     if not held:
         return {}
-    places = _seen_gpus(task["local"], held, on_node, options, job)
+    places = _seen_gpus(task["local"], held, tasks_on_node, options, job)
     if (per_gpu := _tasks_per_gpu(options, environment)) and "gpu-bind" not in options:
         places = [task["local"] // per_gpu % held]
     gpus = dict(enumerate(task.get("gpus") or ()))  # the GPUs of the step: place -> number on the node
@@ -349,6 +359,7 @@ def _gpu_variables(
 def _option_variables(
     tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
 ) -> Options:
+    """Return the variables that follow from other options of a step, and SLURM_DISTRIBUTION."""
     values = {
         variable: options[option] or "1"
         for option, variable in _OPTION_VARIABLES.items()
@@ -362,11 +373,12 @@ def _option_variables(
         return values
     is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
     has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
-    is_block = tasks > nodes or (job["release"] >= LATER and has_cpus and not is_asked)
+    is_block = tasks > nodes or (job["release"] >= NEW_STEPS and has_cpus and not is_asked)
     return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
 def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, tasks: int) -> int:
+    """Return the number of GPUs that a step gets on the node `name`, on which it has `tasks` tasks."""
     place = job["nodes"].index(name)
     held = int(job["gpus"][place])
     for option in ("gres", "gpus-per-node"):
@@ -374,18 +386,18 @@ def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, 
             if option != "gres" or item.startswith(("gpu", "none")):
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
                 return min(count, held)
-    if (each := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
-        return min(each * tasks, held)
+    if (per_task := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
+        return min(per_task * tasks, held)
     total = number_of(options.get("gpus", "").rpartition(":")[2])
-    if total and not each and (job["release"] >= LATER or not job["gpus_per_node"]):
+    if total and not per_task and (job["release"] >= NEW_STEPS or not job["gpus_per_node"]):
         return min(max(total // nodes, 1), held)
     return int(job["asked_gpus"][place])
 
 
 def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
-    """Return the places of the GPUs that a task sees, among the GPUs that its step holds on the node."""
-    later = job["release"] >= LATER
-    each = _gpus_per_task(options, job) if later or tasks > 1 else 0
+    """Return the GPUs that a task sees, as places among the `held` GPUs of its step on the node."""
+    later = job["release"] >= NEW_STEPS
+    per_task = _gpus_per_task(options, job) if later or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
     if kind in ("map_gpu", "mask_gpu"):
         item = value.split(",")[local % (value.count(",") + 1)]
@@ -393,13 +405,13 @@ def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[st
         return [number for number in range(held) if mask >> number & 1]
     if kind == "single":
         return [local // (number_of(value) or 1) % held]
-    if kind == "none" and each and not later:
+    if kind == "none" and per_task and not later:
         return []
     if kind == "per_task":
-        each = number_of(value)
+        per_task = number_of(value)
     elif kind:
-        each = 0
-    return [*range(held)][local * each : (local + 1) * each] if each else [*range(held)]
+        per_task = 0
+    return [*range(held)][local * per_task : (local + 1) * per_task] if per_task else [*range(held)]
 
 
 def _mask(text: str) -> int:
@@ -410,12 +422,12 @@ def _mask(text: str) -> int:
 
 
 def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
-    """Return the number of GPUs that each task has for itself; 0 if all tasks see all GPUs of the node."""
+    """Return the number of GPUs that each task has for itself; 0 if all tasks see all GPUs of the step."""
     return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def number_of(text: str | None) -> int:
-    """Return a text as a number; 0 for any other text, and for more digits than a job needs."""
+    """Return the number that a text is; 0 for any other text, and for ten digits or more."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sbatchgen.base.quoting import ALSO
 from sbatchgen.jobs.runs.failure import OWN, failures
 
-# Lines that the trainer did not print.
+# Lines that the job script or Slurm printed, not the trainer.
 _SBATCHGEN_LINE = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")
 _RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
 _FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
@@ -15,7 +15,7 @@ _LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
 _NOT_LOADED = re.compile(r"(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b")
 _NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
-_MAX_TEXT = 300
+_MAX_TEXT = 300  # characters of a cause
 
 
 class Cause(NamedTuple):
@@ -34,9 +34,11 @@ def cause_of(status: int, log: str) -> Cause:
     rank = rank or next(
         (match[1] for line in printed if (match := _SBATCHGEN_LINE.match(line)) and match[1]), ""
     )
-    seen = failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
-    seen = [each for each in seen if each.says and (each.rank == "cause" or each.cause == OWN)]
-    known = min(seen, key=lambda each: each.cause == OWN, default=None)
+    found = failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
+    found = [
+        failure for failure in found if failure.says and (failure.rank == "cause" or failure.cause == OWN)
+    ]
+    known = min(found, key=lambda failure: failure.cause == OWN, default=None)
     at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
     if known and (not error or known.says.strip() == error.strip()):
         fix = "" if "sbatchgen" in known.fix else known.fix
@@ -54,15 +56,15 @@ def has_error(log: str) -> bool:
 
 
 def never_began(log: str) -> bool:
-    """Return whether the first exception of a log says that the program did not load.
+    """Return whether the first exception of a log shows that the program did not load.
 
-    A signal that stops a running program causes no such exception.
+    A program that a signal stopped while it ran has no such exception.
     """
     return bool(_NOT_LOADED.match(_first_error(log.splitlines())[1]))
 
 
 def ends_in_traceback(log: str) -> bool:
-    """Return whether a log ends with an exception of Python that Python did not ignore."""
+    """Return whether a log ends with an exception of Python that was not ignored, as in __del__."""
     lines = [line for line in log.splitlines() if line.strip()][-40:]
     began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     ignored = any("ignored" in line for line in lines)
@@ -70,7 +72,7 @@ def ends_in_traceback(log: str) -> bool:
 
 
 def _first_error(lines: Sequence[str]) -> tuple[str, str, str]:
-    """Return the place in the user's source, the text and the rank of the first exception."""
+    """Return the place in the user's source, the text and the rank of the first exception, or empty texts."""
     place, source = "", ""
     for line in lines:
         rank = _RANK.match(line)

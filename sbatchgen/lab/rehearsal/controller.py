@@ -1,6 +1,7 @@
 """The stand-in for Slurm in a rehearsal: it starts, stops, requeues and cancels a job in the sandbox.
 
-Source: docs/design/slurm.md, "Signals": TERM goes to the batch shell and all tasks, KILL after KillWait.
+Slurm sends TERM to the batch shell and all tasks, and KILL after KillWait. Source: docs/design/slurm.md,
+"Signals".
 """
 
 import contextlib
@@ -26,13 +27,14 @@ from sbatchgen.lab.plan.step import PLACE
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
 REQUEUED = Path(PLACE, "requeued")  # the stand-in for `scontrol requeue` makes this file
-LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
-_POLL_S = 0.1
+LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"  # how Slurm ends a start; END: not at all
+_POLL_S = 0.1  # seconds between two looks at the job
 _EXIT_S = 1.0  # seconds in which a script may end itself after `scontrol requeue`
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
+# files of a run folder that the job script or the bundled trainer writes, and that are no checkpoints
 _SCRIPT_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
-_MAX_FILES = 20_000
-_MAX_CROWDING = 4.0
+_MAX_FILES = 20_000  # files of a folder among which a checkpoint is looked for
+_MAX_SLOWDOWN = 4.0
 _MAX_LOG = 40_000  # characters of the log of a start in the report
 
 
@@ -45,7 +47,7 @@ class PlayedJob:
     environment: Mapping[str, str]  # the environment of its batch script
     run_dir: str
     checkpoint: str  # a pattern for the names of checkpoints; "" without a pattern
-    metrics: str  # a regular expression for the numbers in the log; "" without an expression
+    metrics: str  # a regular expression for the numbers in the log; "" if the log is not read
     signal: int  # the number of the signal of --signal; 0 without --signal
     lead: int  # seconds between this signal and the time limit
     to_batch: bool  # whether this signal goes only to the batch shell
@@ -58,16 +60,19 @@ class PlayedJob:
 
 
 def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
-    """Start the job several times, stop it differently each time, and yield a report of each start."""
+    """Start the job several times, end it differently each time, and yield a report of each start.
+
+    At the end, one more start computes the GPU memory, if this is possible.
+    """
     restart = 0
     for act in (LIMIT, REQUEUE, CANCEL, END):
         start = _Start(job, restart)
-        yield start.played(act)
-        if start.refused:
+        yield start.play(act)
+        if start.has_failed_early:
             return
         restart = 0 if act == CANCEL or not (start.requeued or act == REQUEUE) else restart + 1
     if job.processes:
-        yield _Start(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).computed()
+        yield _Start(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).compute_memory()
 
 
 class _Start:
@@ -79,33 +84,35 @@ class _Start:
         self.log = Path(PLACE, "log")
         self.log.touch()
         self.from_byte = self.log.stat().st_size
-        self.seen = len(_written(job))
-        self.began = self.heard = time.time()  # heard: the time at which the log last grew
-        counts = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
-        counts |= variables or {}
+        self.earlier_events = len(_written_events(job))
+        self.began = self.log_grew_at = time.time()
+        added = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+        added |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
             times = {"START": int(self.began), "END": int(self.began) + job.limit_s}
-            counts |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
+            added |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
         with self.log.open("ab") as log:
             self.batch = subprocess.Popen(
-                [job.script], cwd=job.folder, env={**job.environment, **counts}, stdout=log, stderr=log,
+                [job.script], cwd=job.folder, env={**job.environment, **added}, stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
     @property
     def requeued(self) -> bool:
+        """Whether the job asked to be requeued."""
         return REQUEUED.exists()
 
     @property
-    def refused(self) -> bool:
+    def has_failed_early(self) -> bool:
         """Whether the job failed by itself before its first step."""
         return self.batch.returncode not in (0, None) and not self.events()
 
-    def played(self, act: str) -> dict[str, Any]:
+    def play(self, act: str) -> dict[str, Any]:
+        """Let the job train, end it as Slurm does, and return the report of this start."""
         job = self.job
         ready = self._wait(job.seconds, until_ready=act != END)
         trained, before = time.time() - self.began, self.events()
-        silent = time.time() - self.heard
+        silent = time.time() - self.log_grew_at
         acted = time.time() if act != END and self.batch.poll() is None else None
         if acted:
             patience = float(job.kill_wait)
@@ -132,13 +139,13 @@ class _Start:
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
             "log": self._text()[-_MAX_LOG:],
-            "quiet_s": time.time() - self.heard,
-            "programs": [asdict(each) for each in read_programs(Path(job.run_dir), int(self.began))],
-            **self._newest(),
+            "quiet_s": time.time() - self.log_grew_at,
+            "programs": [asdict(program) for program in read_programs(Path(job.run_dir), int(self.began))],
+            **self._newest_checkpoint(),
         }
 
-    def computed(self) -> dict[str, Any]:
-        """Wait until the GPU memory of the training is computed, and return the report."""
+    def compute_memory(self) -> dict[str, Any]:
+        """Wait until the start has computed the GPU memory of the training, and return its report."""
         self._wait(self.job.seconds)
         if self.batch.poll() is None:
             self._end()
@@ -155,18 +162,22 @@ class _Start:
     def events(self) -> list[dict[str, Any]]:
         """Return the events of this start from the trainer's file of events, or else from the log."""
         if Path(self.job.run_dir, EVENTS).exists():
-            return _written(self.job)[self.seen :]
+            return _written_events(self.job)[self.earlier_events :]
         pattern = re.compile(self.job.metrics) if self.job.metrics else None
         lines = self._text().splitlines()
         return [event for line in lines for event in line_events(line[:4000], pattern)]
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
-        """Wait until the job ends or has done enough steps; return whether the job has done the steps."""
-        deadline, quiet = time.time() + seconds, self.began + self.job.patience * _crowding()
+        """Wait at most `seconds` until the job ends, or with `until_ready` until it has done enough steps.
+
+        Returns whether the job has done the steps. A trainer that prints no steps counts as ready after its
+        patience.
+        """
+        deadline, quiet = time.time() + seconds, self.began + self.job.patience * _slowdown()
         size, ending = 0, False
         while self.batch.poll() is None and time.time() < deadline:
             if (now := self.log.stat().st_size) != size:
-                size, self.heard = now, time.time()
+                size, self.log_grew_at = now, time.time()
             if until_ready:
                 done = sum(event.get("event") == "train" for event in self.events())
                 if done >= self.job.steps or (not done and time.time() > quiet):
@@ -192,40 +203,43 @@ class _Start:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(number, signal.SIGKILL)
 
-    def _newest(self) -> dict[str, Any]:
-        """Return the newest file of this start that may be a checkpoint, and its time."""
+    def _newest_checkpoint(self) -> dict[str, Any]:
+        """Return the keys of the report about the newest file of this start that may be a checkpoint."""
         newest, name = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
-                below, inside = path[len(root) + 1 :], root == self.job.run_dir
+                relative = path[len(root) + 1 :]
                 if (
-                    (inside and below not in _SCRIPT_FILES)
-                    or below.endswith(_CHECKPOINTS)
-                    or "checkpoint" in below
-                    or fnmatch(below.rpartition("/")[2], self.job.checkpoint)
+                    (root == self.job.run_dir and relative not in _SCRIPT_FILES)
+                    or relative.endswith(_CHECKPOINTS)
+                    or "checkpoint" in relative
+                    or fnmatch(relative.rpartition("/")[2], self.job.checkpoint)
                 ):
                     with contextlib.suppress(OSError):
                         newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
         return {"checkpoint": name, "saved": newest if name else None}
 
     def _text(self) -> str:
+        """Return the log of this start."""
         with self.log.open("rb") as stream:
             stream.seek(self.from_byte)
             return stream.read(1 << 20).decode("utf-8", "replace")
 
 
-def _crowding() -> float:
-    """Return the factor by which the load of this machine may slow a program down."""
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_CROWDING)
+def _slowdown() -> float:
+    """Return the factor by which the load of this machine may slow down a program."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_SLOWDOWN)
 
 
-def _written(job: PlayedJob) -> list[dict[str, Any]]:
+def _written_events(job: PlayedJob) -> list[dict[str, Any]]:
+    """Return the events in the run folder of a job."""
     with contextlib.suppress(DocumentError):
         return list(events(Path(job.run_dir)))
     return []
 
 
 def _files(folder: str) -> Iterator[str]:
+    """Yield the paths of files below a folder, without hidden folders."""
     count = 0
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
@@ -241,7 +255,7 @@ def _processes() -> list[int]:
 
 
 def _processes_of_steps() -> Iterator[int]:
-    """Yield the processes below each running srun, without srun itself."""
+    """Yield the ids of the processes below each running srun, without srun itself."""
     parents: dict[int, list[int]] = {}
     for number in _processes():
         with contextlib.suppress(OSError):
@@ -255,7 +269,7 @@ def _processes_of_steps() -> Iterator[int]:
 
 
 def main() -> None:
-    """Rehearse the job in the file that argv names; print a JSON report of each start on a line."""
+    """Rehearse the job in the file that argv names; print a line of JSON for each start."""
     STEPS.mkdir(exist_ok=True)
     for start in play(PlayedJob(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))):
         print(json.dumps(start), flush=True)

@@ -1,4 +1,4 @@
-"""The result of a rehearsal: a row for each thing that was tried."""
+"""The rows of a rehearsal's report: one for each thing that was tried, such as the restart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +12,9 @@ from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 StartReport = Mapping[str, Any]  # the report of a start of the job, from controller.py
-_REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'  # a fix
+_REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'
 NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
-# Measured on an H200: bytes of cuBLAS and of CUDA's context, and the share of unused memory in the allocator.
+# Measured on an H200: bytes of cuBLAS, bytes of CUDA's context, and the allocator's share of unused memory.
 _CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
 
 
@@ -23,7 +23,7 @@ class Row:
     """A thing that the rehearsal tried."""
 
     what: str  # the thing that was tried
-    # its result; "lost" if the work since the last checkpoint was lost
+    # "lost" if the work since the last checkpoint was lost; "unknown" if the rehearsal can't tell
     outcome: Literal["ok", "lost", "failed", "unknown"]
     detail: str  # what happened; for a failure, the cause
     fix: str = ""  # the fix of a failure; "" if it is not known
@@ -42,7 +42,10 @@ class RehearseOutput(_RowsOutput, total=False):
 
 
 def rows(rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield a row for each thing that was tried; a failure names a folder that the job does not see."""
+    """Yield a row for each thing that was tried.
+
+    If the sandbox hides the folder of the job, the rows of failures name this cause.
+    """
     for row in _rows(rehearsed):
         if rehearsed.hidden and row.outcome == "failed":
             hidden = f"the job does not see your home folder {rehearsed.hidden}, where it starts"
@@ -62,6 +65,7 @@ def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
     yield from _start(first, rehearsed)
     yield from _programs(first)
     judges = {"limit": _limit, "requeue": _sigterm, "cancel": _sigterm, "end": _end, "memory": _memory}
+    # The time limit, a requeue and scancel show nothing about a job that fails before its first step.
     for start, following in zip(rehearsed.starts, [*others, None], strict=True):
         if _train_events(first) or not first["status"] or start["act"] == "memory":
             yield from judges[start["act"]](start, following, rehearsed)
@@ -70,6 +74,7 @@ def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
 
 
 def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
+    """Return the row of a rehearsal that ended at a limit of the sandbox."""
     if rehearsed.limit != "disk":
         return Row(what, "failed", f"the job has reached its limit of {rehearsed.limit}")
     most = in_bytes(rehearsed.disk)
@@ -105,7 +110,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         yield Row("restart", "failed", "the job did not start again", _REQUEST_FIX)
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
-    last = _step({"events": first})
+    last = _last_step({"events": first})
     if begin is None or last is None:
         yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
         return
@@ -132,11 +137,15 @@ def _start(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
     elif resolved.is_bundled:
         yield Row("start", "ok", placed)
     elif not trained and start["acted"] and start["silent_s"] > start["trained_s"] / 2:
-        quiet = f"{_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        quiet = (
+            f"{_trainer_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
+        )
         what = f"{placed}; {quiet}"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
-        yield Row("start", "ok", f"{placed}; {_name(resolved)} ran for {in_seconds(start['trained_s'])}")
+        yield Row(
+            "start", "ok", f"{placed}; {_trainer_name(resolved)} ran for {in_seconds(start['trained_s'])}"
+        )
     if trained:
         early = _train_events({**start, "events": start["events"][: start["before"]]})
         shown = (early or trained)[-1]
@@ -148,13 +157,13 @@ def _start(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
 
 
-def _name(resolved: ResolvedJob) -> str:
+def _trainer_name(resolved: ResolvedJob) -> str:
     main = resolved.main
     return main.trainer or main.args[0]
 
 
 def _programs(start: StartReport) -> Iterator[Row]:
-    """Yield a row for each of several programs: whether it started, was ready, and ended with the job."""
+    """Yield a row for each program of a job with several programs: whether it started and was ready."""
     for program in start.get("programs", ()):
         detail = {
             "starts": "it ran until the job ended it",
@@ -193,8 +202,8 @@ def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehears
         yield Row("restart", "failed", what)
     else:
         fix = f"{_REQUEST_FIX}; or --resume off, for no restarts"
-        furthest = max(_step(each) or 0 for each in rehearsed.starts)
-        has_more = furthest > (_step(start) or 0)  # else the training may have ended
+        furthest = max(_last_step(other) or 0 for other in rehearsed.starts)
+        has_more = furthest > (_last_step(start) or 0)  # without more steps, the training may have ended
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
         yield Row(
             "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
@@ -202,6 +211,7 @@ def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehears
 
 
 def _sigterm(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield the rows of a requeue or of scancel: whether the job saves at SIGTERM, and resumes."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
@@ -213,9 +223,10 @@ def _sigterm(start: StartReport, following: StartReport | None, rehearsed: Rehea
 
 
 def _end(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield the row of a start that nothing stopped: whether the training reaches its end."""
     took = in_seconds(start["trained_s"])
     if start["killed"]:
-        step = f", at step {_step(start)}" if _step(start) is not None else ""
+        step = f", at step {_last_step(start)}" if _last_step(start) is not None else ""
         quiet = f"; nothing printed for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
         yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it more time: --seconds N")
     elif start["status"]:
@@ -227,6 +238,7 @@ def _end(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Ite
 
 
 def _memory(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield the row of the GPU memory: whether the training fits on the GPUs of the partition."""
     needs = start["memory"]
     if needs is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
@@ -247,7 +259,7 @@ def _memory(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> 
 
 
 def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the bytes of tensors, of tensors with the workspaces that cuDNN tries, and of all on the card.
+    """Return three numbers of bytes: tensors, tensors with cuDNN's workspaces, and everything on the card.
 
     Measured in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Computed and measured tensors differ
     by three workspaces of cuBLAS, of 32 MiB each. cuDNN took up to twice the tensors in its first steps if
@@ -260,6 +272,7 @@ def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _saved(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
+    """Return the row of a stop: whether the job saved and ended in time; `how`: how it was stopped."""
     took, acted = in_seconds(start["took_s"]), start["acted"]
     late = [event for event in start["events"] if event.get("time", 0) >= acted]
     saves = [event for event in late if event.get("event") == "save"]
@@ -280,7 +293,7 @@ def _saved(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row
 
 
 def _failed(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
-    """Return the row of a start that failed by itself; "unknown" if only a GPU was missing."""
+    """Return the row of a start that failed by itself. If only a GPU was missing, the outcome is unknown."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
@@ -290,11 +303,12 @@ def _failed(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Ro
 
 
 def _resumed(what: str, how: str, start: StartReport, following: StartReport, rehearsed: Rehearsal) -> Row:
+    """Return the row of a restart: whether the following start continues from the last step."""
     how = f"{how}; " if how else ""
-    unit = "step" if _step(start) is not None else "epoch"
+    unit = "step" if _last_step(start) is not None else "epoch"
     shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
     begins = [event[unit] for event in shown if unit in event]
-    last = _step(start, unit)
+    last = _last_step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
             return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
@@ -319,6 +333,7 @@ def _progress(event: Mapping[str, Any]) -> str:
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 
 
-def _step(start: StartReport, unit: str = "step") -> int | None:
+def _last_step(start: StartReport, unit: str = "step") -> int | None:
+    """Return the highest step, or epoch, in the events of a start; None if no event has one."""
     steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
     return max(steps, default=None)

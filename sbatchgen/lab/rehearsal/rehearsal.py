@@ -1,4 +1,4 @@
-"""The rehearsal of a job: its script really runs, in a sandbox, with all nodes played by this machine."""
+"""The rehearsal of a job: its script runs in a sandbox, and this machine plays all nodes."""
 
 import contextlib
 import json
@@ -29,17 +29,17 @@ from sbatchgen.jobs.runs.folder_check import filled_path
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant
-from sbatchgen.lab.plan.sight import Shown, Sight, sight_of
 from sbatchgen.lab.plan.stand_ins import facts_of_steps
+from sbatchgen.lab.plan.visible_folders import ShownFolders, VisibleFolders, visible_folders
 from sbatchgen.lab.rehearsal.added_folders import added_folders
 from sbatchgen.lab.rehearsal.controller import PlayedJob
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 
 MOST_PROCESSES = 4  # processes for each CPU of this machine; more processes take minutes to start
-KILL_WAIT = 30
-_OWN = Path(__file__).parents[3]  # this package's folder
+KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as Slurm's KillWait
+_PACKAGE = Path(__file__).parents[3]  # the folder that this package is in
 _BIN = f"{PLACE}/bin"
-_GPUS = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
+_GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
 _SCONTROL = """#!/bin/bash
 case "$1 $2" in
     "requeue "*) touch {place}/requeued ;;
@@ -76,7 +76,7 @@ class Rehearsal:
 
 @frozen(kw_only=True)
 class _Play:
-    """A job as this machine plays it."""
+    """A job that this machine plays: its script, its resources, and the user who submits it."""
 
     resolved: ResolvedJob
     job: JobScript  # the script of the job
@@ -103,7 +103,7 @@ def rehearse(
     see: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
-    """Run a job through its time limit, a requeue, scancel and its end, submitted from `folder`.
+    """Run a job that is submitted from `folder`: to its time limit, a requeue, scancel and its end.
 
     Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
     that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
@@ -112,17 +112,17 @@ def rehearse(
     """
     resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
     play = _play(request._replace(resolved=resolved), environment, folder)
-    kept_copies = ExitStack()
-    sight = _sight(play, see, kept_copies)
-    tell(_access([*sight.chosen, *sight.named, *see], play.run_dir, network=network))
-    with kept_copies, _run_folder() as (writes, room):
+    copies = ExitStack()  # removes the copies of the folders at its end
+    visible = _visible_folders(play, see, copies)
+    tell(_access([*visible.by_user, *visible.by_script, *see], play.run_dir, network=network))
+    with copies, _run_folder() as (writes, room):
         played = _played_job(play, seconds=seconds, patience=patience)
         limits = _limits(room, seconds=seconds)
         box = _box(play, played, writes, limits, network=network)
-        ended, left_out = _run(sight, play, box)
-    is_hidden = _is_hidden(sight, folder, see)
+        ended, not_shown = _run(visible, play, box)
+    is_hidden = _is_hidden(visible, folder, see)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
-    unproven += [(path, f"not shown: {why}") for path, why in sorted(left_out.items())]
+    unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
     return Rehearsal(
         resolved=resolved,
         starts=_starts(ended),
@@ -138,7 +138,7 @@ def rehearse(
 
 
 def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Play:
-    """Return a job as this machine plays it: its script, its resources, its environment and its folders."""
+    """Return the job that this machine plays, on nodes that do not exist."""
     resolved = request.resolved
     job = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
     user = environment.get("USER", "user")
@@ -164,24 +164,31 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
     )
 
 
-def _sight(play: _Play, see: Sequence[str], kept: ExitStack) -> Sight:
+def _visible_folders(play: _Play, see: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
     """Return the folders that the job sees: its folder, `see`, this package, its Python and added folders."""
     folder, pythons = str(play.folder), [*_python_folders(play.resolved)]
-    given = (*pythons, *see, "/sys")
-    sight = sight_of(play.job.text, folder, [folder], kept, home=play.home, user=play.user, given=given)
+    visible = visible_folders(
+        play.job.text,
+        folder,
+        [folder],
+        cleanup,
+        home=play.home,
+        user=play.user,
+        unchecked=(*pythons, *see, "/sys"),
+    )
     added = [path for place in pythons for path in added_folders(Path(place))]
-    return sight.wider(path for path in added if not Path(path).is_relative_to(_OWN))
+    return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE))
 
 
 def _limits(room: int, *, seconds: float) -> BoxLimits:
-    """Return the limits of all starts together; `room` is for the run folder."""
+    """Return the limits of all starts together; `room`: the bytes that the run folder may have."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
     limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
-    return limits._replace(cpu=math.inf, idle=math.inf, each=0, file=0)
+    return limits._replace(cpu=math.inf, idle=math.inf, address_space=0, file=0)
 
 
 def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool) -> Box:
-    """Return the sandbox; `writes` is the descriptor of the folder that replaces the run folder."""
+    """Return the sandbox; `writes`: the descriptor of the folder that replaces the run folder."""
     resolved, held = play.resolved, play.held
     data = [os.path.join(play.folder, resolved.data.filled(play.batch))] * ("fake" in resolved.args)  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
@@ -199,19 +206,22 @@ def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, netw
     )
 
 
-def _run(sight: Sight, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]:
-    """Let the controller play Slurm in the sandbox; return its end, and the folders that were not shown."""
+def _run(visible: VisibleFolders, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]:
+    """Let the controller play Slurm in the sandbox.
+
+    Returns the end of the controller, and the folders that the job could not see, with the reasons.
+    """
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
 
-    def start(shown: Shown) -> tuple[Ended, Mapping[str, str]]:
-        return run(argv, play.batch, shown.in_box(box)), shown.left_out
+    def start(shown: ShownFolders) -> tuple[Ended, Mapping[str, str]]:
+        return run(argv, play.batch, shown.in_box(box)), shown.not_shown
 
-    return sight.run(start)
+    return visible.run(start)
 
 
-def _is_hidden(sight: Sight, folder: Path, see: Sequence[str]) -> bool:
+def _is_hidden(visible: VisibleFolders, folder: Path, see: Sequence[str]) -> bool:
     """Return whether the job starts in the user's home folder, which the sandbox hides."""
-    return os.path.realpath(folder) in sight.homes and not any(
+    return os.path.realpath(folder) in visible.homes and not any(
         folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
     )
 
@@ -245,6 +255,7 @@ def _run_folder() -> Iterator[tuple[int, int]]:
 
 
 def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+    """Return a text about the folders that the job reads and writes, and about its network."""
     reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
     reach = "has this machine's network" if network else "has no network (--network gives it one)"
     return (
@@ -255,7 +266,7 @@ def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
 
 def _python_folders(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the folders of the Python that runs the job, and of this package."""
-    yield from (sys.prefix, str(_OWN))
+    yield from (sys.prefix, str(_PACKAGE))
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
     for path in resolved.software.values():
@@ -271,7 +282,7 @@ def processes_of(resolved: ResolvedJob) -> int:
 
 
 def computes_memory(resolved: ResolvedJob) -> bool:
-    """Return whether the memory of GPUs can be computed: the trainer is ours, with a GPU for each process."""
+    """Return whether the GPU memory can be computed: for the bundled trainer with a GPU for each process."""
     return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
 
@@ -290,7 +301,7 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
 def _all_on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Apply `_on_this_machine` to the job and to each of its programs."""
+    """Return the job and its programs without things that this machine lacks, and the unproven parts."""
     played, unproven = _on_this_machine(resolved, folder, environment)
     programs = []
     for program in resolved.programs:
@@ -303,7 +314,7 @@ def _all_on_this_machine(
 def _on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return the job without things that this machine lacks, and the parts that stay unproven."""
+    """Return a job without things that this machine lacks, and the parts that stay unproven, with reasons."""
     unproven, args = [], list(resolved.args)
     is_login_node = bool(search_path.find("sbatch", environment))
     missing = resolved.runtime.missing(resolved, partial(filled_path, folder=folder, environment=environment))
@@ -316,16 +327,17 @@ def _on_this_machine(
             args += ["--device", "cpu"]
         data = filled_path(resolved.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
-            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch(resolved)), "--epochs", "2"]
+            args += ["--dataset", "fake", "--fake-samples", str(16 * _batch_size(resolved)), "--epochs", "2"]
             unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
     return replace(resolved, args=tuple(args)), unproven
 
 
 def _gpus() -> list[str]:
-    return [name for name in _GPUS if Path("/dev", name).exists()]
+    return [name for name in _GPU_DEVICES if Path("/dev", name).exists()]
 
 
-def _batch(resolved: ResolvedJob) -> int:
+def _batch_size(resolved: ResolvedJob) -> int:
+    """Return the number of samples in a training step, from the flags of the bundled trainer."""
     words = [word for arg in resolved.args for word in arg.split("=", 1)]
     processes = processes_of(resolved)
     for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
@@ -335,7 +347,7 @@ def _batch(resolved: ResolvedJob) -> int:
 
 
 def _cluster_parts(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
-    """Return the parts that only the cluster can show, with the reasons."""
+    """Return the parts of the job that only the cluster can show, with the reasons."""
     rows = []
     if resolved.gpus_per_node and not _gpus():
         rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
@@ -351,7 +363,7 @@ def _cluster_parts(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, s
 
 
 def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
-    """Return the job for the controller."""
+    """Return the job in the form that the controller reads."""
     resolved, job = play.resolved, play.job
     asked = read_signal(job.option("signal") or "")
     return PlayedJob(
@@ -374,7 +386,7 @@ def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
 
 
 def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
-    """Return the script, the stand-ins for Slurm's commands, and the files for these and the controller."""
+    """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
     facts = facts_of_steps(play.job, play.held) | {"exact": False}  # this machine may have fewer CPUs

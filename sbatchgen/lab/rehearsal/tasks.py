@@ -1,4 +1,4 @@
-"""The stand-in for srun in a rehearsal: it starts the tasks of a step in the sandbox, all on this machine."""
+"""The stand-in for srun in a rehearsal: it starts all tasks of a step on this machine, in the sandbox."""
 
 import contextlib
 import marshal
@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 
 class AbortedError(Exception):
-    """The step gets a SIGTERM: its tasks are to be killed."""
+    """The step got SIGTERM, so its tasks must be killed."""
 
 
 def main() -> int:
@@ -42,17 +42,18 @@ def main() -> int:
     if os.environ.get(MEMORY):
         tasks, command = tasks[:1], _memory_command(command)
     exported = step.exported(options.get("export", "ALL"), environment)
-    mine = STEPS / str(os.getpid())
-    mine.write_text(options.get("job-name", "step"), encoding="utf-8")
+    step_file = STEPS / str(os.getpid())
+    step_file.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:
         signal.signal(signal.SIGTERM, _abort)
         environments = [exported | variables(task, tasks, options, job, exported) for task in tasks]
         return _run(environments, command, options)
     finally:
-        mine.unlink()
+        step_file.unlink()
 
 
 def _memory_command(command: list[str]) -> list[str]:
+    """Return the command that computes the GPU memory of the bundled trainer, in place of the training."""
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command
@@ -66,6 +67,10 @@ def _abort(number: int, _: FrameType | None) -> None:
 
 
 def _run(environments: list[dict[str, str]], command: list[str], options: dict[str, str]) -> int:
+    """Start a task in each environment, and wait for all tasks; return the highest exit status.
+
+    If a task ends, the options --kill-on-bad-exit and --wait decide how long the other tasks may run.
+    """
     output = options.get("output", "")
     running = {_start(command, _with_known_interfaces(environment), output) for environment in environments}
     kills = options.get("kill-on-bad-exit", "0") != "0"
@@ -87,7 +92,10 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
 
 
 def _start(command: list[str], environment: dict[str, str], output: str) -> int:
-    """Start a task in its own session; return its process number. `output`: a file for its output, or ""."""
+    """Start a task in its own session, and return its process id.
+
+    `output` is the value of --output; "" if the task writes to the output of srun.
+    """
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -105,7 +113,7 @@ def _start(command: list[str], environment: dict[str, str], output: str) -> int:
 
 
 def _with_known_interfaces(environment: dict[str, str]) -> dict[str, str]:
-    """Return an environment that names lo for each interface that this machine lacks."""
+    """Return an environment in which lo replaces each network interface that this machine lacks."""
     interfaces = [name for _, name in socket.if_nameindex()]
     named = {name: environment[name] for name in _INTERFACES if name in environment}
     missing = [

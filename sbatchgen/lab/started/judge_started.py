@@ -15,13 +15,13 @@ from sbatchgen.lab.plan.planning import is_planned, plan_of, script_of
 
 def check_started(done: DryRun) -> list[Finding]:
     """Return the findings of a dry run, each mistake once, in the order of the script's lines."""
-    every = [finding for rule in judge.rules(judge.STARTED) for finding in judge.findings(rule, done)]
-    once = {finding.problem.what: finding for finding in reversed(every)}
-    return sorted(once.values(), key=lambda finding: (finding.place.line, finding.rule))
+    found = [finding for rule in judge.rules(judge.STARTED) for finding in judge.findings(rule, done)]
+    unique = {finding.problem.what: finding for finding in reversed(found)}
+    return sorted(unique.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 
 def lint_started(done: DryRun) -> list[Finding]:
-    """Return the findings of a dry run that no comment in the script turns off."""
+    """Return the findings of a dry run, without the findings that a comment in the script turns off."""
     suppressions = list(find_suppressions(done.script.file, done.script.lines))
     return not_suppressed(check_started(done), suppressions)[0]
 

@@ -17,7 +17,7 @@ from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules import directives, environment, safety, statuses, syntax
 from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
-from sbatchgen.lab.plan.dry_run import EACH, MANY, WAITING, DryRun
+from sbatchgen.lab.plan.dry_run import MAX_SECONDS, SHOWN_STEPS, STARTS_PER_RUN, DryRun
 from sbatchgen.lab.plan.missing import functions_of, last_line
 from sbatchgen.lab.plan.overlaps import may_follow
 from sbatchgen.lab.plan.stand_ins import SCRIPT
@@ -26,21 +26,19 @@ from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()
 
-_LAST_COMMANDS, _MIN_ROUNDS = (
-    200,
-    5,
-)  # last commands of a trace, and how often a loop's are among them
+_TRACE_END = 200  # commands at the end of a trace, in which a loop is looked for
+_MIN_ROUNDS = 5  # how often a line must be among these commands to be in a loop
 _SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
 _READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
 _SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
-_UNREAD = re.compile(
+_PARSE_ERROR = re.compile(
     rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$", re.MULTILINE
 )
-_UNREAD_BY_TASKS = re.compile(
+_TASK_PARSE_ERROR = re.compile(
     r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
     re.MULTILINE,
 )
-_NOT_COMPUTED = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
+_ARITHMETIC_ERROR = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
 _SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _LIMIT_TEXTS = {
     "records": "runs more commands, or starts more programs, than a plan reads",
@@ -48,7 +46,7 @@ _LIMIT_TEXTS = {
     "processes": f"needs more than {BoxLimits().processes} processes here",
 }
 _DAMAGE_TEXT = "damages the sandbox, so that what it started is not known"
-# The first words of commands that need the internet; `fetches` only with an address.
+# The first words of commands that need the internet; the programs `fetches` need it only for an address.
 _DOWNLOADING = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
 _DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
 _ADDRESS = re.compile(
@@ -61,7 +59,7 @@ _LOCAL_SOURCE = re.compile(
 _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
-def _line(done: DryRun) -> int:
+def _end_line(done: DryRun) -> int:
     return last_line(done.trace, functions_of(done.script.body))
 
 
@@ -72,31 +70,37 @@ def _stderr(done: DryRun) -> str:
 @RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
-    if limit == "time" and count >= MANY:
+    if limit == "time" and count >= SHOWN_STEPS:
         others = f"at least {done.steps_not_shown} others" if done.steps_not_shown else "the others"
-        what = f"the plan shows the first {MANY} steps and ends at its limit: {others} were not checked"
+        what = (
+            f"the plan shows the first {SHOWN_STEPS} steps and ends at its limit: {others} were not checked"
+        )
         yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
     elif limit == "time":
         what = "the script did not end in a dry run: what follows is not shown"
         loop = _loop_line(done)
         fix = "see the loop there: it waits for something that did not happen"
-        fix = fix if loop else f"start fewer than {EACH} programs up to there, or see what it waits for"
-        yield Hit(done.at(loop or _line(done)), what, fix)
-    elif limit == "machine":
-        what = (
-            f"this machine was too slow for a plan: it ended after {WAITING:g} s: what follows is not shown"
+        fix = (
+            fix
+            if loop
+            else f"start fewer than {STARTS_PER_RUN} programs up to there, or see what it waits for"
         )
-        yield Hit(done.at(_line(done)), what, "plan on a machine that is less busy", "warning")
+        yield Hit(done.at(loop or _end_line(done)), what, fix)
+    elif limit == "machine":
+        what = f"this machine was too slow for a plan: it ended after {MAX_SECONDS:g} s: "
+        what += "what follows is not shown"
+        yield Hit(done.at(_end_line(done)), what, "plan on a machine that is less busy", "warning")
     elif limit:
         after = f"after {counted(count, 'step')}" if count else "before any program"
         what = f"the plan ends early, {after}: the script {_LIMIT_TEXTS.get(limit, _DAMAGE_TEXT)}"
-        yield Hit(done.at(_line(done)), what, "see the loop there", None if count else "warning")
+        yield Hit(done.at(_end_line(done)), what, "see the loop there", None if count else "warning")
 
 
 @RULES.add_for_dry_run(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
     """Find heterogeneous jobs, of which a plan shows the first component."""
-    separators = [each.line for each in done.script.sbatch.directives if each.kind is Kind.SEPARATOR]
+    directives_read = done.script.sbatch.directives
+    separators = [directive.line for directive in directives_read if directive.kind is Kind.SEPARATOR]
     if separators:
         what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
         yield Hit(done.at(separators[0]), what, "plan each component as a script of its own")
@@ -104,44 +108,48 @@ def _heterogeneous(done: DryRun) -> Iterator[Hit]:
 
 def _loop_line(done: DryRun) -> int:
     """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
-    times = Counter(entry.line for entry in done.trace[-_LAST_COMMANDS:])
+    times = Counter(entry.line for entry in done.trace[-_TRACE_END:])
     return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
 
 
 @RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
 def _nothing_started(done: DryRun) -> Iterator[Hit]:
-    if done.steps or done.needed or done.ended.limit or _UNREAD.search(_stderr(done)):
+    if done.steps or done.needed or done.ended.limit or _PARSE_ERROR.search(_stderr(done)):
         return
     if done.ended.status:
         what = f"the script ends with {done.ended.status} before it starts a program"
-        yield Hit(done.at(_line(done)), f"{what}: {done.said}" if done.said else what, "see this line")
+        yield Hit(
+            done.at(_end_line(done)),
+            f"{what}: {done.last_message}" if done.last_message else what,
+            "see this line",
+        )
     elif done.script.launches:
         launch = done.script.launches[-1]
-        what = f"{launch.program.name} is never reached: the script ends with 0 at line {_line(done)}"
+        what = f"{launch.program.name} is never reached: the script ends with 0 at line {_end_line(done)}"
         yield Hit(done.at(launch.command.line), what, "see the conditions around it")
 
 
 @RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
 def _not_computed(done: DryRun) -> Iterator[Hit]:
-    match = _NOT_COMPUTED.search(_stderr(done))
+    match = _ARITHMETIC_ERROR.search(_stderr(done))
     if match and not may_follow(done):
         fix = "print its variables before this line: one of them is empty"
         yield Hit(done.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
 
 
 @RULES.add_for_dry_run(syntax.RULES, "SB814", "warning")
-def _unread(done: DryRun) -> Iterator[Hit]:
-    match = _UNREAD.search(_stderr(done))
+def _not_parsed(done: DryRun) -> Iterator[Hit]:
+    match = _PARSE_ERROR.search(_stderr(done))
     if match and not done.ended.limit:
         before = "before its end" if done.steps else "before it starts a program"
         what = f"the script ends with {done.ended.status} {before}: {match[1]}"
         fix = "close what is open, or fill in what is missing"
-        if done.script.body.language == "ksh":  # which takes more than bash
+        if done.script.body.language == "ksh":  # ksh has syntax that bash lacks
             what = f"bash, which stands for ksh in a plan, can't parse this: {match[1]}"
             fix = "plan a script of bash"
         severity: Severity | None = "info" if done.script.body.language == "ksh" else None
         yield Hit(done.at(number_of(match[2])), what, fix, severity)
-    task_error = _UNREAD_BY_TASKS.search(_stderr(done))
+    task_error = _TASK_PARSE_ERROR.search(_stderr(done))
     for step in done.steps if task_error else ():
         is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))
         if task_error and step.is_srun and is_shell and not step.processes:
@@ -171,8 +179,9 @@ def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
 def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
     """Return the command that hides the failures of all programs, its line, and the end of its pipe.
 
-    The name is "" for a job that does not end with 0 if all programs fail. The end of the pipe is the program
-    whose status counts, with its line; None if the last command of the script hides the failures.
+    The command is "" for a job that does not end with 0 if all its programs fail. The end of the pipe is the
+    program whose status counts, with its line. It is None if the last command of the script hides the
+    failures.
     """
     failing = done.failing
     if not failing or failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
@@ -189,7 +198,7 @@ def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
     if pipe:
         return name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line)
     paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
-    if name in _READERS and any(failing.given.files.get(path) == b"" for path in paths):
+    if name in _READERS and any(failing.inputs.files.get(path) == b"" for path in paths):
         return "", 0, None  # the plan put an empty file there, so its commands are not known
     return name, line, None
 

@@ -1,4 +1,4 @@
-"""Rules about launchers of PyTorch in a dry run: whether they meet, and have the GPUs that they want.
+"""Rules about launchers of PyTorch in a dry run: whether they find each other, and have enough GPUs.
 
 Source: torch/distributed/run.py of torch 2.13.
 """
@@ -27,6 +27,7 @@ SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want t
 
 
 def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
+    """Return all steps, each with its launchers."""
     return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
 
 
@@ -39,7 +40,7 @@ def _waiting_groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]
 
 
 def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
-    """Yield the steps whose processes have no launcher and meet by variables, with these processes."""
+    """Yield the steps whose processes find each other by variables, without a launcher, and the processes."""
     for step in done.steps:
         ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
         if step.is_srun and len(ranks) > 1 and all(process.env.get("WORLD_SIZE") for process in ranks):
@@ -53,13 +54,14 @@ def _nodes(launchers: Sequence[StartedLauncher]) -> set[str]:
 
 def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
     """Return the first launcher that starts more processes than it has GPUs."""
-    return next((each for each in launchers if 0 < len(each.process.gpus) < each.workers), None)
+    greedy = (launcher for launcher in launchers if 0 < len(launcher.process.gpus) < launcher.workers)
+    return next(greedy, None)
 
 
 def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
     """Return a message for a step that starts more launchers than a launcher waits for, and the option.
 
-    Both are "" for any other step.
+    The option is the launcher's number of nodes. The message and the option are "" for any other step.
     """
     first = launchers[0] if step.is_srun and launchers else None
     if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
@@ -88,7 +90,7 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(process_counts.RULES, "SB303", "warning")
 def _missing_nodes(done: DryRun) -> Iterator[Hit]:
-    """Find launchers that wait for more nodes than the nodes that start a launcher."""
+    """Find launchers that wait for more nodes than start a launcher."""
     for started in () if done.ended.limit else _concurrent_launchers(done):
         groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
         for step, launcher in started:
@@ -116,13 +118,13 @@ def _started_elsewhere(done: DryRun, name: str) -> bool:
 
 
 def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
-    """Yield the launchers that run at the same time: of a step, and of steps beside it in the background."""
-    left = [(step, launchers) for step, launchers in _launchers(done) if launchers]
-    while left:
-        first = left[0][0]
-        beside = [item for item in left if item[0] is first or at_once(first, item[0])]
-        left = [item for item in left if item not in beside]
-        yield [(step, launcher) for step, launchers in beside for launcher in launchers]
+    """Yield groups of launchers that run at the same time, each launcher with its step."""
+    todo = [(step, launchers) for step, launchers in _launchers(done) if launchers]
+    while todo:
+        first = todo[0][0]
+        group = [item for item in todo if item[0] is first or at_once(first, item[0])]
+        todo = [item for item in todo if item not in group]
+        yield [(step, launcher) for step, launchers in group for launcher in launchers]
 
 
 @RULES.add_for_dry_run(process_counts.RULES, "SB304")
@@ -141,14 +143,15 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(process_counts.RULES, "SB304")
 def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
-    started = (
-        _launchers(done) if len({step.line for step in done.steps}) == 1 else []
-    )  # another step may have the other GPUs
-    for step, launchers in started:
-        alone = [each for each in launchers if each.is_one_by_default and each.has_program]
-        gpus = max((len(each.process.gpus) for each in alone), default=0)
-        is_told = any("PET_NPROC_PER_NODE" in each.process.env for each in launchers)
-        if gpus > 1 and not is_told and len(launchers) == len(_nodes(launchers)):
+    if len({step.line for step in done.steps}) != 1:  # another step may use the other GPUs
+        return
+    for step, launchers in _launchers(done):
+        by_default = [
+            launcher for launcher in launchers if launcher.is_one_by_default and launcher.has_program
+        ]
+        gpus = max((len(launcher.process.gpus) for launcher in by_default), default=0)
+        has_number = any("PET_NPROC_PER_NODE" in launcher.process.env for launcher in launchers)
+        if gpus > 1 and not has_number and len(launchers) == len(_nodes(launchers)):
             what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
             yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
@@ -173,7 +176,7 @@ def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
 
 
 def _rendezvous_elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
-    """Yield a hit if the processes meet at a node that the script names and the job does not have."""
+    """Yield a hit if the processes meet at a node that the script names, and that the job may not get."""
     name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
     is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
     if name and name in done.script.text and not is_of_job:
@@ -182,7 +185,10 @@ def _rendezvous_elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iter
 
 
 def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
-    """Yield a hit if a torchrun gets no address for the rendezvous; training/torchrun.py finds it itself."""
+    """Yield a hit if torchrun gets no address for the rendezvous.
+
+    training/torchrun.py needs none, because it finds the address itself.
+    """
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
@@ -191,7 +197,7 @@ def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Ite
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
-    """Yield a hit if the address or port `name` has several values; `places` has a node for each value."""
+    """Yield a hit if the address or port `name` has several values; `places`: a node for each value."""
     if len(places) > 1:
         (value, at), (other, there), *_ = places.items()
         what = f"the nodes don't meet: {name} is {value} on {at}, and {other} on {there}"
@@ -217,11 +223,11 @@ def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(rendezvous.RULES, "SB355", "warning")
 def _all_first(done: DryRun) -> Iterator[Hit]:
-    """Find launchers on several nodes that all have node rank 0, or that know no other node."""
+    """Find launchers on several nodes that all have the node rank 0, or that do not know the other nodes."""
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.of_role("RANK")
-        has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # else SB307
+        has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # SB307 finds the others
         if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
             what, fix = rendezvous.all_rank_zero(first.name, len(_nodes(launchers)), option)
             yield Hit(done.at(step.line), what, fix)
@@ -233,9 +239,9 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
 
 
 def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
-    """Yield launchers whose option gives the rank of the node, and which all have the same rank.
+    """Yield launchers that should get the rank of their node by an option, but all have the same rank.
 
-    The launchers belong to a step, or to steps that run at the same time, such as those of a loop over nodes.
+    The launchers belong to a step, or to steps that run at the same time, for example in a loop over nodes.
     """
     teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
     for step, launchers in _launchers(done):
@@ -245,14 +251,17 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
                 teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
     for members in teams.values():
         step = members[0][0]
-        team = [each for other, each in members if other is step or at_once(step, other)]
-        ranks = {each.of_role("RANK")[1] or each.process.env.get("PET_NODE_RANK") or "" for each in team}
+        team = [launcher for other, launcher in members if other is step or at_once(step, other)]
+        ranks = {
+            launcher.of_role("RANK")[1] or launcher.process.env.get("PET_NODE_RANK") or ""
+            for launcher in team
+        }
         if len(_nodes(team)) > 1 and len(ranks) == 1:
             yield step, team
 
 
 def _is_expanded(done: DryRun, option: str) -> bool:
-    """Return whether the script writes a variable as the value of an option."""
+    """Return whether the value of an option in the script begins with a variable."""
     name = re.escape(option).replace("\\-", "[-_]")
     return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
 
@@ -314,21 +323,21 @@ def _same_port(done: DryRun) -> Iterator[Hit]:
 
 
 def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, list[int]]]:
-    """Yield pairs of steps whose launchers collide on a node, a launcher of the second, and shared GPUs.
+    """Yield pairs of steps whose launchers collide on a node, a launcher of the second step, and shared GPUs.
 
-    Launchers without shared GPUs listen on the same port.
+    Launchers that share no GPUs collide because they listen on the same port.
     """
     started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
     for first, second, _ in overlaps(done):
         both = product(started[id(first)], started[id(second)])
-        pair = next(((a, b) for a, b in both if a.process.node == b.process.node), None)
+        pair = next((pair for pair in both if pair[0].process.node == pair[1].process.node), None)
         if not pair or second.line in lines:
             continue
-        a, b = pair
-        wanted = a.workers + b.workers if a.workers and b.workers else 0
-        gpus = sorted({*a.process.gpus} & {*b.process.gpus})
-        if wanted <= len({*a.process.gpus} | {*b.process.gpus}):
+        one, other = pair
+        wanted = one.workers + other.workers if one.workers and other.workers else 0
+        gpus = sorted({*one.process.gpus} & {*other.process.gpus})
+        if wanted <= len({*one.process.gpus} | {*other.process.gpus}):
             gpus = []
-        if gpus or (a.port and a.port == b.port):
+        if gpus or (one.port and one.port == other.port):
             lines.add(second.line)
-            yield first, second, b, gpus
+            yield first, second, other, gpus

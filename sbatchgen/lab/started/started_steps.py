@@ -23,6 +23,8 @@ from sbatchgen.lab.started.started_variables import nodes_of
 
 RULES: Rules[DryRun] = Rules()
 
+_LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
+
 
 @RULES.add("SB340", "warning", "a step that Slurm refuses", source="srun(1)")
 def _refused(done: DryRun) -> Iterator[Hit]:
@@ -40,7 +42,11 @@ def _refused(done: DryRun) -> Iterator[Hit]:
 def _same_gpu(done: DryRun) -> Iterator[Hit]:
     """Find programs that the script puts on the same GPU while another GPU of the node is idle."""
     started = [(step, process) for step in done.steps if not step.is_srun for process in step.processes]
-    chosen = [(step, each.gpus) for step, each in started if each.gpus and "CUDA_VISIBLE_DEVICES" in each.env]
+    chosen = [
+        (step, process.gpus)
+        for step, process in started
+        if process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
+    ]
     for (first, gpus), (second, others) in combinations(chosen, 2):
         used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
         idle = {*range(min(done.grant.gpus))} - used
@@ -53,28 +59,25 @@ def _same_gpu(done: DryRun) -> Iterator[Hit]:
 
 
 @RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
-def _not_here(done: DryRun) -> Iterator[Hit]:
+def _server_elsewhere(done: DryRun) -> Iterator[Hit]:
     """Find steps that ask a server at localhost while Slurm runs the server on another node."""
     started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
-    listening = [(step, process.node, _ports_of(process.argv)) for step, process in started]
+    listening = [(step, process.node, _possible_ports(process.argv)) for step, process in started]
     lines = set()
     for step, process in started:
         for port in _LOCALHOST.findall(" ".join(process.argv)):
             servers = [(first, node) for first, node, ports in listening if port in ports]
-            there = {node: first.line for first, node in servers if at_once(first, step)}
-            if there and step.line not in lines and all(node != process.node for _, node in servers):
+            running = {node: first.line for first, node in servers if at_once(first, step)}
+            if running and step.line not in lines and all(node != process.node for _, node in servers):
                 lines.add(step.line)
-                node, line = min(there.items())
+                node, line = min(running.items())
                 what = f"this runs on {process.node} and asks localhost:{port}, but the program of line "
                 what += f"{line} listens on {node}"
                 yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
 
 
-_LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
-
-
-def _ports_of(argv: Sequence[str]) -> set[str]:
-    """Return the words of a command, and the parts of words after =, among which a port may be."""
+def _possible_ports(argv: Sequence[str]) -> set[str]:
+    """Return the words of a command that may be a port; of a word with =, only the part after it."""
     return {word.rpartition("=")[2] for word in argv if "://" not in word}
 
 
@@ -82,7 +85,11 @@ def _ports_of(argv: Sequence[str]) -> set[str]:
     "SB348", "warning", "a server that runs on when the others have ended", source="docs/design/slurm.md"
 )
 def _runs_on(done: DryRun) -> Iterator[Hit]:
-    """Find steps in which some tasks serve and others end, because a task that ends with 0 ends no other."""
+    """Find steps in which some tasks serve and others end.
+
+    Slurm ends the step only when all tasks have ended, because a task that ends with 0 does not end the
+    others.
+    """
     if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", done.script.text):
         return
     for step in done.steps if not done.ended.limit else ():
@@ -92,7 +99,7 @@ def _runs_on(done: DryRun) -> Iterator[Hit]:
         serving = {rank: process for rank, process in last.items() if SERVES.search(" ".join(process.argv))}
         if serving and len(serving) < len(last):
             rank = min(serving)
-            ends = next(process for each, process in last.items() if each not in serving)
+            ends = next(process for number, process in last.items() if number not in serving)
             what = f"{serving[rank].argv[0]} of rank {rank} never ends: when {ends.argv[0]} of rank "
             what += f"{ends.rank} has ended, the step holds its nodes until the time limit"
             yield Hit(done.at(step.line), what, "srun --wait=60")
@@ -115,7 +122,10 @@ def _waiting(done: DryRun) -> Iterator[Hit]:
 
 
 def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[str, str, str] | None:
-    """Return where the second step waits, what each step takes, and the fix; None if it does not wait."""
+    """Return the condition under which the second step waits, what each step takes, and the fix.
+
+    The condition is "" if the step always waits. Returns None if it does not wait.
+    """
     parts = [step.takes[node] for step in (first, second)]
     sharing, held = {first.sharing, second.sharing}, min(part.gpus for part in parts)
     if "overlap" in sharing:
@@ -139,6 +149,7 @@ def _why_waiting(done: DryRun, first: Step, second: Step, node: str) -> tuple[st
 
 
 def _takes_memory(done: DryRun, step: Step) -> bool:
+    """Return whether a step takes all memory of the job, because its own options ask for no part."""
     asks = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
     return bool(done.script.resources.mem) and not asks
 

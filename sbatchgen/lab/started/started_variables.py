@@ -22,8 +22,8 @@ RULES: Rules[DryRun] = Rules()
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _CONTAINERS = commands("container")
 _NO_IMAGES = commands("launcher", "interpreter", "shell")
-_VALUES = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
-_ONE_LINE = {"nodelist", "nproc-per-node"} | {
+_VALUE_OPTIONS = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
+_ONE_LINE_OPTIONS = {"nodelist", "nproc-per-node"} | {
     name
     for launcher in LAUNCHERS
     for role in ("NODES", "RANK", "PORT", "HOST")
@@ -62,7 +62,7 @@ def _empty(done: DryRun) -> Iterator[Hit]:
 
 
 def _without_image(done: DryRun) -> Iterator[Hit]:
-    """Find containers without an image, which treat the next word as the image."""
+    """Find containers that lack an image, and so use the next word as the image."""
     if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
         return  # a module may set the variable of the image
     for step in done.steps:
@@ -105,7 +105,7 @@ def _interfaces(done: DryRun) -> Iterator[Hit]:
 
 
 def _is_one_of(name: str, others: Sequence[str]) -> bool:
-    """Return whether a name of an interface begins with a name of `others`, or the other way round.
+    """Return whether a name begins with one of `others`, or one of `others` begins with the name.
 
     NCCL compares names of interfaces in this way.
     """
@@ -113,7 +113,7 @@ def _is_one_of(name: str, others: Sequence[str]) -> bool:
 
 
 def nodes_of(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
-    """Yield the options of srun for nodes and tasks whose values are empty or have several lines."""
+    """Yield srun's options for nodes and tasks that are empty or have several lines, and their values."""
     for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
         is_empty = not value and not may_follow(done)
         if option in ("nodelist", "nodes", "ntasks") and (is_empty or "\n" in value.strip()):
@@ -121,11 +121,15 @@ def nodes_of(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
 
 
 def _empty_options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
+    """Yield the options of `_options` whose value is empty."""
     return (option for option in _options(done) if not option[-1])
 
 
 def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
-    """Yield each option with an empty value or several lines: its step, its name, its variable, its value."""
+    """Yield the options of programs whose value is empty or has several lines.
+
+    An option is its step, its name, the variable that is its value in the script, and its value.
+    """
     if may_follow(done):
         return
     for step in done.steps:
@@ -135,7 +139,7 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
                 name, equals, glued = word.partition("=")
                 value = glued if equals else following
                 is_empty = not value or (not equals and value.startswith("--"))
-                is_one_line = name.lstrip("-").replace("_", "-") in _ONE_LINE
+                is_one_line = name.lstrip("-").replace("_", "-") in _ONE_LINE_OPTIONS
                 if not is_empty and not (is_one_line and "\n" in value.strip()):
                     continue
                 if name.startswith("--") and name not in names and (variable := _variable_of(done, name)):
@@ -144,9 +148,15 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
 
 
 def _variable_of(done: DryRun, option: str) -> str:
-    """Return the variable that is the whole value of an option in the script; "" if it may be empty."""
-    takes_one = option.lstrip("-").replace("_", "-") in _VALUES  # else options may follow
-    before = r'(?:=|[ \t]+)"?' if takes_one else r'(?:="?|[ \t]+")'
+    """Return the variable that is the whole value of an option in the script.
+
+    Returns "" if the value is no variable, or if the script does not compute the variable from facts of
+    Slurm.
+    """
+    takes_value = (
+        option.lstrip("-").replace("_", "-") in _VALUE_OPTIONS
+    )  # options may follow any other option
+    before = r'(?:=|[ \t]+)"?' if takes_value else r'(?:="?|[ \t]+")'
     pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
     names = {*re.findall(pattern, done.script.text)}
     name = names.pop() if len(names) == 1 else ""
@@ -165,6 +175,7 @@ def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
 
 
 def _is_computed_by(done: DryRun, assignment: Assignment, depth: int) -> bool:
+    """Return whether an assignment computes its value from nothing but facts of Slurm."""
     text = assignment.source.text[assignment.at : assignment.end]
     inside = range(assignment.at, assignment.end)
     programs = {command.name for command in done.script.body.commands if command.at in inside}
