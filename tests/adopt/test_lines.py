@@ -369,7 +369,7 @@ def test_a_number_of_gpus_that_slurm_does_not_set_is_that_of_the_gpus() -> None:
         keys = job(adoption)
         assert (keys["trainer"], keys["launcher"], keys["nproc_per_node"]) == ("t.py", "torchrun", 4)
         assert adoption.lines[3] == "mended"
-        assert not adoption.left
+        assert not adoption.remaining
 
 
 def test_a_rendered_script_names_its_job() -> None:

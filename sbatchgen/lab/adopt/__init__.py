@@ -1,1 +1,1 @@
-"""The conversion of an existing script into a profile and a job YAML, with an account of each line."""
+"""The conversion of an existing script into a profile and a job YAML, with the outcome of each line."""

@@ -1,4 +1,4 @@
-"""The account of an adoption as text, its error, and its files."""
+"""The text that `adopt` shows: the account of each line, the error, and the files that it writes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,10 +7,10 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, SbatchgenError
 from sbatchgen.base.quoting import OR, numbers_as_text
 from sbatchgen.lab.adopt.adoption import Adoption
-from sbatchgen.lab.adopt.remarks import UNREMARKABLE, joined
+from sbatchgen.lab.adopt.remarks import UNREMARKABLE, join
 from sbatchgen.lab.adopt.training import REST
 
-_WIDTH = 9  # of the column of line numbers
+_WIDTH = 9  # characters of the column of line numbers
 
 
 def lines(adoption: Adoption) -> list[str]:
@@ -18,26 +18,27 @@ def lines(adoption: Adoption) -> list[str]:
 
     Neighbouring lines with the same outcome share a row.
     """
-    rows = joined(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
+    rows = join(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
     lost = sum(outcome == "lost" for outcome in adoption.lines.values())
     head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
     if not adoption.job:
         head, rows = "no job can be made of it", adoption.lost
         rows = [row for row in rows if row.what != REST] or rows
     shown = [f"{adoption.script}: {head}"]
-    named = {line for row in rows for line in row.lines}
+    with_row = {line for row in rows for line in row.lines}
     for row in rows:
         between = range(min(row.lines, default=0), max(row.lines, default=0))
-        numbers = _spans({*row.lines, *(line for line in between if line not in named)})
+        numbers = _spans({*row.lines, *(line for line in between if line not in with_row)})
         shown += [] if len(numbers) <= _WIDTH else [numbers]
         shown.append(f"{numbers if len(numbers) <= _WIDTH else '':<{_WIDTH}} {row.outcome:<10} {row.what}")
-    for finding in adoption.left:
+    for finding in adoption.remaining:
         shown.append(f"{finding.place.line:<{_WIDTH}} as before  {finding.rule}: {finding.problem.what}")
     shown += [f"note: {text}" for text in adoption.notes]
     return shown
 
 
 def _spans(lines: Iterable[int]) -> str:
+    """Return the numbers of lines as text, such as 3-5, 8."""
     return numbers_as_text(sorted(lines)).replace(",", ", ")
 
 

@@ -32,7 +32,7 @@ def adopt_output(adoption: Adoption) -> AdoptOutput:
         "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
         "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
         "mended": sorted({finding.rule for finding in adoption.mended}),
-        "as_before": sorted({finding.rule for finding in adoption.left}),
+        "as_before": sorted({finding.rule for finding in adoption.remaining}),
         "notes": adoption.notes,
         "files": adoption.files,
     }

@@ -25,7 +25,7 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
 from sbatchgen.lab.adopt.block import blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, joined
+from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, join
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
 # The files that bash -l reads, in its order: bash(1), INVOCATION.
@@ -43,25 +43,25 @@ class Adoption:
     """A script converted into a job and a profile."""
 
     script: str  # the script's file
-    scheduler: str  # the scheduler of the script, if it is not Slurm; else ""
+    scheduler: str  # the script's scheduler, such as "PBS"; "" for Slurm
     name: str  # the name of the job's file, without its suffix
     remarks: Sequence[Remark]  # the outcomes of the lines, with their reasons
     lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
-    mended: Sequence[Finding] = ()  # the old script's findings of lint that the rendered script lacks
-    left: Sequence[Finding] = ()  # the old script's findings that the rendered script still has
-    notes: Sequence[str] = ()
+    mended: Sequence[Finding] = ()  # findings of lint in the old script that the rendered script lacks
+    remaining: Sequence[Finding] = ()  # findings in the old script that the rendered script also has
+    notes: Sequence[str] = ()  # differences of the new script
     job: str = ""  # the job YAML; "" if no job can be made of the script
-    profile: str = ""
+    profile: str = ""  # the profile as YAML
     rendered: str = ""  # the script that the job and the profile render
 
     @cached_property
     def rows(self) -> list[AccountRow]:
-        """The remarks, joined into rows of the table."""
-        return joined(self.remarks)
+        """The remarks as rows of the table."""
+        return join(self.remarks)
 
     @property
     def lost(self) -> list[AccountRow]:
-        """The rows whose lines no key of a job or profile expresses."""
+        """The rows whose lines no key of a job or a profile expresses."""
         return [row for row in self.rows if row.outcome == "lost"]
 
     @property
@@ -78,36 +78,36 @@ class Adoption:
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
     """Convert a script that is submitted in `folder` into a job and a profile.
 
-    `user` is the environment in which HOME and USER are looked up.
-    Raises DocumentError if sbatch refuses the script, or if bash can't read it.
+    `file` is the name of the script, and `day` the date for the profile. `user` is the environment in which
+    HOME and USER are looked up. Raises DocumentError if sbatch refuses the script, or if bash can't read it.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
         script = script.read_by(OLD_SLURM)
-    _refuse(script)
+    _refuse_unreadable(script)
     findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
     secrets = frozenset(finding.place.line for finding in findings if marks_secret(finding.rule))
-    read = simplify(script)
-    draft = Draft(script=read.script, environment=user, secrets=secrets)
-    if read.defaults:
-        values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
+    simplified = simplify(script)
+    draft = Draft(script=simplified.script, environment=user, secrets=secrets)
+    if simplified.defaults:
+        values = ", ".join(f"{variable} is {default}" for variable, default in simplified.defaults.items())
         draft.note(f"the job always has the defaults of the script, whatever you export: {values}")
-    for old, new in read.renamed.items():
+    for old, new in simplified.renamed.items():
         if not old.isdigit():
             draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
-        elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in read.script.body.uses):
+        elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.uses):
             draft.env[new] = None
             draft.note(f"${old} is the variable {new} here: export it where you submit")
-    _read(draft, read)
+    _convert(draft, simplified)
     name = file.rpartition("/")[2]
     name = name.rpartition(".")[0] or name
     if not name or name.strip("<>-.") != name:
         name = "job"
     has_job = not {"mode", "programs"}.isdisjoint(draft.job)
-    return _rendered(draft, findings, name, day) if has_job else _adoption(draft, name)
+    return _with_files(draft, findings, name, day) if has_job else _without_files(draft, name)
 
 
-def _refuse(script: JobScript) -> None:
+def _refuse_unreadable(script: JobScript) -> None:
     """Raise DocumentError for a text that is not an sbatch script in bash."""
     if render_command := rendered_by(script.text):
         what = f"{script.file} was rendered by sbatchgen: it has a job already"
@@ -126,14 +126,15 @@ def _refuse(script: JobScript) -> None:
         raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
 
 
-def _read(draft: Draft, read: SimplifiedScript) -> None:
+def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
+    """Convert the lines of the script into keys of the job and the profile, and note their outcomes."""
     script = draft.script
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():
         draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
     about = f"{script.body.flags} of the first line, in setup"
     draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
-    _read_comments(draft)
+    _drop_comments(draft)
     statements = blocks(script.body)
     if steps := side_by_side.find_steps(draft, statements):
         before = [block for block in statements if block.start < steps[0].block.start]
@@ -152,18 +153,18 @@ def _read(draft: Draft, read: SimplifiedScript) -> None:
     main, home = chosen
     before = [block for block in statements if block.start < home.start]
     preamble.follow_cd(draft, before)
-    invocation.adopt_launch(draft, main, read)
+    invocation.adopt_launch(draft, main, simplified)
     training.read_same_statement(draft, home, main)
     training.read_after(draft, [block for block in statements if block.start > home.start])
     preamble.adopt_preamble(draft, before, main)
 
 
-def _read_comments(draft: Draft) -> None:
+def _drop_comments(draft: Draft) -> None:
     """Note the comments, and the lines after the end of the script, as dropped."""
     body, lines = draft.script.body, draft.script.lines
     end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
-    asking = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
-    comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - asking
+    read_by_slurm = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
+    comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - read_by_slurm
     for number, text in enumerate(body.source.text.split("\n"), start=1):
         if number in draft.outcomes or not lines[number - 1].strip():
             continue
@@ -173,13 +174,13 @@ def _read_comments(draft: Draft) -> None:
             draft.add((number,), "dropped", "after the end of the script")
 
 
-def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
-    """Return the adoption with its files and its rendered script, compared with the old script."""
-    _set_as_before(draft)
+def _with_files(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
+    """Return the adoption with its files and its rendered script, after comparing it with the old script."""
+    _keep_unset_variables(draft)
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
     try:
-        resolved = documents.plan_of(job, profile, name)
+        resolved = documents.resolved_job(job, profile, name)
         rerun = ("sbatchgen", "render", f"{name}.yaml")
         script = render(resolved, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
         new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
@@ -188,32 +189,30 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
         for finding in job_findings:
             if finding.severity == "error":
                 draft.add((), "lost", f"render refuses the job: {finding.problem.what}")
-        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *job_findings])
+        mended, remaining = proof.mended_and_remaining(draft, findings, [*lint(new), *job_findings])
     except SbatchgenError as error:
         for problem in error.problems:
             draft.add((), "lost", problem.what)
-        return _adoption(draft, name)
+        return _without_files(draft, name)
     _note_differences(draft, resolved)
-    return replace(
-        _adoption(draft, name), mended=mended, left=left, job=job, profile=profile, rendered=script
-    )
+    adoption = _without_files(draft, name)
+    return replace(adoption, mended=mended, remaining=remaining, job=job, profile=profile, rendered=script)
 
 
-def _set_as_before(draft: Draft) -> None:
-    """Set the variables that a rendered script sets by itself to the values of the old script."""
+def _keep_unset_variables(draft: Draft) -> None:
+    """Set variables so that a rendered script does not set them itself, unlike the old script."""
     runtime = RUNTIMES[draft.profile.get("runtime", "host")]
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
     is_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
     if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
         draft.env["OMP_NUM_THREADS"] = "1"
-        draft.note(
-            "env sets OMP_NUM_THREADS to 1, as torchrun did: else a process gets its share of the CPUs"
-        )
+        why = "else a process gets its share of the CPUs"
+        draft.note(f"env sets OMP_NUM_THREADS to 1, as torchrun did: {why}")
 
 
 def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
-    """Note the variables of the rendered script that the old script did not export."""
+    """Note variables that the rendered script exports and the old script did not."""
     if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")
@@ -222,13 +221,16 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
         draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
 
 
-def _adoption(draft: Draft, name: str) -> Adoption:
-    """Return an adoption without files; a line without a remark counts as lost."""
+def _without_files(draft: Draft, name: str) -> Adoption:
+    """Return an adoption without files. A line without an outcome becomes lost."""
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            blank = draft.script.lines[number - 1].strip() == "\\"  # its words are in the profile, as prefix
-            draft.add((number,), *(("kept", "bash") if blank else ("lost", "no key of a job expresses it")))
+            # The words of a line that is only \ are in the profile: the prefix of the launch.
+            is_blank = draft.script.lines[number - 1].strip() == "\\"
+            draft.add(
+                (number,), *(("kept", "bash") if is_blank else ("lost", "no key of a job expresses it"))
+            )
     return Adoption(
         script=draft.script.file,
         scheduler=other.name if (other := draft.script.other_scheduler) else "",

@@ -1,4 +1,4 @@
-"""The statements of a script as blocks, each with its lines."""
+"""The statements of a script as blocks, which know their lines and their effects."""
 
 from bisect import bisect_left
 from collections.abc import Container, Iterator
@@ -12,12 +12,12 @@ from sbatchgen.check.script.launches import HELPERS
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
 
-# The first programs only print text. The second programs only print or look up facts.
-_PRINTING = programs("prints")
-_LOOKING = programs("prints", "looks")
-# Programs without effect after the training, as its status is the job's. awk, sed and sort may write.
+_PRINTING = programs("prints")  # programs that only print text
+_LOOKING = programs("prints", "looks")  # programs that only print text or look up facts
+# Programs that have no effect after the training, because the job gets the training's status. awk, sed and
+# sort are not among them, because they may write files.
 CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | programs("closes")
-# Commands that do the same before and after an environment is activated.
+# Commands that have the same effect before and after the activation of an environment.
 _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 
@@ -25,7 +25,7 @@ _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 class Block:
     """A statement of a script; several statements may share a line."""
 
-    body: Body  # of the script
+    body: Body  # the body of the script
     first: int  # the number of its first line
     last: int  # the number of its last line
     start: int  # the offset of its first character
@@ -43,17 +43,18 @@ class Block:
         first = text.rfind("\n", 0, self.start) + 1
         last = text.find("\n", max(self.start, self.end - 1))
         last = len(text) if last < 0 else last
-        alone = text[self.end : last].lstrip(" \t;")[:1] in ("", "#")
-        return text[self.start if text[first : self.start].strip() else first : last if alone else self.end]
+        starts_line = not text[first : self.start].strip()
+        ends_line = text[self.end : last].lstrip(" \t;")[:1] in ("", "#")
+        return text[first if starts_line else self.start : last if ends_line else self.end]
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """The block's commands, with those in substitutions and functions."""
+        """The block's commands, also in substitutions and functions."""
         return self._inside(self.body.commands)
 
     @cached_property
     def sets(self) -> tuple[Assignment, ...]:
-        """The assignments of the block, with `unset`."""
+        """The block's assignments, also by `unset`."""
         return self._inside(self.body.sets)
 
     @cached_property
@@ -83,49 +84,49 @@ class Block:
 
     @cached_property
     def only_sets(self) -> bool:
-        """Whether the block only sets variables, under no condition."""
-        plain = all(each.context.top and not each.subscript and not each.append for each in self.sets)
+        """Whether the block does nothing but set variables, under no condition."""
+        is_plain = all(part.context.top and not part.subscript and not part.append for part in self.sets)
         declarations = ("export", "declare", "readonly", "typeset")
-        return bool(self.sets) and plain and all(command.name in declarations for command in self.outer)
+        return bool(self.sets) and is_plain and all(command.name in declarations for command in self.outer)
 
     def sets_only(self, names: Container[str]) -> bool:
-        """Return whether the block only sets variables of `names`."""
+        """Return whether the block does nothing but set variables of `names`."""
         return self.only_sets and all(name in names for name in self.assigned)
 
     @cached_property
     def only_assigns(self) -> bool:
-        """Whether the block only sets variables, from commands that change nothing."""
+        """Whether the block only sets variables, and the commands in their values change nothing."""
         inner = (command for command in self.commands if command.context.substitution)
         return self.only_sets and all(map(_is_harmless, inner))
 
     @cached_property
     def is_inert(self) -> bool:
-        """Whether the block does the same before and after an environment is activated."""
+        """Whether the block has the same effect before and after the activation of an environment."""
         return all(command.name in _INERT or _is_harmless(command) for command in self.commands)
 
     @property
     def changes_modules(self) -> bool:
-        """Whether the block loads modules, or sets a list of folders that modules change too."""
-        named = any(command.name in ("module", "ml") for command in self.commands)
-        return named or any(name.endswith("PATH") for name in self.assigned)
+        """Whether the block loads modules, or sets a list of folders that modules also change."""
+        calls_module = any(command.name in ("module", "ml") for command in self.commands)
+        return calls_module or any(name.endswith("PATH") for name in self.assigned)
 
     @cached_property
     def only_prints(self) -> bool:
         """Whether the block only prints to the log."""
         outer = list(self.outer)
-        plain = all(command.name in _PRINTING and not _writes(command) for command in outer)
-        return bool(outer) and plain and not self.sets
+        is_plain = all(command.name in _PRINTING and not _writes(command) for command in outer)
+        return bool(outer) and is_plain and not self.sets
 
     @cached_property
     def only_shows(self) -> bool:
-        """Whether the block only prints, also in substitutions, and has no `${1:?}` that ends the script."""
+        """Whether the block only prints, and neither a substitution nor `${1:?}` has another effect."""
         inner = (command for command in self.commands if command.context.substitution)
-        asks = any("?" in use.operator for use in self._inside(self.body.uses))
-        return self.only_prints and all(map(_is_harmless, inner)) and not asks
+        may_end = any("?" in use.operator for use in self._inside(self.body.uses))
+        return self.only_prints and all(map(_is_harmless, inner)) and not may_end
 
     @cached_property
     def only_closes(self) -> bool:
-        """Whether the block has no effect after the training but to print or to set the exit status."""
+        """Whether the block, after the training, only prints or sets the exit status."""
         return all(
             (command.test or command.name in CLOSING or _shows(command)) and not _writes(command)
             for command in self.outer
@@ -133,12 +134,14 @@ class Block:
 
 
 def _writes(command: Command) -> bool:
-    targets = (each.target for each in command.redirects if each.operator in (">", ">>", "&>", "&>>", ">|"))
+    """Return whether a command writes a file other than /dev/null."""
+    writing = (">", ">>", "&>", "&>>", ">|")
+    targets = (redirect.target for redirect in command.redirects if redirect.operator in writing)
     return any(target is not None and target.text != "/dev/null" for target in targets)
 
 
 def _is_harmless(command: Command) -> bool:
-    """Return whether a command only looks facts up, such as hostname, scontrol and head, also by srun."""
+    """Return whether a command only looks up facts, such as hostname, scontrol, head or `srun hostname`."""
     if command.test or _writes(command):
         return command.test
     words = [word.value or "" for word in command.words]
@@ -148,6 +151,7 @@ def _is_harmless(command: Command) -> bool:
 
 
 def _shows(command: Command) -> bool:
+    """Return whether a command is `env` or `scontrol show`."""
     if command.name == "env":
         return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]

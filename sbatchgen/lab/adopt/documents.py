@@ -1,4 +1,4 @@
-"""The job YAML and the profile of a draft as texts, and the resolved job of both."""
+"""The job YAML and the profile of a draft, and the resolved job that they give together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,17 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.adopt.draft import Draft
 
 # Options that a rendered script has unless the profile omits them.
-_OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
-_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args", "programs")
+_DEFAULT_OPTIONS = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
+_FIRST_KEYS = (
+    "mode",
+    "launcher",
+    "nproc_per_node",
+    "gpu_request",
+    "trainer",
+    "args",
+    "launcher_args",
+    "programs",
+)
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
@@ -28,7 +37,7 @@ def profile(draft: Draft, name: str, day: str) -> str:
         "description": f"the cluster of {draft.script.file.rpartition('/')[2]}",
         **draft.profile,
         "setup": [*draft.setup, *draft.step_setup, *draft.argument_lines],
-        "omit": [key for key in _OMITTED if key not in draft.options],
+        "omit": [key for key in _DEFAULT_OPTIONS if key not in draft.options],
     }
     content = "the facts of its cluster, and lines of shell (setup)"
     return f"# Adopted from {draft.script.file}: {content}.\n{_yaml(keys)}"
@@ -38,7 +47,7 @@ def job(draft: Draft, name: str) -> str:
     """Return the job as YAML."""
     keys = {
         "profile": f"./{name}-cluster.yaml",
-        **{key: draft.job[key] for key in _FIRST if key in draft.job},
+        **{key: draft.job[key] for key in _FIRST_KEYS if key in draft.job},
         "resume": "off",
         "env": draft.env,
         "options": draft.options,
@@ -48,6 +57,7 @@ def job(draft: Draft, name: str) -> str:
 
 
 def _yaml(keys: Mapping[str, Any]) -> str:
+    """Return keys as YAML, without empty lists and mappings."""
     filled = {key: value for key, value in keys.items() if value not in ({}, [])}
     return str(yaml.dump(filled, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
 
@@ -59,9 +69,10 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
 
 
-def plan_of(job: str, profile: str, name: str) -> ResolvedJob:
-    """Return the resolved job of a job YAML and a profile; raise DocumentError if either is wrong."""
+def resolved_job(job: str, profile: str, name: str) -> ResolvedJob:
+    """Return the resolved job of a job YAML and a profile; raise DocumentError for a wrong key or value."""
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
     mode, layers = spec.value.mode or "single", [layer(Level.JOB, spec.value, spec.places)]
-    return (resolve_programs if spec.value.programs else resolve)(cluster, layers, mode_name=mode, name=name)
+    resolved_by = resolve_programs if spec.value.programs else resolve
+    return resolved_by(cluster, layers, mode_name=mode, name=name)

@@ -1,4 +1,4 @@
-"""The job and the profile that are filled in while a script is read."""
+"""The draft of an adoption: the job and the profile that are filled in while a script is read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -15,15 +15,15 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
 
-_USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # alike on all machines of a cluster
-_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")
+_USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # variables with the same value on all machines of a cluster
+_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
 _SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # the names of positional parameters
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
 @record
 class Draft:
-    """The job and the profile that the lines read up to now give."""
+    """The job and the profile as far as the script has been read, and the outcomes of its lines."""
 
     script: JobScript
     environment: Mapping[str, str]  # the user's environment, for HOME and USER
@@ -40,7 +40,7 @@ class Draft:
     rendezvous: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)  # names of variables that the launch expands
     lines: range = range(0)  # the numbers of the launch's lines
-    # the long names of options that differ from the old script's and have a remark
+    # the long names of options whose values differ from the old script's, for which a remark gives the reason
     changed: set[str] = field(default_factory=set)
     # the folder of relative paths at the launch; None if it is known only when the job runs
     folder: str | None = SUBMIT_DIR
@@ -49,9 +49,8 @@ class Draft:
     # the variable of each value that only the running job knows, for the trainer's arguments
     argument_variables: dict[str, str] = field(default_factory=dict)
     argument_names: set[str] = field(default_factory=set)  # the names of these variables
-    _marked: set[tuple[Sequence[int], Outcome]] = field(
-        default_factory=set
-    )  # lines and outcomes that `add` has seen
+    # lines and outcomes that `add` has seen
+    _added: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)
 
     @property
     def body(self) -> Body:
@@ -59,11 +58,11 @@ class Draft:
         return self.script.body
 
     def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
-        """Note the outcome of lines; of several outcomes of a line the last in OUTCOME_ORDER counts."""
+        """Note the outcome of lines with its reason. The last outcome of a line in OUTCOME_ORDER counts."""
         numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
-        for line in numbers if (numbers, outcome) not in self._marked else ():
+        for line in numbers if (numbers, outcome) not in self._added else ():
             self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=OUTCOME_ORDER.index)
-        self._marked.add((numbers, outcome))
+        self._added.add((numbers, outcome))
         self.remarks[Remark(numbers, outcome, what, names)] = None
 
     def lose(self, what: str, *names: str) -> None:
@@ -71,7 +70,10 @@ class Draft:
         self.add(self.lines, "lost", what, *names)
 
     def shell(self, block: Block, where: str) -> list[str]:
-        """Return the lines of a block as a profile holds them; note the lines as kept `where`."""
+        """Return the lines of a block for a key of the profile, and note the lines as kept there.
+
+        `where` names the key, such as "in setup". Lines that a profile can't hold are noted as lost.
+        """
         if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines:
             if block.only_shows:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")
@@ -98,7 +100,7 @@ class Draft:
         return name
 
     def note(self, text: str) -> None:
-        """Note a difference of the new script once."""
+        """Add a note about a difference of the new script, unless there is the same note."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -118,7 +120,7 @@ class Draft:
         return None if None in texts else "".join(filter(None, texts))
 
     def text_of(self, piece: Piece) -> str | None:
-        """Return the string of a piece of a word, if the text or a directive gives it; else None."""
+        """Return the string that a piece of a word expands to; None if text and directives do not give it."""
         if piece.kind in LITERAL:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
@@ -129,17 +131,16 @@ class Draft:
     def user_value(self, piece: Piece) -> str | None:
         """Return the string of a piece that is HOME, USER or LOGNAME; None for another piece."""
         name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
-        plain = (
-            piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN_OPERATORS
-        )
-        value = self.environment.get(name) if plain and name in _USER_VARIABLES else None
+        is_plain = piece.kind in ("tilde", "variable") and not piece.subscript
+        is_plain = is_plain and piece.operator in _PLAIN_OPERATORS
+        value = self.environment.get(name) if is_plain and name in _USER_VARIABLES else None
         if value is None or name in self.script.assigned:
             return None
         self.note(f"{name} is {value}, as plain text")
         return value
 
     def path(self, word: Word, body: Body) -> str | None:
-        """Return a path as jobs and profiles have it, such as ${HOME}/x; None if only the job knows it."""
+        """Return a path as jobs and profiles write it, such as ${HOME}/x; None if only the job knows it."""
         try:
             text = self._expandable(word, body)
             return None if text is None else str(ShellPath.parse(text))
@@ -147,6 +148,7 @@ class Draft:
             return None
 
     def _expandable(self, word: Word, body: Body) -> str | None:
+        """Return a word with its variables as ${NAME}; None if a piece is neither text nor a variable."""
         for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
             texts = [_path_text(piece) for piece in pieces]
             if pieces and None not in texts:
@@ -157,11 +159,10 @@ class Draft:
     def option_env(self, tool: Tool, option: ToolOption) -> None:
         """Put the variables NAME=VALUE of a container's option into the job's env."""
         word = option.own_word(tool.body)
-        given = (self._expandable(word, tool.body) or "" if word else "").split(",")
-        pairs = [text.partition("=") for text in given]
-        pairs = [
-            pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"
-        ]  # the option passes the job's variable on
+        value = (self._expandable(word, tool.body) or "") if word else ""
+        pairs = [text.partition("=") for text in value.split(",")]
+        # NAME=$NAME passes on a variable that the job already has.
+        pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]
         if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}
         else:
@@ -169,7 +170,10 @@ class Draft:
             self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
 
     def file(self, word: Word, body: Body) -> str | None:
-        """Return a path of the launch relative to the folder of submission; None if only the job knows it."""
+        """Return a path of the launch, relative to the folder that the user submits from.
+
+        Returns None if only the job knows the path.
+        """
         path = self.path(word, body)
         if path is None or path.startswith(("/", "${")) or "://" in path:
             return path
@@ -179,7 +183,11 @@ class Draft:
         return path if self.folder == SUBMIT_DIR else f"{self.folder}/{path}"
 
     def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-        """Return the path that an option gives; note the option as lost if only the job knows the path."""
+        """Return the path that an option gives.
+
+        If only the job knows the path, note the option as lost and return None. `file`: the path is relative
+        to the folder of the launch.
+        """
         path = option.value if option.value and not file else None
         if path is None and (word := option.own_word(tool.body)):
             path = (self.file if file else self.path)(word, tool.body)
@@ -202,12 +210,13 @@ def is_variable(name: str) -> bool:
 
 
 def _path_text(piece: Piece) -> str | None:
+    """Return a piece of a path in the form of jobs and profiles; None if they can't express it."""
     if piece.kind == "text":
         return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":
         return "${HOME}"
-    always = piece.operator in _PLAIN_OPERATORS and piece.name == "SLURM_SUBMIT_DIR"  # set in each job
-    if piece.kind == "variable" and (piece.operator == "" or always) and not piece.subscript:
+    is_always_set = piece.operator in _PLAIN_OPERATORS and piece.name == "SLURM_SUBMIT_DIR"
+    if piece.kind == "variable" and (piece.operator == "" or is_always_set) and not piece.subscript:
         if piece.name == "PWD":
             return SUBMIT_DIR
         return f"${{{piece.name}}}"  # ShellPath checks the name

@@ -1,7 +1,6 @@
-"""The launch of the training, from srun to the trainer, converted into keys of the job and the profile.
+"""The conversion of the training's launch, from srun to the trainer, into keys of the job and the profile.
 
-Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py. Each option NAME of torchrun has a
-variable PET_NAME.
+Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
 """
 
 import posixpath
@@ -21,7 +20,7 @@ from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# Options of srun that the rendered srun implies, or whose value is the default.
+# Options of srun that the rendered srun implies.
 _IMPLIED_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
 _IMPLIED_OPTIONS = (*shape.COUNTS, *_IMPLIED_WORDS.split())
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
@@ -34,7 +33,9 @@ m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rd
 standalone use-env
 """
 _WRAPPERS = frozenset(("command", "env", "exec", "nohup", "time"))
+# Programs of a launch that other functions convert.
 _FOLLOWED_PROGRAMS = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
+# Programs around a trainer that a job can't have, with the advice for each.
 _ALTERNATIVES = {
     "conda run": "write conda activate before it",
     "numactl": "srun binds, by --cpu-bind and --mem-bind",
@@ -43,12 +44,12 @@ _ALTERNATIVES = {
 }
 
 
-def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
+def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> None:
     """Convert a launch into keys of the job and the profile."""
-    if read.prefix:
-        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
-        draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
-    for word, text in read.optional:
+    if prefix := simplified.prefix:
+        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*prefix]}}}
+        draft.add(draft.lines, "understood", f"prefix: {prefix[0]}")
+    for word, text in simplified.optional:
         what = f"{word.text} is empty unless a condition holds; it would be: {text}"
         draft.add((word.line,), "dropped", what)
     _read_wrappers(draft, launch)
@@ -63,14 +64,14 @@ def adopt_launch(draft: Draft, launch: Launch, read: SimplifiedScript) -> None:
             break
     if launch.launcher and not shape.module_of(launch):
         _read_torchrun(draft, launch.launcher)
-    whole = _read_trainer(draft, launch)
+    is_whole = _read_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
         _read_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
-    if not whole:  # with arguments missing, the job would train another model
+    if not is_whole:  # without some of its arguments, the job would train another model
         del draft.job["mode"]
 
 
@@ -83,18 +84,18 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
         elif tool.name == "env" and not tool.given:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
-                _set(draft, name, value if equals and "$" not in value else None)
+                _set_variable(draft, name, value if equals and "$" not in value else None)
         elif tool.name in _FOLLOWED_PROGRAMS | programs("mpi") or tool in runtime_tools:
             continue
         elif tool.name not in {*_ALTERNATIVES, *LAUNCHERS} and "runtime" not in draft.profile:
             _read_prefix(draft, tool)
         else:
-            instead = _ALTERNATIVES.get(tool.name, "start the trainer itself")
-            draft.lose(f"{tool.name} around the trainer: {instead}")
+            advice = _ALTERNATIVES.get(tool.name, "start the trainer itself")
+            draft.lose(f"{tool.name} around the trainer: {advice}")
     body = launch.tools[0].body
     for variable in launch.command.prefix:
         literal = body.value(variable.word) if variable.word else None
-        _set(draft, variable.name, literal, variable.word)
+        _set_variable(draft, variable.name, literal, variable.word)
 
 
 def _read_prefix(draft: Draft, tool: Tool) -> None:
@@ -107,7 +108,11 @@ def _read_prefix(draft: Draft, tool: Tool) -> None:
         draft.lose(f"{tool.name} with options that only the job knows")
 
 
-def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
+def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
+    """Put a variable of the launch into `env` or the setup of the job; `word`: its value in the script.
+
+    `value` is None if the value is not a literal string.
+    """
     if name in shape.RANK_VARIABLES:
         draft.add(draft.lines, "understood", f"{name} as the script has it")
     elif is_variable(name) and value is not None and "${" not in value:
@@ -121,7 +126,7 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
 
 
 def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
-    """Keep the commands before the launch in the string of `bash -c`."""
+    """Read the string of `bash -c`: keep the commands before the launch, and drop or lose the others."""
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
@@ -139,23 +144,26 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
                 draft.add(draft.lines, "dropped", "what follows the training in each task")
             else:
                 draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
-        elif not block.only_assigns or any(each.exported for each in block.sets):
+        elif not block.only_assigns or any(assignment.exported for assignment in block.sets):
             _keep_in_task(draft, block, block.text)
 
 
 def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     """Keep the commands before the launch in its statement, for example in `cd FOLDER && python train.py`."""
-    piped = [each for each in block.outer if each.at > at and each.pipe and each.name == "tee"]
-    commands = [each for each in block.outer if each.name not in ("export", "exec") and each not in piped]
-    names = {command.name for command in block.outer}
+    outer = [*block.outer]
+    tees = [command for command in outer if command.at > at and command.pipe and command.name == "tee"]
+    commands = [
+        command for command in outer if command.name not in ("export", "exec") and command not in tees
+    ]
+    names = {command.name for command in outer}
     before = [command for command in commands if command.end <= at]
-    others = {each.name for each in block.sets} - shape.RANK_VARIABLES
+    variables = {assignment.name for assignment in block.sets} - shape.RANK_VARIABLES
     text = block.body.source.text
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
-    chained = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
-    has_other_commands = len(commands) - len(before) > 1 or (before and not chained)
-    if has_other_commands or (others and "export" in names) or (not commands and "exec" not in names):
+    is_chain = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
+    has_other_commands = len(commands) - len(before) > 1 or (before and not is_chain)
+    if has_other_commands or (variables and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
@@ -163,31 +171,33 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     """Keep a block of `bash -c` as setup of each task, and export the variables that the block uses."""
-    outer = sorted(block.uses & draft.script.assigned)
-    draft.needed |= {*outer}
-    draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
+    variables = sorted(block.uses & draft.script.assigned)
+    draft.needed |= {*variables}
+    draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
     draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
     draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
 def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
+    """Convert the options of srun."""
     for option in step.given:
         name, value = option.name, option.value
         if name == "cpus-per-task":
             count = launch.number(option, step)
             if count is not None and count != (launch.resources.cpus_per_task or 1):
-                _set_step(draft, name, str(count))
+                _set_step_option(draft, name, str(count))
             continue
-        usual = draft.script.option(name) if name in _GPU_OPTIONS else _DEFAULTS.get(name)
+        default = draft.script.option(name) if name in _GPU_OPTIONS else _DEFAULTS.get(name)
         if name in _LOG_OPTIONS:
             draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
-        elif value is None or value != usual:
-            _set_step(draft, name, value)
+        elif value is None or value != default:
+            _set_step_option(draft, name, value)
 
 
-def _set_step(draft: Draft, name: str, value: str | None) -> None:
+def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
+    """Put an option of srun into the profile; None for a value that only the running job knows."""
     if value is None or name in _NODE_OPTIONS:
         why = ": its value is known only when the job runs" if value is None else ""
         draft.lose(f"--{name} of srun{why}")
@@ -201,6 +211,7 @@ def _set_step(draft: Draft, name: str, value: str | None) -> None:
 
 
 def _read_torchrun(draft: Draft, launcher: Tool) -> None:
+    """Convert the options of torchrun that the rendered script does not set itself."""
     for option in launcher.given:
         if option.name in _RENDEZVOUS_OPTIONS.split():
             continue
@@ -211,8 +222,8 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
         if option.name == "no-python" or value is None or "[@]" in value:
             draft.lose(f"--{option.name} of torchrun")
         else:
-            given = [f"--{option.name}={value}" if value else f"--{option.name}"]
-            draft.job["launcher_args"] = draft.job.get("launcher_args", []) + given
+            argument = f"--{option.name}={value}" if value else f"--{option.name}"
+            draft.job["launcher_args"] = [*draft.job.get("launcher_args", []), argument]
 
 
 def _read_trainer(draft: Draft, launch: Launch) -> bool:
@@ -238,21 +249,25 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in pairs:
         if value is None:
-            given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
-            what = "the script's own arguments" if given else "a value that is known only when the job runs"
+            is_argument = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
+            what = (
+                "the script's own arguments"
+                if is_argument
+                else "a value that is known only when the job runs"
+            )
             draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
     if own_module:
         draft.job["trainer"] = own_module
-    elif (name := _program(draft, words[0], body)) is None:
+    elif (name := _trainer(draft, words[0], body)) is None:
         draft.lose("the trainer's path is known only in the task", words[0].text)
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
-        draft.job["trainer"] = name if is_module else _file(draft, name)
+        draft.job["trainer"] = name if is_module else _trainer_file(draft, name)
     draft.job["args"] = [value for _, value in pairs if value is not None]
     return len(draft.job["args"]) == len(pairs)
 
 
-def _program(draft: Draft, word: Word, body: Body) -> str | None:
+def _trainer(draft: Draft, word: Word, body: Body) -> str | None:
     """Return the trainer's file or module; None if only the running job knows it."""
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
@@ -263,7 +278,7 @@ def _program(draft: Draft, word: Word, body: Body) -> str | None:
 
 
 def _read_interpreter(draft: Draft, launch: Launch) -> None:
-    """Convert the folder of a Python or a torchrun, because the rendered script finds python3 on PATH."""
+    """Convert the path of a Python or a torchrun, because the rendered script looks for python3 in PATH."""
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
@@ -284,8 +299,11 @@ def _read_interpreter(draft: Draft, launch: Launch) -> None:
         draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
 
 
-def _file(draft: Draft, name: str) -> str:
-    """Return the trainer's file; in a container relative to the container's working folder."""
+def _trainer_file(draft: Draft, name: str) -> str:
+    """Return the trainer's file as a job names it.
+
+    In a container with a working folder, the name is relative to this folder.
+    """
     workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
     in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
     if in_workdir:
@@ -294,7 +312,7 @@ def _file(draft: Draft, name: str) -> str:
 
 
 def _read_eval(draft: Draft, command: Command) -> None:
-    """Note the string of `eval` as lost unless it only holds the launch and a pipe of its output."""
+    """Read the redirections in the string of `eval`; note a string with other commands as lost."""
     inner = string_body(draft.script.body, command.words[1])
     first, *others = (command for command in inner.commands if not command.context.substitution)
     if inner.sets or any(other.pipe is None or other.pipe is not first.pipe for other in others):
@@ -303,6 +321,7 @@ def _read_eval(draft: Draft, command: Command) -> None:
 
 
 def _read_redirections(draft: Draft, command: Command) -> None:
+    """Drop the launch's output to files and to tee; note its input and other pipes as lost."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
             draft.add(draft.lines, "dropped", "its output goes to the log of the job, not into a file")

@@ -1,4 +1,7 @@
-"""The lines before the training, converted into modules, a runtime and env; the other lines stay as setup."""
+"""The conversion of the lines before the training into modules, a runtime and env.
+
+Lines that can't be converted stay shell, in the setup of the profile.
+"""
 
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -17,11 +20,10 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
 _MODULE_RESETS = ("purge", "reset")  # commands of module that unload all modules
-_SCRIPT_VARIABLES = frozenset(
-    ("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED")
-)  # variables that the rendered script sets
+# Variables that the rendered script sets.
+_SCRIPT_VARIABLES = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
-# Variables whose line can't move: modules and conda read them or set them.
+# Variables whose lines must keep their place, because modules and conda read or set them.
 _ORDERED_NAMES = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The function `die` of a rendered script. The setup of the script can't define the function again.
 _DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
@@ -46,14 +48,14 @@ class _Activation:
 
 
 def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
-    """Set `draft.folder`, to which the launch's relative paths are relative."""
+    """Set `draft.folder`, the working folder of the launch, by --chdir and the commands before the launch."""
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
     for command in (command for block in before for command in block.commands):
         if command.name not in ("cd", "pushd", "popd"):
             continue
-        plain = command.name == "cd" and command.context.top and len(command.words) == 2
-        target = draft.path(command.words[1], draft.script.body) if plain else None
+        is_plain = command.name == "cd" and command.context.top and len(command.words) == 2
+        target = draft.path(command.words[1], draft.script.body) if is_plain else None
         draft.folder = target if target and target.startswith(("/", "${")) else None
 
 
@@ -62,30 +64,30 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     draft.rendezvous = _rendezvous_names(draft, before, launch)
     values = _values(draft, before)
     rest = [*before] if draft.setup else _without_modules(draft, before)
-    activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
-    free = [block for block in rest if block not in activation.blocks]
-    staying = _staying(draft, free, values)
-    if activation.blocks and not _may_move(activation, staying):
-        activation, free = _Activation(), rest
-        staying = _staying(draft, free, values)
+    activation = _Activation() if "runtime" in draft.profile else _find_activation(draft, rest)
+    others = [block for block in rest if block not in activation.blocks]
+    shell_blocks = _blocks_that_stay(draft, others, values)
+    if activation.blocks and not _may_move(activation, shell_blocks):
+        activation, others = _Activation(), rest
+        shell_blocks = _blocks_that_stay(draft, others, values)
     if activation.blocks:
         name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
-    acts = max((block.start for block in staying if not block.is_inert), default=0)
-    for block in free:
-        if block in staying:
-            _keep(draft, block, values, alone=block.start > acts)
+    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)
+    for block in others:
+        if block in shell_blocks:
+            _keep(draft, block, values, is_last=block.start > last_acting)
         elif block.only_sets:
-            _take(draft, block, values, used)
+            _convert_assignments(draft, block, values, used)
         else:
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
 
 def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
-    """Return the names of variables for the master address and ranks, and of variables in their values."""
+    """Return the variables for the master address and the ranks, and the variables in their values."""
     assigned = draft.script.assigned
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.given if launch.launcher else ():
@@ -100,7 +102,8 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
 def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
     """Return the variables that `env` can hold: exported under no condition, with a literal value."""
     values: dict[str, str | None] = {}
-    for assignment in (each for block in before for each in block.sets if not each.prefix):
+    assignments = (assignment for block in before for assignment in block.sets if not assignment.prefix)
+    for assignment in assignments:
         known = values.get(assignment.name, "") is not None
         values[assignment.name] = _literal(draft, assignment) if known else None
     return {name: value for name, value in values.items() if value is not None}
@@ -109,8 +112,8 @@ def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
 def _literal(draft: Draft, assignment: Assignment) -> str | None:
     """Return the literal value of an exported variable; None if `env` of a job can't hold the variable."""
     name, word = assignment.name, assignment.word
-    plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
-    if not plain or assignment.append or assignment.items is not None or assignment.subscript:
+    is_plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
+    if not is_plain or assignment.append or assignment.items is not None or assignment.subscript:
         return None
     if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
         return None
@@ -118,28 +121,31 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     return draft.known(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
 
 
-def _staying(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
-    """Return the blocks that must stay shell: blocks that act, and blocks that set variables for them."""
+def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
+    """Return the blocks that must stay shell: blocks that act, and blocks whose variables they use."""
     staying: set[Block] = set()
     needed = set(draft.needed)
-    acts = False  # whether a kept program follows, which may read any variable
+    program_follows = False  # whether a program that stays follows, which may read any exported variable
     for block in reversed(blocks):
         if block.sets_only(draft.rendezvous):
             stays = bool(block.assigned & needed)
         elif block.only_assigns:
             exported = {assignment.name for assignment in block.sets if assignment.exported}
-            taken = exported <= values.keys() | draft.rendezvous
-            stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
+            is_convertible = exported <= values.keys() | draft.rendezvous
+            stays = (
+                bool(block.assigned & needed) or not is_convertible or (program_follows and bool(exported))
+            )
         else:
             stays = not (block.only_prints and block.uses & draft.rendezvous)
         if stays:
             staying.add(block)
-            needed |= block.uses | {each.name for each in block.sets if each.word is None}
-            acts = acts or not block.is_inert
+            needed |= block.uses | {assignment.name for assignment in block.sets if assignment.word is None}
+            program_follows = program_follows or not block.is_inert
     return staying
 
 
-def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
+def _convert_assignments(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
+    """Convert the assignments of a block into keys, or drop them; `used`: variables that the script uses."""
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
         if name in draft.rendezvous:
             if _IP_ADDRESS.search(block.text):
@@ -163,27 +169,27 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
         draft.env[name] = None
         draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
     elif "${" in value:  # the value has a literal ${, which `env` would expand
-        _keep(draft, block, {}, alone=True)
+        _keep(draft, block, {}, is_last=True)
     else:
         draft.env[name] = value
         draft.add(block.lines, "understood", "env", name)
 
 
-def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, alone: bool) -> None:
-    """Keep a block's lines unchanged in the setup of the profile; `alone`: no acting block follows."""
+def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, is_last: bool) -> None:
+    """Keep a block's lines unchanged in the profile's setup; `is_last`: no block with an effect follows."""
     if _DIE.fullmatch(block.text.strip()):
         draft.add(block.lines, "understood", "the new script has the same function", "die")
         return
     runtime = draft.profile.get("runtime", "host")
     if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and runtime != "host":
-        if RUNTIMES[runtime].is_container or not alone:
+        if RUNTIMES[runtime].is_container or not is_last:
             what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
             draft.add(block.lines, "lost", what)
         else:
             lines = draft.shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
-    for name in _SCRIPT_VARIABLES & block.assigned:  # the job exports the value of these lines again
+    for name in _SCRIPT_VARIABLES & block.assigned:  # otherwise the rendered script would replace the value
         draft.env[name] = values.get(name, f"${{{name}}}")
     draft.setup += draft.shell(block, "in setup")
 
@@ -193,7 +199,7 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
 
     All blocks are returned if an earlier block may change which modules are found.
     """
-    loads = {block: names for block in before if (names := _loads(block)) is not None}
+    loads = {block: names for block in before if (names := _loaded_modules(block)) is not None}
     if not loads:
         return list(before)
     earlier = before[: before.index([*loads][-1])]
@@ -213,10 +219,10 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     return [block for block in before if block not in loads]
 
 
-def _loads(block: Block) -> list[str] | None:
-    """Return the modules that a block loads, with `use PATH`, purge and reset.
+def _loaded_modules(block: Block) -> list[str] | None:
+    """Return the modules that a block loads, in order, and its `use PATH`, `purge` and `reset`.
 
-    None for a block that does anything else.
+    Returns None for a block that does anything else.
     """
     loaded: list[str] = []
     for command in block.commands:
@@ -231,32 +237,38 @@ def _loads(block: Block) -> list[str] | None:
             return None
         if bool(rest) is (verb in _MODULE_RESETS):
             return None
-        loaded += (
-            [verb] if verb in _MODULE_RESETS else [f"use {name}" for name in rest] if verb == "use" else rest
-        )
+        if verb in _MODULE_RESETS:
+            loaded.append(verb)
+        elif verb == "use":
+            loaded += [f"use {name}" for name in rest]
+        else:
+            loaded += rest
     return loaded if block.commands and not block.sets else None
 
 
-def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
-    """Return the environment that blocks activate; an empty activation if its way is not known."""
-    runtime = _Activation()
+def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
+    """Return the activation of an environment in some blocks.
+
+    The activation is empty if the blocks activate no environment, two environments, or one in an unknown way.
+    """
+    activation = _Activation()
     for block in blocks:
         outer = list(block.outer)
-        steps = [_activation(draft, command) for command in outer]
+        steps = [_keys_of_activation(draft, command) for command in outer]
         if not outer or block.sets or any(step is None for step in steps):
             continue
         for name, keys in (step for step in steps if step):
-            if runtime.name and (runtime.name != name or runtime.keys.keys() & keys.keys()):
+            if activation.name and (activation.name != name or activation.keys.keys() & keys.keys()):
                 return _Activation()  # two environments: all lines are kept unchanged
-            runtime.name = name
-            runtime.keys |= keys
-        runtime.blocks.append(block)
-    ready = "env" in runtime.keys or "path" in runtime.keys
-    return runtime if ready else _Activation()
+            activation.name = name
+            activation.keys |= keys
+        activation.blocks.append(block)
+    is_complete = "env" in activation.keys or "path" in activation.keys
+    return activation if is_complete else _Activation()
 
 
-def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
-    """Return the runtime and the keys that a command of an activation gives; None for another command."""
+def _keys_of_activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
+    """Return the runtime and the keys that a command of an activation gives; None for any other command."""
     if not command.context.top or command.redirects or command.prefix or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():
@@ -266,10 +278,12 @@ def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | 
     return None
 
 
-def _may_move(runtime: _Activation, staying: Collection[Block]) -> bool:
-    first = min(block.start for block in runtime.blocks)
-    if any(_ACTIVATION_VARIABLES & (block.uses | block.assigned) for block in staying if block.start > first):
+def _may_move(activation: _Activation, shell_blocks: Collection[Block]) -> bool:
+    """Return whether the environment may be activated after the blocks that stay shell."""
+    first = min(block.start for block in activation.blocks)
+    later = [block for block in shell_blocks if block.start > first]
+    if any(_ACTIVATION_VARIABLES & (block.uses | block.assigned) for block in later):
         return False
-    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in staying):
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in shell_blocks):
         return False
-    return all(block.is_inert for block in staying if block.start > first)
+    return all(block.is_inert for block in later)

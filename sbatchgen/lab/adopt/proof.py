@@ -18,13 +18,15 @@ _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
 def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
-    """Note each difference of the requests and the starts of both scripts as lost."""
+    """Note each difference between the requests and the starts of both scripts as lost."""
     before, after = _requested(draft.script), _requested(new)
     before.setdefault("job-name", draft.options.get("job_name", ""))
     for option in sorted((before.keys() | after.keys()) - draft.changed):
-        old, now = before.get(option, ""), after.get(option, "")
-        if old != now:
-            what = f"--{option}: {old or 'none'} in the old script, {now or 'none'} in the new one"
+        old_value, new_value = before.get(option, ""), after.get(option, "")
+        if old_value != new_value:
+            what = (
+                f"--{option}: {old_value or 'none'} in the old script, {new_value or 'none'} in the new one"
+            )
             draft.add((), "lost", what)
     after = draft.profile.get("setup_after_runtime", ())
     setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
@@ -43,16 +45,14 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((line,), "lost", what)
     if resolved.programs:
         return  # the commands of programs are the words of the old steps
-    old_start, new_start = (
-        _started(draft.script, draft),
-        _started(simplify(without_functions(new)).script, draft),
-    )
+    old_start = _started(draft.script, draft)
+    new_start = _started(simplify(without_functions(new)).script, draft)
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
 
 def _requested(script: JobScript) -> dict[str, str]:
-    """Return the options that a script requests, with times in minutes and memory in MiB."""
+    """Return the options of a script by name, with times in minutes and memory in MiB."""
     values = {}
     for name, use in options_of(script).items():
         text = "set" if use.value is None else use.value
@@ -74,7 +74,7 @@ def _overwritten(
     """Return the variables of kept lines that the new script sets again before the trainer starts."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     kept_names, new_names = {*draft.needed}, set()
-    local = {(each.context.function, each.name) for each in new.body.sets if each.by in LOCAL}
+    local = {(part.context.function, part.name) for part in new.body.sets if part.by in LOCAL}
     for assignment in new.body.sets:
         name, word, line = assignment.name, assignment.word, assignment.line
         if assignment.prefix or (assignment.context.function, name) in local:
@@ -87,6 +87,7 @@ def _overwritten(
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
+    """Return the processes and launchers on a node, and the trainer's arguments; () without a training."""
     launch = training.main(script)
     if launch is None:
         return ()
@@ -98,10 +99,13 @@ def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
     return (workers, agents, [word.text if value is None else value for word, value in values])
 
 
-def mended_and_left(
+def mended_and_remaining(
     draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[list[Finding], list[Finding]]:
-    """Note the old script's findings that the new script lacks; return these and the other findings."""
+    """Return the old script's findings that the new script lacks, and the findings that it still has.
+
+    The lines of the first findings are noted as mended.
+    """
     remaining_rules = {finding.rule for finding in after}
     mended = [finding for finding in before if finding.rule not in remaining_rules]
     for finding in mended:

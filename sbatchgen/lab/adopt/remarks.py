@@ -1,4 +1,4 @@
-"""The account of an adoption: the outcome of each line of a script, with its reason."""
+"""The remarks of an adoption: the outcome of each line of a script with its reason, and the rows of both."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
@@ -9,22 +9,22 @@ from sbatchgen.base.frozen import frozen
 
 # understood: a key of the job or the profile expresses the line. kept: the line stays shell, unchanged.
 # dropped: the new script does not need the line. mended: a key expresses the line without its defect.
-# lost: no key expresses the line. Of several outcomes of a line the last in this order counts.
+# lost: no key expresses the line. If a line has several outcomes, the last in this order counts.
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
 OUTCOME_ORDER: tuple[Outcome, ...] = get_args(Outcome)
 _MAX_REASON = 88  # characters of the reasons in a row
-UNREMARKABLE = ("bash", "comment")  # reasons that the table leaves out
+UNREMARKABLE = ("bash", "comment")  # reasons of lines that the table does not show
 
 
 class Remark(NamedTuple):
-    """Lines with their outcome, the reason, and the names that the reason is about.
+    """The outcome of some lines, with the reason and the names that the reason is about.
 
     The lines of a statement are a range, because a long statement may have many remarks.
     """
 
     lines: Sequence[int]
     outcome: Outcome
-    what: str
+    what: str  # the reason
     names: tuple[str, ...]
 
 
@@ -54,9 +54,10 @@ class AccountRow:
             return False
         if remark.outcome == "lost":
             return remark.lines in self._spans and remark.what in self._names
-        both = AccountRow(self.outcome, {}, {what: dict(names) for what, names in self._names.items()})
-        both.add(remark)
-        return (self.what in UNREMARKABLE) == (remark.what in UNREMARKABLE) and len(both.what) <= _MAX_REASON
+        longer = AccountRow(self.outcome, {}, {what: dict(names) for what, names in self._names.items()})
+        longer.add(remark)
+        is_alike = (self.what in UNREMARKABLE) == (remark.what in UNREMARKABLE)
+        return is_alike and len(longer.what) <= _MAX_REASON
 
     def add(self, remark: Remark) -> None:
         """Add a remark to the row."""
@@ -64,8 +65,8 @@ class AccountRow:
         self._names.setdefault(remark.what, {}).update(dict.fromkeys(remark.names))
 
 
-def joined(remarks: Iterable[Remark]) -> list[AccountRow]:
-    """Return the rows of remarks; neighbours with the same outcome share a row if they fit."""
+def join(remarks: Iterable[Remark]) -> list[AccountRow]:
+    """Return the rows of remarks. Neighbouring remarks with the same outcome share a row if they fit."""
     rows: list[AccountRow] = []
     for remark in remarks:
         if not rows or not rows[-1].takes(remark):

@@ -1,4 +1,4 @@
-"""The processes of the training and their launcher, converted into mode, launcher, nodes and tasks."""
+"""The conversion of the training's processes and launcher into the job's mode, launcher, nodes and tasks."""
 
 import re
 
@@ -12,7 +12,7 @@ _RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WOR
 RANK_VARIABLES = frozenset(_RANKS.split())
 RAY = "write the command as a program of a job file, with preset: ray"
 _STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
-# Launchers that a job starts as its trainer, by their module. They start the processes of a node.
+# The modules of launchers that a job starts as its trainer. Such a launcher starts the processes of a node.
 MODULES = {
     name: PROGRAMS[name].modules[0]
     for name in programs("launcher") - {"tune run"}  # tune run has the modules of torchrun
@@ -37,8 +37,8 @@ def module_of(launch: Launch) -> str | None:
 def _workers(launch: Launch) -> int:
     """Return how many processes torchrun starts on a node; 0 if only the job knows the number.
 
-    An option with SLURM_GPUS_PER_NODE counts as the number of GPUs, although Slurm may leave the variable
-    empty or put the type of the GPUs into it.
+    If the number is SLURM_GPUS_PER_NODE, the number of GPUs is returned, although Slurm may leave the
+    variable empty or put the type of the GPUs into it.
     """
     launcher = launch.launcher
     option = launcher.option("nproc-per-node") if launcher else None
@@ -88,15 +88,16 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
 def _lose_starters(draft: Draft, launch: Launch) -> None:
     """Note --ntasks-per-gpu and mpirun as lost: no key of a job expresses them."""
     resources = draft.script.resources
-    if each := resources.ntasks_per_gpu:
-        number = each * resources.gpu_count or "N"
-        binds = f"--ntasks-per-node={number} --gpu-bind=single:{each}"
-        draft.lose(f"--ntasks-per-gpu={each}: write {binds} for it")
+    if per_gpu := resources.ntasks_per_gpu:
+        number = per_gpu * resources.gpu_count or "N"
+        replacement = f"--ntasks-per-node={number} --gpu-bind=single:{per_gpu}"
+        draft.lose(f"--ntasks-per-gpu={per_gpu}: write {replacement} for it")
     if launch.mpi:
         draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
 
 
 def _convert_ntasks(draft: Draft, nodes: int) -> None:
+    """Replace --ntasks by the number of tasks on each node."""
     options, tasks = draft.options, draft.script.resources.ntasks
     if "ntasks" not in options or not tasks:
         return
@@ -111,6 +112,7 @@ def _convert_ntasks(draft: Draft, nodes: int) -> None:
 
 
 def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
+    """Put a torchrun on each of `nodes` nodes into the job."""
     nnodes, agents = launch.told_nodes, launch.tasks or 1
     draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
     if agents < nodes and nnodes != nodes:
@@ -121,6 +123,7 @@ def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
+    """Put a trainer whose processes are the tasks of srun into the job."""
     resources, step = draft.script.resources, launch.step
     bound = [option.value for option in step.given if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
@@ -129,20 +132,25 @@ def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
         draft.profile["gpu_visibility"] = "task"
         draft.add(draft.lines, "understood", "gpu_visibility: task, by --gpus-per-task")
     requested = nodes * resources.tasks_per_node
-    partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
-    if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or requested)):
+    may_be_part = (
+        step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
+    )
+    if tasks != nodes * per_node or (may_be_part and tasks != (resources.ntasks or requested)):
         draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
 
 
 def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
+    """Put a trainer that is started once into the job; `nodes`: the number of requested nodes."""
     resources = draft.script.resources
-    contained = launch.container or (launch.step and launch.step.option("container-image"))
+    in_container = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.given} if launch.container else set()
     gpu_options = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:
-        mode = "single" if resources.gpu_count or resources.shards or gpu_options or not contained else "cpu"
+        mode = (
+            "single" if resources.gpu_count or resources.shards or gpu_options or not in_container else "cpu"
+        )
     draft.job["mode"] = mode
     if mode == "cpu":
         draft.job.pop("gpu_request", None)
@@ -155,13 +163,13 @@ def _why_one_process(draft: Draft, nodes: int) -> str:
     """Return why one process can't become a job of several nodes, and what to do instead."""
     if _STARTS_RAY.search(draft.body.source.text):
         return f"Ray runs on {nodes} nodes: {RAY}"
-    if any(each.command.background and not each.is_helper for each in draft.script.launches):
+    if any(launch.command.background and not launch.is_helper for launch in draft.script.launches):
         return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
     return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
 
 
 def _merge_tasks(draft: Draft) -> None:
-    """Replace the tasks of a node by a single task with the CPUs and GPUs of all tasks."""
+    """Replace the tasks of each node by a single task with the CPUs and GPUs of all these tasks."""
     resources, options = draft.script.resources, draft.options
     tasks = resources.tasks_per_node
     if tasks <= 1:

@@ -1,7 +1,7 @@
-"""Steps that run side by side, `srun ... &` and `wait`, converted into the programs of a job.
+"""The conversion of steps that run side by side, `srun ... &` and `wait`, into the programs of a job.
 
-Steps become programs only if the nodes of each step are certain. All steps run in the background, except for
-a last step that ends the job, and together the steps have all nodes of the job.
+Steps become programs only if the nodes of each step are certain, and if all steps together have all nodes of
+the job. All steps must run in the background, except for a last step that ends the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# Options of srun that give a program its share, and options that change no node and no process.
+# Options of srun for a program's share of a node, and options that change neither nodes nor processes.
 _SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
 _UNCHANGED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
@@ -29,9 +29,8 @@ _BACKGROUND_FAILURE_NOTE = (
 )
 _PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_SLEPT = re.compile(r"\d{1,5}")
-_SLEEPING, _THEN = ("bash", "-c"), '; exec "$@"'
-_PORTS = ("--port", "-p", "--http-port", "--server-port")
+_SECONDS = re.compile(r"\d{1,5}")
+_PORT_OPTIONS = ("--port", "-p", "--http-port", "--server-port")
 _FAILURE_NOTE = (
     "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
 )
@@ -47,14 +46,15 @@ class BackgroundStep(NamedTuple):
 
 def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
     """Return the steps that become programs; [] if the nodes of a step are not certain."""
-    launches = [each for each in draft.script.launches if not each.is_helper]
+    launches = [launch for launch in draft.script.launches if not launch.is_helper]
     if not 2 <= len(launches) <= MOST:
         return []
     steps = []
     for launch in launches:
-        block = next((each for each in statements if each.start <= launch.command.at < each.end), None)
-        last = launch is launches[-1] and not launch.command.background
-        program = _program(draft, launch) if block and _is_alone(launch, block, last=last) else None
+        at = launch.command.at
+        block = next((block for block in statements if block.start <= at < block.end), None)
+        is_main = launch is launches[-1] and not launch.command.background
+        program = _program_keys(draft, launch) if block and _is_only(launch, block, is_main=is_main) else None
         if block is None or program is None:
             return []
         steps.append(BackgroundStep(launch, block, program))
@@ -63,30 +63,30 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep
     is_certain = nodes == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
     if launches[-1].command.background:
         waits = [command for block in rest for command in block.commands if command.name == "wait"]
-        closes = bool(waits) and all(len(command.words) == 1 for command in waits)
-        closes = closes and all(block.only_closes for block in rest)
+        only_waits = bool(waits) and all(len(command.words) == 1 for command in waits)
+        only_waits = only_waits and all(block.only_closes for block in rest)
     else:
         before = [block for block in rest if block.start < steps[-1].block.start]
         after = [block for block in rest if block.start > steps[-1].block.start]
-        closes = all(_sleeps(block) is not None or block.only_closes for block in before)
-        closes = closes and all(block.only_closes or _kills(block) for block in after)
-    is_certain = is_certain and closes and not any(draft.body.traps)
-    return steps if is_certain and _names_hosts(draft, steps) else []
+        only_waits = all(_sleep_seconds(block) is not None or block.only_closes for block in before)
+        only_waits = only_waits and all(block.only_closes or _kills(block) for block in after)
+    is_certain = is_certain and only_waits and not any(draft.body.traps)
+    return steps if is_certain and _replace_hosts(draft, steps) else []
 
 
-def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
-    """Write {NAME.host} for the node that a script names for a step; return whether no name is left.
+def _replace_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
+    """Write {NAME.host} for the node of a step in the commands; return whether all names were replaced.
 
-    A job may give a program another node than the script did.
+    The names must be replaced, because a job may give a program another node than the script does.
     """
-    hosts: dict[str, str] = {}
-    used: set[str] = set()
+    hosts: dict[str, str] = {}  # by the name of a node in the script
+    host_variables: set[str] = set()
     for step, name in zip(steps, _names(steps), strict=True):
         option = step.launch.step.option("nodelist") if step.launch.step else None
         word = option.own_word(draft.body) if option else None
         if word is None:
             continue
-        used |= {*_VARIABLE.findall(word.text)}
+        host_variables |= {*_VARIABLE.findall(word.text)}
         for _, text in arguments(draft, [word], draft.body, in_task=False):
             first = _PLACEHOLDER.match(text) if text and text.partition(",")[1] else None
             if text:
@@ -94,18 +94,20 @@ def _names_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
     for step in steps:
         words = []
         for text in step.program["command"]:
-            placed = _PLACEHOLDER.sub(lambda match: hosts.get(_source_text(draft, match[0]), match[0]), text)
-            kept = " ".join(_source_text(draft, match[0]) for match in _PLACEHOLDER.finditer(placed))
-            left = {*_VARIABLE.findall(kept)}
-            if left & used or any(host in text for host in hosts if not host.startswith("{")):
+            replaced = _PLACEHOLDER.sub(
+                lambda match: hosts.get(_source_text(draft, match[0]), match[0]), text
+            )
+            others = " ".join(_source_text(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced))
+            has_host = any(host in text for host in hosts if not host.startswith("{"))
+            if has_host or host_variables.intersection(_VARIABLE.findall(others)):
                 return False
-            words.append(placed)
+            words.append(replaced)
         step.program["command"] = words
     return True
 
 
 def _source_text(draft: Draft, text: str) -> str:
-    """Return the script's text for a placeholder, without quotes; return other text unchanged."""
+    """Return the script's text for a placeholder, in braces and without quotes; any other text unchanged."""
     match = _PLACEHOLDER.fullmatch(text)
     if match is None:
         return text
@@ -113,30 +115,30 @@ def _source_text(draft: Draft, text: str) -> str:
     return "{" + values.get(match[1], f"${match[1]}").strip('"').replace("{", "").replace("}", "") + "}"
 
 
-def _sleeps(block: Block) -> int | None:
-    """Return the seconds of a statement that is `sleep SECONDS`; None for another statement."""
+def _sleep_seconds(block: Block) -> int | None:
+    """Return the seconds of a statement that is `sleep SECONDS`; None for any other statement."""
     (command, *others) = block.commands or (None,)
     if command is None or others or command.name != "sleep" or len(command.words) != 2:
         return None
     text = command.words[1].text
-    return int(text) if _SLEPT.fullmatch(text) else None
+    return int(text) if _SECONDS.fullmatch(text) else None
 
 
 def _kills(block: Block) -> bool:
-    """Return whether a statement is `kill` or `wait`: the end of a job's main program does the same."""
+    """Return whether a statement only has `kill` or `wait`, which a job with a main program does not need."""
     return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
 
 
-def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[str]:
-    """Let the main program, the last step, wait for the others as the script does; return the notes.
+def _wait_for_others(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[str]:
+    """Let the main program, which is the last step, wait for the others as the script does.
 
     If each other program has a port, the main program waits until all ports are open. Else the main program
-    sleeps as long as the script.
+    sleeps as long as the script. Returns notes about the differences from the script.
     """
     *others, main = steps
     main.program["main"] = True
     slept = sum(
-        _sleeps(block) or 0
+        _sleep_seconds(block) or 0
         for block in _statements_after(steps, statements)
         if block.start < main.block.start
     )
@@ -149,7 +151,8 @@ def _waiting(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> li
         note = f"{names[-1]} starts when the ports of the others are open, not after {slept} s"
         return [_BACKGROUND_FAILURE_NOTE, *([note] if slept else [])]
     if slept:
-        main.program["command"] = [*_SLEEPING, f"sleep {slept}" + _THEN, names[-1], *main.program["command"]]
+        delayed = f'sleep {slept}; exec "$@"'
+        main.program["command"] = ["bash", "-c", delayed, names[-1], *main.program["command"]]
     return [_BACKGROUND_FAILURE_NOTE]
 
 
@@ -158,7 +161,7 @@ def _port(words: Sequence[str]) -> str:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, _, value = word.partition("=")
         value = value or following
-        if name in _PORTS and value.isdigit():
+        if name in _PORT_OPTIONS and value.isdigit():
             return value
     return ""
 
@@ -166,17 +169,17 @@ def _port(words: Sequence[str]) -> str:
 def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
     """Put steps into the job as its programs."""
     has_main = not steps[-1].launch.command.background
-    notes = _waiting(steps, statements) if has_main else [_FAILURE_NOTE]
+    notes = _wait_for_others(steps, statements) if has_main else [_FAILURE_NOTE]
     programs = draft.job["programs"] = {}
     for (launch, block, program), name in zip(steps, _names(steps), strict=True):
         programs[name] = program
         draft.add(block.lines, "understood", f"program {name}: {launch.program.words[0].text}")
     ending = "its main program" if has_main else "the last of its programs"
     for block in _statements_after(steps, statements):
-        about = f"the job ends with {ending}"
-        if _sleeps(block) is not None:
-            about = "the main program waits for the others"
-        draft.add(block.lines, "dropped", about)
+        reason = f"the job ends with {ending}"
+        if _sleep_seconds(block) is not None:
+            reason = "the main program waits for the others"
+        draft.add(block.lines, "dropped", reason)
     for option in ("nodes", "ntasks", "ntasks_per_node"):
         draft.options.pop(option, None)
     draft.changed |= {"ntasks", "ntasks-per-node"}
@@ -186,20 +189,23 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
 
 def _statements_after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
     """Return the statements after the first step that are no steps."""
-    ours = [step.block for step in steps]
-    return [block for block in statements if block.start > ours[0].start and block not in ours]
+    step_blocks = [step.block for step in steps]
+    first = step_blocks[0].start
+    return [block for block in statements if block.start > first and block not in step_blocks]
 
 
-def _is_alone(launch: Launch, block: Block, *, last: bool) -> bool:
-    """Return whether a statement is a step in the background, or the last step, and has no other command."""
+def _is_only(launch: Launch, block: Block, *, is_main: bool) -> bool:
+    """Return whether a statement is a step in the background, or the main step, and has no other command."""
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
-    plain = (command.background or last) and command.context.top and not command.pipe and not command.prefix
-    writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
-    return is_step and plain and writes and [*block.commands] == [command]
+    is_plain = command.context.top and not command.pipe and not command.prefix
+    only_writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
+    is_placed = command.background or is_main
+    return is_step and is_placed and is_plain and only_writes and [*block.commands] == [command]
 
 
-def _program(draft: Draft, launch: Launch) -> dict[str, Any] | None:
+def _program_keys(draft: Draft, launch: Launch) -> dict[str, Any] | None:
+    """Return the keys of a step's program in a job file; None if its nodes or its command are not certain."""
     step = launch.step
     if step is None or {option.name for option in step.given} - {*_UNCHANGED_OPTIONS.split(), *_SHARES}:
         return None

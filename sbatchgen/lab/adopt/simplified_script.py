@@ -1,4 +1,7 @@
-"""A script that `adopt` has simplified without moving a line: with defaults filled in, for example."""
+"""A script with simpler statements, for example with defaults in place of `${NAME:-DEFAULT}`.
+
+`adopt` simplifies a script before it reads the lines. Lines keep their numbers.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,6 +21,7 @@ _JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script sets
+# Commands that start no trainer, although `python` may be among their words.
 _NO_PREFIX = (
     HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
 )
@@ -28,14 +32,14 @@ _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 @frozen(kw_only=True)
 class SimplifiedScript:
-    """A script with simpler statements, and the parts that were replaced or left out."""
+    """A script with simpler statements, and the parts that were replaced or removed."""
 
     script: JobScript
-    defaults: dict[str, str]  # the variables that are replaced by their defaults
-    # words of launches that are left out, with the options that they are if a condition holds
+    defaults: dict[str, str]  # the variables that were replaced by their defaults
+    # removed words of launches, each with the options that the word holds only under a condition
     optional: list[tuple[Word, str]]
-    prefix: tuple[str, ...]  # words of an unknown program that starts Python, left out
-    renamed: dict[str, str]  # the new names of variables and of positional parameters
+    prefix: tuple[str, ...]  # the removed words of an unknown program that starts Python
+    renamed: dict[str, str]  # the new names of variables and of positional parameters, by their old names
 
 
 def simplify(script: JobScript) -> SimplifiedScript:
@@ -53,7 +57,7 @@ def simplify(script: JobScript) -> SimplifiedScript:
 def without_functions(new: JobScript) -> JobScript:
     """Return the first part of a rendered script with the bodies of its functions as statements.
 
-    Then the statements are read like the statements of an old script. Lines keep their numbers.
+    So the statements can be read like the statements of an old script. Lines keep their numbers.
     """
     first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
     edits = []
@@ -64,6 +68,7 @@ def without_functions(new: JobScript) -> JobScript:
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
+    """Return a script after edits; each edit is the start, the end and the new text of a part."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
@@ -80,25 +85,25 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
     outer = [command for command in body.commands if not command.context.function]
-    changes = any(
+
+    def is_in_function(at: int) -> bool:
+        return any(function.start < at < function.end for function in functions)
+
+    changes_parameters = any(
         command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
         for command in outer
     )
-    renamed = {
-        use.name: f"ARG{use.name}"
-        for use in body.uses
-        if use.name.isdigit()
-        and use.name != "0"
-        and not changes
-        and not any(each.start < use.at < each.end for each in functions)
-    }
-    exported = {each.name for each in body.sets if each.exported or each.source is not body.source}
+    renamed: dict[str, str] = {}
+    for use in () if changes_parameters else body.uses:
+        if use.name.isdigit() and use.name != "0" and not is_in_function(use.at):
+            renamed[use.name] = f"ARG{use.name}"
+    exported = {part.name for part in body.sets if part.exported or part.source is not body.source}
     renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned - exported)}
-    places = [(each.at, each.name) for each in body.sets]
+    places = [(part.at, part.name) for part in body.sets]
     places += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
     edits = {}
     for at, name in places:
-        if name in renamed and not (name.isdigit() and any(each.start < at < each.end for each in functions)):
+        if name in renamed and not (name.isdigit() and is_in_function(at)):
             braces = "{}" if script.text[at - 1] == "$" else ("", "")
             edits[at] = (at, at + len(name), renamed[name].join(braces))
     return _edited(script, edits.values()), renamed
@@ -109,60 +114,74 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     edits, defaults = {}, {}
     for piece, start, end, form in _defaults(script):
         match = _DEFAULT.fullmatch(piece.text)
-        sets = [each for each in script.body.sets_of(piece.name) if each.end <= piece.at]
-        before = any(not each.context.branch for each in sets)
-        if match and not before and not _JOB_VARIABLES.fullmatch(piece.name):
+        sets = [assignment for assignment in script.body.sets_of(piece.name) if assignment.end <= piece.at]
+        is_set = any(not assignment.context.branch for assignment in sets)
+        if match and not is_set and not _JOB_VARIABLES.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
             edits[start] = (start, end, form.format(match[2]))
     return _edited(script, edits.values()), defaults
 
 
 def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
-    """Yield expansions with a default, each with the part of the text to replace and the new form."""
+    """Yield expansions with a default: the piece, the start and the end of the text to replace, the new form.
+
+    {} in the form stands for the default.
+    """
     body = script.body
     words = [("", word) for launch in script.launches for word in launch.command.words]
-    for each in body.sets:
-        values = (each.word, *(each.items or ())) if each.context.top else ()
-        words += [(each.name, word) for word in values if word]
+    for assignment in body.sets:
+        values = (assignment.word, *(assignment.items or ())) if assignment.context.top else ()
+        words += [(assignment.name, word) for word in values if word]
     for name, word in words:
         for piece in word.pieces if word.source is body.source else ():
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
                 yield piece, piece.at, piece.at + len(piece.text), "{}"
     for command in body.commands:
-        only = command.words[-1].only_piece if command.name == ":" and command.context.top else None
-        if only and only.operator in (":=", "=") and (only.quoted or " " not in only.text):
-            yield only, command.at, command.end, f'{only.name}="{{}}"' if only.quoted else f"{only.name}={{}}"
+        piece_set = command.words[-1].only_piece if command.name == ":" and command.context.top else None
+        if (
+            piece_set
+            and piece_set.operator in (":=", "=")
+            and (piece_set.quoted or " " not in piece_set.text)
+        ):
+            quotes = '"' * piece_set.quoted
+            yield piece_set, command.at, command.end, f"{piece_set.name}={quotes}{{}}{quotes}"
 
 
 def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without variables in a launch that hold options only under a condition."""
+    """Return the script without variables that hold options of a launch only under a condition, and these.
+
+    Each variable is its word and the options.
+    """
     body, optional = script.body, []
-    before = [word for launch in script.launches for word in _before_program(launch)]
-    for word in dict.fromkeys(before):
+    words = [word for launch in script.launches for word in _words_before_program(launch)]
+    for word in dict.fromkeys(words):
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
-        sets = [each for each in body.sets_of(piece.name) if each.at < word.at]
-        certain = [each.items or (each.word and each.word.value) for each in sets if each.context.top]
-        others = [each for each in sets if not each.context.top]
-        if len(others) != 1 or any(certain) or (piece.quoted and piece.subscript != "@"):
+        sets = [part for part in body.sets_of(piece.name) if part.at < word.at]
+        certain_values = [part.items or (part.word and part.word.value) for part in sets if part.context.top]
+        conditional = [part for part in sets if not part.context.top]
+        if len(conditional) != 1 or any(certain_values) or (piece.quoted and piece.subscript != "@"):
             continue
-        sometimes = others[0]
-        asked = any(use.name == piece.name and use.at < sometimes.at for use in body.uses)  # [ -z $NAME ]
-        values = sometimes.items or ([sometimes.word] if sometimes.word else [])
+        (assignment,) = conditional
+        is_tested = any(
+            use.name == piece.name and use.at < assignment.at for use in body.uses
+        )  # [ -z $NAME ]
+        values = assignment.items or ([assignment.word] if assignment.word else [])
         text = " ".join(map(body.text_of, values))
-        if text.startswith("-") and not asked and not sometimes.context.loop and sometimes.context.branch:
+        context = assignment.context
+        if text.startswith("-") and not is_tested and not context.loop and context.branch:
             optional.append((word, text))
     return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
 
 
-def _before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before its program, with variables that may be options."""
+def _words_before_program(launch: Launch) -> Iterator[Word]:
+    """Yield the words of a launch before its program, among them variables that may hold options."""
     first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
         expanded = body.expand(word)
-        named = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
-        if named or any(_PYTHON.fullmatch(body.value(each) or "") for each in expanded):
+        is_program = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
+        if is_program or any(_PYTHON.fullmatch(body.value(part) or "") for part in expanded):
             return
         yield word
 
@@ -174,9 +193,9 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        inner = command.test or command.context.substitution
-        known = inner or command.name in _NO_PREFIX or not command.words
-        if not command.context.top or (launch.is_helper if launch else known):
+        is_inner = command.test or command.context.substitution
+        starts_none = is_inner or command.name in _NO_PREFIX or not command.words
+        if not command.context.top or (launch.is_helper if launch else starts_none):
             continue
         first = launch.program.words[0] if launch else command.words[0]
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]

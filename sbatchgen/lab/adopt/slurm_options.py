@@ -1,4 +1,4 @@
-"""Directives of a script, converted into options of the job and keys of the profile."""
+"""The conversion of a script's directives into options of the job and keys of the profile."""
 
 import contextlib
 from collections import defaultdict
@@ -21,33 +21,29 @@ _IGNORED = {
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-_GPU_REQUESTS = (
-    "gres",
-    "gpus_per_node",
-    "gpus_per_task",
-    "gpus",
-)  # values of the profile's key gpu_request
+# Values of the profile's key gpu_request.
+_GPU_REQUESTS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")
 
 
 def adopt_options(draft: Draft) -> None:
     """Put the options of the directives into the job."""
-    script, counts = draft.script, options_of(draft.script)
+    script, effective = draft.script, options_of(draft.script)
     uses = defaultdict[int, list[Option]](list)
     for use in (use for use in script.uses if isinstance(use, Option)):
         uses[use.line].append(use)
-    _lose_others(draft)
+    _lose_foreign_options(draft)
     for directive in script.sbatch.directives:
         if directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
         elif directive.kind in READ:
-            _read_line(draft, directive.line, uses[directive.line], counts)
+            _read_line(draft, directive.line, uses[directive.line], effective)
     name = script.file.rpartition("/")[2]  # the name that sbatch gives a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
         with contextlib.suppress(ValueError):
             draft.options["job_name"] = _value("job_name", name)
-    _ask_once(draft)
+    _drop_repeated_gpus(draft)
     form = next((key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUESTS), None)
     if form:
         draft.profile["gpu_request"] = form
@@ -55,17 +51,18 @@ def adopt_options(draft: Draft) -> None:
         draft.job["gpu_request"] = "none"
 
 
-def _lose_others(draft: Draft) -> None:
+def _lose_foreign_options(draft: Draft) -> None:
     """Note the options of other schedulers as lost."""
     script = draft.script
     if other := script.other_scheduler:
         draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
     elif script.sbatch.has_foreign:
-        for line in (each.line for each in script.sbatch.directives if each.kind in FOREIGN):
-            draft.add((line,), "lost", "an option of another scheduler: write it as #SBATCH")
+        for directive in script.sbatch.directives:
+            if directive.kind in FOREIGN:
+                draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
 
 
-def _ask_once(draft: Draft) -> None:
+def _drop_repeated_gpus(draft: Draft) -> None:
     """Drop a --gpus-per-node that repeats --gres, because Slurm 26.05 refuses both together."""
     resources, options = draft.script.resources, draft.options
     if "gres" not in options or "gpus_per_node" not in options:
@@ -79,17 +76,21 @@ def _ask_once(draft: Draft) -> None:
 
 
 def options_of(script: JobScript) -> dict[str, Option]:
-    """Return the use of each option that counts. Uses of --mail-type add up, as in Slurm before 25.05."""
+    """Return the use of each option that takes effect, by the option's name.
+
+    Several uses of --mail-type are joined, as in Slurm before 25.05.
+    """
     old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
 
-def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[str, Option]) -> None:
+def _read_line(draft: Draft, number: int, uses: list[Option], effective: Mapping[str, Option]) -> None:
+    """Convert the options of a directive; `effective`: by name, the use of the option that takes effect."""
     line = (number,)
     if not uses:
         draft.add(line, "dropped", "it requests nothing")
     for use in uses:
-        last = counts[use.name]
+        last = effective[use.name]
         if last.word == use.word:
             _read_option(draft, last)
         elif use.name == "mail-type":
@@ -129,17 +130,17 @@ def _read_option(draft: Draft, use: Option) -> None:
         else:
             draft.add(line, "lost", str(error))
         return
-    if key != "ntasks":  # shape.py notes it, with the tasks on each node
+    if key != "ntasks":  # shape.py notes --ntasks, with the tasks on each node
         draft.add(line, "understood", "options", key)
 
 
 def _value(key: str, text: str) -> Any:
-    """Return the value of an option as a job has it; raise ValueError if no job can have the value."""
+    """Return the value of an option in a job; raise ValueError if no job can have the value."""
     if key in ("time", "time_min") and (limit := minutes(text)) is not None:
         if limit in (0, INFINITE):
             raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
         return str(Duration(60 * limit))
-    if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
+    if key == "nodes" and len({*text.split("-")}) == 1:  # such as 2-2
         text = text.partition("-")[0]
     if key in ("output", "error") and "$" in text:
         raise ValueError("Slurm expands no variables in directives")

@@ -1,4 +1,4 @@
-"""The arguments of the trainer, converted into arguments of a job: texts and variables of the job."""
+"""The conversion of the trainer's arguments into arguments of a job: texts and variables of the job."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,12 +13,13 @@ _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
 # Variables that differ in each task, and variables that a step sets again.
 _TASK_VARIABLES = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
 _STEP_VARIABLES = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
+# Variables whose values have no blanks.
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
 _PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
 _SPLITS = re.compile(r"[\s*?\[]")  # characters at which bash splits a value, or expands it to names of files
 _MAX_DEPTH = 8  # depth of variables in the values of variables
 # Commands that print a single word.
-_ONE_WORD = re.compile(
+_ONE_WORD_COMMAND = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
     r"|\|\s*(?:(?:head|tail|wc)\b[^|]*|awk\b[^|]*\{ *print \$\d+[ ;}][^|]*)$"
 )
@@ -29,9 +30,9 @@ def arguments(
 ) -> Iterator[tuple[Word, str | None]]:
     """Yield each word with its string in the job; None if no string expresses the word.
 
-    In the string, {env:NAME} is a variable of the job, and {env:NAME[@]} the words of an array.
+    In the string, {env:NAME} is a variable of the job, and {env:NAME[@]} stands for the words of an array.
     `in_task`: a shell in each task expands the words, not the batch script.
-    Words that are the script's own arguments are left out.
+    Words that stand for all arguments of the script are not yielded.
     """
     for word in words:
         pieces = body.followed(word).pieces
@@ -44,13 +45,10 @@ def arguments(
         texts = []
         for piece in word.pieces:
             followed = body.followed(replace(word, pieces=(piece,)))
-            known = [draft.text_of(each) for each in followed.pieces]
-            if (
-                piece.kind == "variable"
-                and not piece.quoted
-                and _SPLITS.search("".join(filter(None, known)) or " ")
-            ):
-                known = [None] if None not in known else known
+            known = [draft.text_of(part) for part in followed.pieces]
+            is_unquoted = piece.kind == "variable" and not piece.quoted
+            if is_unquoted and None not in known and _SPLITS.search("".join(filter(None, known)) or " "):
+                known = [None]  # bash would split the value, or expand it to names of files
             if None not in known:
                 texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
             elif in_task:
@@ -65,8 +63,10 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array of the words of `word`; None if its value may change before."""
-    # Words of a new text, which the old script does not have, become no array.
+    """Return the placeholder of an array with the words that `word` expands to.
+
+    Returns None if the value may change before the launch, or if the script does not have the word.
+    """
     is_new = f"({word.text})" not in draft.argument_variables and word.source is not draft.body.source
     changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
     if is_new or changed or not word.text.isprintable():
@@ -77,27 +77,31 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
     """Return whether a variable may have another value at the launch than in this word."""
-    sets = [each.at < piece.at for each in draft.body.sets_of(piece.name)]
-    return not piece.name.isidentifier() or (word.source is draft.body.source and len({*sets}) > 1)
+    is_before = {assignment.at < piece.at for assignment in draft.body.sets_of(piece.name)}
+    return not piece.name.isidentifier() or (word.source is draft.body.source and len(is_before) > 1)
 
 
 def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
-    """Return the string of a job for a piece that the batch script expands to one word; else None."""
+    """Return the string of a job for a piece that the batch script expands.
+
+    Returns None if the piece may expand to several words, or to none.
+    """
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.user_value(piece)
-    values = [each.word.value for each in draft.body.sets_of(piece.name) if each.word]
+    values = [assignment.word.value for assignment in draft.body.sets_of(piece.name) if assignment.word]
     if piece.kind == "command":
-        one_word = _ONE_WORD.search(piece.text) is not None
+        is_one_word = _ONE_WORD_COMMAND.search(piece.text) is not None
     else:
-        blank = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
-        arrays = any(each.items is not None for each in sets)
-        one_word = not (blank or arrays or any(value == "" or " " in (value or "") for value in values))
-    changed = piece.kind == "variable" and _changes(draft, piece, word)
+        may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
+        sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.by != "export"]
+        has_array = any(assignment.items is not None for assignment in sets)
+        has_blank = any(value == "" or " " in (value or "") for value in values)
+        is_one_word = not (may_be_empty or has_array or has_blank)
+    changes = piece.kind == "variable" and _changes(draft, piece, word)
     if piece.kind == "variable" and not piece.quoted:
-        one_word = one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
-        one_word = one_word or (piece.subscript.isdigit() and _splits(sets))
-    if changed or piece.subscript in ("@", "*") or not (piece.quoted or one_word):
+        is_one_word = is_one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
+        is_one_word = is_one_word or (piece.subscript.isdigit() and _are_split_outputs(sets))
+    if changes or piece.subscript in ("@", "*") or not (piece.quoted or is_one_word):
         return None
     draft.needed |= {*_NAME.findall(piece.text)}
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
@@ -106,30 +110,34 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     return f"{{env:{draft.argument_variable(value)}}}"
 
 
-def _splits(sets: Iterable[Assignment]) -> bool:
+def _are_split_outputs(sets: Iterable[Assignment]) -> bool:
     """Return whether the items of an array are unquoted output of commands, which bash splits at blanks."""
-    items = [item.only_piece for each in sets for item in each.items or ()]
+    items = [item.only_piece for assignment in sets for item in assignment.items or ()]
     return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
-    """Return whether a variable begins a path, such as $SCRATCH/x: a blank in it breaks the old script."""
-    following = [each for each in word.pieces if each.at > piece.at]
+    """Return whether a variable begins a path, such as $SCRATCH/x.
+
+    Then its value has no blank, with which the old script would not work.
+    """
+    following = [part for part in word.pieces if part.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
 
 
 def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """Return whether an unquoted variable expands to exactly one word.
 
-    A variable that the script does not set may hold no word or several, such as $EXTRA_ARGS.
+    A variable that the script does not set, such as $EXTRA_ARGS, may hold no word or several words.
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
-    sets = [each for each in draft.body.sets_of(piece.name) if each.by != "export"]
-    certain = any(each.context.top and each.word for each in sets)
-    if not certain or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
+    sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.by != "export"]
+    is_set = any(assignment.context.top and assignment.word for assignment in sets)
+    if not is_set or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False
-    return all(each.word is not None and _is_one_word(draft, each.word, depth) for each in sets)
+    values = [assignment.word for assignment in sets]
+    return all(value is not None and _is_one_word(draft, value, depth) for value in values)
 
 
 def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
@@ -139,7 +147,7 @@ def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
             if not _has_one_word(draft, piece, depth + 1):
                 return False
         elif piece.kind == "command":
-            if not _ONE_WORD.search(piece.text):
+            if not _ONE_WORD_COMMAND.search(piece.text):
                 return False
         elif _SPLITS.search(piece.text):
             return False
@@ -152,19 +160,19 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
         why = "bash replaces it only by names of files, as letters of a list"
         draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
-    plain = piece.kind == "variable" and not piece.subscript and not piece.operator
-    if plain and _TASK_VARIABLES.fullmatch(
-        piece.name
-    ):  # setup_per_task replaces the mark by the value of each task
+    is_plain = piece.kind == "variable" and not piece.subscript and not piece.operator
+    if is_plain and _TASK_VARIABLES.fullmatch(piece.name):
+        # setup_per_task replaces the mark @NAME@ by the value of each task.
         lines = draft.profile.setdefault("setup_per_task", [])
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
-    plain = plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
-    differs = any(each.name == piece.name for each in body.sets) or _STEP_VARIABLES.fullmatch(piece.name)
-    words = [each.word for each in draft.body.sets if each.word]
-    words += [each for command in draft.body.commands for each in command.words]
+    is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
+    is_set_in_task = any(assignment.name == piece.name for assignment in body.sets)
+    differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
+    words = [assignment.word for assignment in draft.body.sets if assignment.word]
+    words += [word for command in draft.body.commands for word in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
     in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    is_same = in_batch_script or (plain and not differs)
+    is_same = in_batch_script or (is_plain and not differs)
     return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

@@ -27,34 +27,37 @@ _HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main(script: JobScript) -> Launch | None:
-    """Return the launch that most likely is the training, the last of several alike; None without any."""
+    """Return the launch that most likely is the training; None if the script starts no training.
+
+    Of equally likely launches, the last is returned.
+    """
     trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
     return max(reversed(trainings), key=_training_rank, default=None)
 
 
 def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
-    """Return how likely a launch is the training: train.py more than eval.py or `train.py --eval`."""
+    """Return the rank of a launch, which is higher for train.py than for eval.py or `train.py --eval`."""
     name = launch.program.name.rpartition("/")[2]
     is_evaluation = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
-    likely = bool(_TRAINING_NAME.search(name)) - is_evaluation
-    return not _EVALUATION_NAME.search(name), bool(launch.step or launch.launcher), likely
+    likelihood = bool(_TRAINING_NAME.search(name)) - is_evaluation
+    return not _EVALUATION_NAME.search(name), bool(launch.step or launch.launcher), likelihood
 
 
 def split_chain(script: JobScript) -> JobScript:
-    """Return the script with `cd FOLDER || exit; python train.py` for `cd FOLDER && python train.py`.
+    """Return the script with `cd FOLDER || exit; python train.py` in place of `cd FOLDER && python train.py`.
 
-    The command before && becomes a statement of its own, and the training still starts only if that command
+    So the command before && becomes a statement of its own. The training still starts only if this command
     succeeds.
     """
     launch = main(script)
     if launch is None or launch.command.background:
         return script
-    home = _home(blocks(script.body), launch)
+    home = _block_of(blocks(script.body), launch)
     before = [command for command in home.outer if command.at < launch.command.at]
     gaps = [(left.end, right.at) for left, right in pairwise([*before, launch.command])]
     text = script.text
-    chained = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
-    if not before or before[0].at != home.start or any(left.test for left in before) or not chained:
+    is_chain = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
+    if not before or before[0].at != home.start or any(left.test for left in before) or not is_chain:
         return script
     for end, at in reversed(gaps):
         blank, _, rest = text[end:at].partition("&&")
@@ -64,15 +67,19 @@ def split_chain(script: JobScript) -> JobScript:
 
 
 def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
-    """Return the launch of the training and its block, and note each other program.
+    """Return the launch of the training and its block, and note the other trainings of the script.
 
-    None if no launch can become a job; the reason is noted as lost.
+    Returns None if no launch can become a job, and notes the reason as lost.
     """
     launch = main(draft.script)
     if launch is None:
-        _say_why(draft)
+        _note_why_none(draft)
         return None
-    home, context, background = _home(statements, launch), launch.command.context, launch.command.background
+    home, context, background = (
+        _block_of(statements, launch),
+        launch.command.context,
+        launch.command.background,
+    )
     draft.lines = home.lines
     for place in _CONTEXTS:
         if getattr(context, place) and not (place == "subshell" and background):
@@ -80,7 +87,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             draft.lose(f"the training is started in {which}: start it outside")
             return None
     for other in draft.script.trainings:
-        block = _home(statements, other)
+        block = _block_of(statements, other)
         if other is not launch and (other.command.background or block is home):
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
@@ -94,7 +101,8 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     return launch, home
 
 
-def _say_why(draft: Draft) -> None:
+def _note_why_none(draft: Draft) -> None:
+    """Note the last program of the script as lost, with the reason why it is no training."""
     body = draft.body
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
@@ -123,7 +131,8 @@ def _not_python(name: str) -> str:
     return f"{name} is not a Python program, and what it starts is not known"
 
 
-def _home(statements: Sequence[Block], launch: Launch) -> Block:
+def _block_of(statements: Sequence[Block], launch: Launch) -> Block:
+    """Return the statement that a launch is in."""
     return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 
@@ -143,10 +152,11 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
     """Keep the statements after the training in a function that a trap calls at the end of the script."""
     lines: list[str] = []
     acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
+    last_acting = max(acting, default=0)
     for number, block in enumerate(blocks, start=1):
         if any(draft.outcomes.get(line) == "lost" for line in block.lines):
             continue
-        if number > max(acting, default=0):
+        if number > last_acting:
             draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
         else:
             draft.needed |= block.uses
@@ -156,16 +166,16 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
     traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
     at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
     text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
-    exits = any(command.name == "exit" for block in blocks[: max(acting)] for command in block.commands)
-    sometimes = any("TERM" in signals or not command.context.top for command, signals in traps)
-    if sometimes or text is None or (text and exits):
+    exits = any(command.name == "exit" for block in blocks[:last_acting] for command in block.commands)
+    is_uncertain = any("TERM" in signals or not command.context.top for command, signals in traps)
+    if is_uncertain or text is None or (text and exits):
         what = "a trap of the script's own, and commands after the training"
         draft.lose(f"{what}: move these to a separate job")
         return
-    goes_on = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+    continues = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
     draft.profile["setup_after_runtime"] = [
         "after_training() {",
-        f"local ended=$?; if (({goes_on})); then # 143: ended by Slurm",
+        f"local ended=$?; if (({continues})); then # 143: ended by Slurm",
         '(exit "$ended") # so that it is $?',
         *lines,
         "fi",
