@@ -38,7 +38,7 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import read_request
-from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.facts import profile_text
 from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster import config, site
 from tests.cluster.controller import Controller
@@ -223,7 +223,7 @@ def compared(cluster: Cluster, root: Path | None = None) -> Result:
         slurm.commands(folder, "scontrol", "sbatch", "sacctmgr", "id")
         environment = {"HOME": name, "PATH": f"{name}:{os.defpath}"}
         file = folder / "site.yaml"
-        file.write_text(text(ask(environment), environment, name="site", today="2026-01-31"))
+        file.write_text(profile_text(ask(environment), environment, name="site", today="2026-01-31"))
         asked = [*jobs(file)]
         result = Result()
         for job, verdict in zip(asked, slurm.ask([job.script for job in asked]), strict=True):

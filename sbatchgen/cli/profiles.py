@@ -136,7 +136,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     from datetime import datetime
 
     from sbatchgen.lab.discover.entries import is_clean
-    from sbatchgen.lab.discover.facts import text
+    from sbatchgen.lab.discover.facts import profile_text
     from sbatchgen.lab.discover.slurm_answers import ask
 
     if old is not None and (name or new):
@@ -150,7 +150,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
         return
     cluster_name = cluster.setting("ClusterName")
     default = cluster_name if is_clean(cluster_name) else "cluster"
-    content = text(cluster, os.environ, name=name or default, today=today)
+    content = profile_text(cluster, os.environ, name=name or default, today=today)
     if new is None:
         put(content, nl=False)
         return
@@ -170,14 +170,14 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen.jobs.inputs.document import MAX_BYTES, decode
     from sbatchgen.jobs.inputs.profile import Profile
     from sbatchgen.lab.discover.comparison import differences, findings
-    from sbatchgen.lab.discover.update import updated
+    from sbatchgen.lab.discover.update import update_text
 
     places = Places(here(), os.environ)
     file = places.profile(name)
     target = here() / places.own_copy(file)
     document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
-    after, by_hand = updated(text, differences(document, cluster), today=today)
+    after, by_hand = update_text(text, differences(document, cluster), today=today)
     for finding in findings(by_hand, str(file)):
         say(finding.problem, "warning")
     if after.rstrip() == text.rstrip():

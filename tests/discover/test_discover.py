@@ -15,7 +15,7 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.profile_check import findings
 from sbatchgen.jobs.modes import MODES
-from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.facts import profile_text
 from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster.controller import Controller
 from tests.discover.clusters import CLUSTERS, Imaginary
@@ -63,7 +63,7 @@ def discovered(
             "SLURM_CLUSTERS": "other",
             "SINFO_FORMAT": "%P",
         }
-        made = text(ask(environment), environment, name="site", today=TODAY)
+        made = profile_text(ask(environment), environment, name="site", today=TODAY)
         yield Discovered(controller, cluster, slurm[0], made, decode(made, Profile, name="site.yaml"))
 
 

@@ -10,7 +10,7 @@ from sbatchgen.jobs.inputs.document import decode
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.slurm.partition import reservations_in
 from sbatchgen.lab.discover.comparison import differences
-from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.facts import profile_text
 from sbatchgen.lab.discover.slurm_answers import ask
 from tests.cluster.controller import Controller
 from tests.discover.test_update import live
@@ -30,7 +30,9 @@ def discovered(controller: Controller, folder: Path) -> Profile:
     controller.commands(folder, "scontrol", "sbatch", "sacctmgr", "id")
     environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
     cluster = ask(environment)
-    made = decode(text(cluster, environment, name="site", today="2026-01-31"), Profile, name="site.yaml")
+    made = decode(
+        profile_text(cluster, environment, name="site", today="2026-01-31"), Profile, name="site.yaml"
+    )
     assert differences(made, cluster) == []
     return made.value
 

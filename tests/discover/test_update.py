@@ -18,9 +18,9 @@ from sbatchgen.jobs.slurm.config import settings_in
 from sbatchgen.jobs.slurm.node import nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
 from sbatchgen.lab.discover.comparison import Difference, differences, findings
-from sbatchgen.lab.discover.facts import text
+from sbatchgen.lab.discover.facts import profile_text
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
-from sbatchgen.lab.discover.update import updated
+from sbatchgen.lab.discover.update import update_text
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
 from tests.slurm import fakes
@@ -82,7 +82,7 @@ AUTHORED = live(
 
 def update(own: str, cluster: LiveCluster) -> tuple[str, list[Difference]]:
     different = differences(decode(own, Profile, name="own.yaml"), cluster)
-    after, by_hand = updated(own, different, today=TODAY)
+    after, by_hand = update_text(own, different, today=TODAY)
     decode(after, Profile, name="after.yaml")
     return after, by_hand
 
@@ -188,7 +188,7 @@ def test_a_lower_limit_and_a_profile_without_user_stay(key: str) -> None:
     made, _ = update(own, cluster)
     assert f"    {key} # ours\n" in made
     assert "user:" not in made
-    assert "user:" in text(cluster, {"PATH": ""}, name="x", today=TODAY)
+    assert "user:" in profile_text(cluster, {"PATH": ""}, name="x", today=TODAY)
 
 
 def test_a_controller_that_is_down(controller: Controller, command: Command) -> None:
@@ -274,7 +274,7 @@ def test_any_style_of_yaml(own: str) -> None:
 
 
 def test_recorded_answers_make_a_profile() -> None:
-    made = text(AUTHORED, {"PATH": ""}, name="example", today=TODAY)
+    made = profile_text(AUTHORED, {"PATH": ""}, name="example", today=TODAY)
     profile = decode(made, Profile, name="made").value
     gpu, debug, long = (profile.partitions[name] for name in ("gpu", "debug", "long"))  # type: ignore[index]
     assert (gpu.accounts, gpu.qos, gpu.cpus_per_gpu) == (("ml", "vision"), ("normal", "high"), 14)
@@ -296,7 +296,7 @@ def test_many_kinds_of_nodes() -> None:
         for n in range(20)
     ]
     partition = "PartitionName=p State=UP Nodes=n TotalNodes=40"
-    made = text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
     (made_facts,) = decode(made, Profile, name="made").value.partitions.values()
     assert [(shape.nodes, shape.cpus_per_node, shape.mem_per_node) for shape in made_facts.shapes] == [
         (20, 32, 64000),
@@ -306,7 +306,9 @@ def test_many_kinds_of_nodes() -> None:
 
 
 def test_a_slurm_that_shows_little() -> None:
-    made = text(live("PartitionName=p State=UP\n", plugin_options=None), {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(
+        live("PartitionName=p State=UP\n", plugin_options=None), {"PATH": ""}, name="x", today=TODAY
+    )
     profile = decode(made, Profile, name="made").value
     assert (profile.slurm, [*profile.partitions]) == (None, ["p"])
     for said in ("the release is not known here", "limits: not known", "plugin_options: not known"):
@@ -317,7 +319,7 @@ def test_private_partitions_are_not_gone() -> None:
     cluster = live("PartitionName=p State=UP", settings="PrivateData = partitions,jobs\n")
     own = decode("name: a\nurl: x\nchecked: x\npartitions: {old: {}}", Profile, name="own")
     assert not [difference for difference in differences(own, cluster) if difference.live is None]
-    assert "PrivateData hides partitions: there may be others" in text(
+    assert "PrivateData hides partitions: there may be others" in profile_text(
         cluster, {"PATH": ""}, name="x", today=TODAY
     )
 
@@ -355,7 +357,7 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, limits: dict[st
         qos={"high": QOS},
         accounts=mine,
     )
-    made = text(cluster, {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(cluster, {"PATH": ""}, name="x", today=TODAY)
     profile = decode(made, Profile, name="made").value
     assert profile.limits.enforce_qos == ("qos" in enforced)
     qos = profile.qos
@@ -372,7 +374,7 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, limits: dict[st
 
 def test_hostile_names_are_left_out_or_quoted() -> None:
     lines = "PartitionName=a\x1b[31m State=UP\nPartitionName=\ufffd State=UP\nPartitionName={[:# State=UP TotalNodes=1"
-    made = text(live(lines), {"PATH": ""}, name='q"uo\\te: #', today=TODAY)
+    made = profile_text(live(lines), {"PATH": ""}, name='q"uo\\te: #', today=TODAY)
     profile = decode(made, Profile, name="made").value
     assert ([*profile.partitions], profile.name) == (["{[:#"], 'q"uo\\te: #')
     assert made.replace("\n", "").isprintable()
@@ -492,7 +494,7 @@ def test_a_partition_that_has_the_nodes_of_one_that_is_gone_may_be_its_new_name(
 
 
 def test_what_a_site_has_not_is_written_as_empty() -> None:
-    made = text(CLUSTER, {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(CLUSTER, {"PATH": ""}, name="x", today=TODAY)
     profile = decode(made, Profile, name="made").value
     assert (profile.licenses, profile.plugin_options) == ({}, ())
     bare = live(
@@ -501,7 +503,7 @@ def test_what_a_site_has_not_is_written_as_empty() -> None:
         " AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1 Partitions=p",
         "GresTypes = (null)\nSelectType = select/linear\n",
     )
-    made = text(bare, {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(bare, {"PATH": ""}, name="x", today=TODAY)
     profile = decode(made, Profile, name="made").value
     (facts,) = profile.partitions.values()
     assert (profile.gres_types, facts.features, facts.tmp_per_node, facts.mem_per_node) == ((), (), 0, 1)
@@ -516,7 +518,7 @@ def test_slightly_different_nodes_are_one_kind_with_the_smallest_memory() -> Non
         for n, memory in enumerate([64100, 64000, 64900, 128000])
     ]
     nodes = "PartitionName=p State=UP Nodes=n[0-3] TotalNodes=4"
-    made = text(live(nodes, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
+    made = profile_text(live(nodes, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
     (facts,) = decode(made, Profile, name="made").value.partitions.values()
     kinds = [(kind.nodes, kind.mem_per_node, kind.mem_largest) for kind in facts.shapes]
     assert kinds == [(3, 64000, 64900), (1, 128000, None)]

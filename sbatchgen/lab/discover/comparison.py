@@ -1,4 +1,4 @@
-"""The comparison of a profile with its live cluster: stale keys, and keys that the profile lacks."""
+"""The comparison of a profile with its live cluster: stale values, and keys that the profile lacks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -16,20 +16,18 @@ from sbatchgen.lab.discover.facts import facts
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
 KeyPath = tuple[str, ...]  # a key and the keys above it, outermost first
-_PROFILE_HEAD = 'name: x\nurl: ""\nchecked: x\n'
-# The depth at which the values of a top key are; at other keys a mapping is a value.
+_PROFILE_HEAD = 'name: x\nurl: ""\nchecked: x\n'  # keys that each profile must have
+# The number of keys above a value, for keys that hold mappings. A mapping at any other key is one value.
 _DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
-# Keys that scontrol shows for every partition. Without a value the partition has no such limit.
+# Keys that scontrol shows for every partition. A partition without a value has no such limit.
 _ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
     "preemption billing state exclusive oversubscribed reservation_only"
 )
-_STAFF_CHOICES = (
-    "default_partition",
-    "cpus_per_gpu",
-)  # the staff choose their values, whatever slurm.conf says
-# Keys, with all NAME_max, for which the staff may write less than Slurm shows, to leave room for the system.
+# Keys whose values are chosen by whoever keeps the profile, whatever slurm.conf has.
+_STAFF_CHOICES = ("default_partition", "cpus_per_gpu")
+# Keys whose values may be lower than Slurm's, to leave room for the system. All keys NAME_max may be lower.
 _LOWERED_KEYS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
@@ -39,10 +37,10 @@ class Difference:
 
     path: KeyPath
     at: str  # the place of the key in the file; "" if the profile lacks the key
-    # the value in the profile as text, "" for none; for a partition that is gone, its likely new name
+    # the value in the profile as text; "" for none; the likely new name of a partition that the cluster lacks
     written: str
     live: Entry | None  # the cluster's entry; None if the cluster has no such key or partition
-    # "info" for a key that is new, or less than the cluster has; "warning" for a value that changes often
+    # "info" for a key that is new or may be lower; "warning" for a value that changes often
     severity: Severity = "error"
 
     @property
@@ -52,75 +50,85 @@ class Difference:
 
 
 def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Difference]:
-    """Return the keys that the cluster contradicts or adds; only keys that Slurm shows are compared."""
+    """Return the keys of a profile that differ from the cluster, or that the profile lacks.
+
+    Only keys that Slurm shows are compared.
+    """
     entries = facts(cluster)
     live = decode(_PROFILE_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(profile, live, cluster)
     # A profile that omits --partition has its own names of partitions.
-    names_are_slurms = "partition" not in profile.value.omit
-    left_out = {""} if names_are_slurms else {"", "partitions", "default_partition"}
-    left_out |= {"user"} - {*profile.places}  # a profile for other users has no such key
-    compared = [entry for entry in entries if entry.key not in left_out]
-    rows = [row for entry in compared for row in comparison.stale(entry, (entry.key,))]
+    has_slurms_names = "partition" not in profile.value.omit
+    excluded = {""} if has_slurms_names else {"", "partitions", "default_partition"}
+    excluded |= {"user"} - {*profile.places}  # a profile for other users has no key `user`
+    compared = [entry for entry in entries if entry.key not in excluded]
+    rows = [row for entry in compared for row in comparison.changed(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
-    gone = [*comparison.ended(), *(comparison.gone() if names_are_slurms else ())]
-    return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
+    rows += comparison.missing_reservations()
+    rows += comparison.missing_partitions() if has_slurms_names else ()
+    return [row for row in rows if row.at or row.path not in hidden]
 
 
 @frozen()
 class _Comparison:
+    """The comparison of a profile with the profile that `discover` would make of its cluster."""
+
     profile: Document[Profile]
     live: Profile
     cluster: LiveCluster
 
-    def stale(self, entry: Entry, path: KeyPath) -> Iterator[Difference]:
+    def changed(self, entry: Entry, path: KeyPath) -> Iterator[Difference]:
         """Yield the differences at an entry of the cluster, or at the entries below it."""
         at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _DEPTHS.get(path[0], 1):
             for below in entry.entries:
                 if below.key:
-                    yield from self.stale(below, (*path, below.key))
+                    yield from self.changed(below, (*path, below.key))
             return
         ours, theirs = _get(self.profile.value, path), _get(self.live, path)
         if not at and path[0] == "partitions" and _get(self.profile.value, (*path[:2], "shapes")):
             return  # the key follows from the profile's `shapes`
         if at and (path[-1] in _STAFF_CHOICES or _is_alike(path[-1], ours, theirs)):
             return
-        less = _is_less(ours, theirs)
-        severity: Severity = "warning" if less or path[-1] == "state" else "error"
-        if not at or (less and path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._follows(path)):
+        is_less = _is_less(ours, theirs)
+        severity: Severity = "warning" if is_less or path[-1] == "state" else "error"
+        if not at or (
+            is_less and path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._counts_nodes(path)
+        ):
             severity = "info"
         yield Difference(path, at, _shown(ours), entry, severity)
 
-    def _follows(self, path: KeyPath) -> bool:
-        """Return whether `nodes_max` is the number of the partition's nodes, not a limit of the staff."""
-        listed = _get(self.profile.value, (*path[:-1], "nodes"))
-        known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
-        return bool(known) and len(known) == _get(self.profile.value, path)
+    def _counts_nodes(self, path: KeyPath) -> bool:
+        """Return whether a key is `nodes_max`, and its value is the number of the partition's nodes."""
+        node_list = _get(self.profile.value, (*path[:-1], "nodes"))
+        nodes = {*hosts(str(node_list))} if path[-1] == "nodes_max" and node_list else ()
+        return bool(nodes) and len(nodes) == _get(self.profile.value, path)
 
-    def _renamed(self, gone: Partition) -> str:
-        """Return the new partition with the nodes of the partition `gone`; "" without such a partition."""
-        had = {*hosts(str(gone.nodes or ""))}
+    def _new_name(self, missing: Partition) -> str:
+        """Return the name of a new partition with a missing partition's nodes; "" without such a name."""
+        nodes = {*hosts(str(missing.nodes or ""))}
         for name, partition in self.live.partitions.items():
             is_new = name not in self.profile.value.partitions
-            if had and is_new and had == {*hosts(str(partition.nodes or ""))}:
+            if nodes and is_new and nodes == {*hosts(str(partition.nodes or ""))}:
                 return str(name)
         return ""
 
-    def ended(self) -> Iterator[Difference]:
+    def missing_reservations(self) -> Iterator[Difference]:
         """Yield the reservations that the cluster lacks."""
         for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
             path = ("reservations", str(name))
             if name not in self.live.reservations:
                 yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
 
-    def gone(self) -> Iterator[Difference]:
-        """Yield the partitions that the cluster lacks, and keys of other partitions without a value there."""
+    def missing_partitions(self) -> Iterator[Difference]:
+        """Yield the partitions that the cluster lacks, and keys that its other partitions lack."""
         shown = {partition.name for partition in self.cluster.partitions}
         for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
             if name not in shown and "partitions" not in self.cluster.setting("PrivateData"):
-                yield Difference(path, self.profile.places.get(".".join(path), ""), self._renamed(ours), None)
+                yield Difference(
+                    path, self.profile.places.get(".".join(path), ""), self._new_name(ours), None
+                )
             theirs = self.live.partitions.get(name)
             for key, value in _without_entry(ours, theirs) if theirs else ():
                 at, written = self.profile.places.get(".".join((*path, key)), ""), getattr(ours, key)
@@ -148,11 +156,12 @@ def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, An
 
 
 def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
+    """Return whether the profile and the cluster have the same value of a key."""
     if key == "slurm":
         return str(ours)[:5] == str(theirs)[:5]  # patch releases count as alike
     if key == "nodes" and ours and theirs:
-        known = {*hosts(str(ours))}
-        return known == {*hosts(str(theirs))} if known else ours == theirs
+        nodes = {*hosts(str(ours))}
+        return nodes == {*hosts(str(theirs))} if nodes else ours == theirs
     return bool(_plain(ours) == _plain(theirs))
 
 
@@ -161,6 +170,7 @@ def _is_less(ours: Any, theirs: Any) -> bool:
 
 
 def _get(value: Any, path: KeyPath) -> Any:
+    """Return the value at a path of keys; None if there is no such key."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value
@@ -176,6 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """Return a value of a profile as text for a message."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -187,7 +198,7 @@ def _shown(value: Any) -> str:
 def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterator[Finding]:
     """Yield a finding for each stale value, and a finding for all keys that the profile lacks.
 
-    `fix_all`: the fix of all findings, for a profile that the user can't edit.
+    `fix_all` is the fix of all findings, if the user can't edit the profile.
     """
     for row in rows:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""

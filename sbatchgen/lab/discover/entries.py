@@ -1,4 +1,4 @@
-"""Lines of YAML with comments; no value and no comment can break the lines."""
+"""Entries of a profile, written as lines of YAML with comments. No value and no comment can break a line."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import visible
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*(?::[A-Za-z0-9_./@%+=-]+)*")
-_YAML_WORDS = re.compile(
-    r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE
-)  # values of YAML 1.1 that are no texts
+# Plain values that a reader of YAML 1.1 does not read as texts.
+_YAML_WORDS = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE)
 _MAX_COMMENT = 300  # characters of a comment
 
 
 @frozen()
 class Entry:
-    """A key with its value and comments; comments alone if the key is empty."""
+    """A key with its value and comments. Without a key, the entry has only comments."""
 
     key: str
-    value: str = ""  # YAML on one line; empty with `items` or `entries`
+    value: str = ""  # the value as YAML on one line; "" if the value is `items` or `entries`
     above: Sequence[str] = ()  # lines of comment before the key
-    items: Sequence[str] = ()  # the items of a list, a line each
+    items: Sequence[str] = ()  # the items of a list, as YAML
     entries: Sequence[Entry] = ()  # the entries of a mapping
 
     @property
     def flow(self) -> str:
         """The value on one line, as YAML."""
         if self.entries:
-            return flow({entry.key: entry.flow for entry in self.entries if entry.key})
+            return flow_mapping({entry.key: entry.flow for entry in self.entries if entry.key})
         return f"[{', '.join(self.items)}]" if self.items else self.value
 
 
@@ -46,19 +45,19 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
 
 
 def scalar(text: str) -> str:
-    """Return a text as YAML, without quotes if each reader of YAML reads the same text."""
+    """Return a text as YAML, with quotes only if a reader of YAML could read another value without them."""
     if _PLAIN.fullmatch(text) and not _YAML_WORDS.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def flow(values: Mapping[str, object]) -> str:
-    """Return a mapping on one line; the values are already YAML."""
+def flow_mapping(values: Mapping[str, object]) -> str:
+    """Return a mapping as YAML on one line; the values are already YAML."""
     return "{" + ", ".join(f"{scalar(key)}: {value}" for key, value in values.items()) + "}"
 
 
-def listed(texts: Iterable[str]) -> str:
-    """Return a list of texts on one line."""
+def flow_list(texts: Iterable[str]) -> str:
+    """Return a list of texts as YAML on one line."""
     return f"[{', '.join(map(scalar, texts))}]"
 
 
@@ -71,6 +70,6 @@ def comment(text: str) -> str:
 def is_clean(text: str) -> bool:
     """Return whether a profile can hold a name from Slurm.
 
-    The reader of Slurm's output has replaced bytes that are not UTF-8 by U+FFFD.
+    A profile holds no name with U+FFFD, which replaces bytes of Slurm's output that are not UTF-8.
     """
     return bool(text) and text.isprintable() and "\ufffd" not in text and len(text) <= 200

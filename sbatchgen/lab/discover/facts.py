@@ -1,4 +1,4 @@
-"""The profile of a live cluster: keys for facts that Slurm shows, comments for the other facts."""
+"""The profile of a live cluster: keys for facts that Slurm shows, and comments for other facts."""
 
 import re
 from collections import Counter, defaultdict
@@ -11,19 +11,19 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.config import array_limits
 from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.slurm.partition import SlurmPartition
-from sbatchgen.lab.discover.entries import Entry, flow, is_clean, lines, listed, scalar
+from sbatchgen.lab.discover.entries import Entry, flow_list, flow_mapping, is_clean, lines, scalar
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 
-_MAX_FEATURES = 100
+_MAX_FEATURES = 100  # features of a kind of nodes
 _MAX_NODE_LIST = 4000  # characters of a list of nodes
 _REPEATING_FLAGS = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
-_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
+_SHOWN_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
 _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
 
 
-def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
-    """Return the text of a new profile."""
+def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
+    """Return the text of a new profile; `environment` shows programs of this machine, for comments."""
     entries = [
         _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
         Entry("name", scalar(name)),
@@ -38,8 +38,8 @@ def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, tod
 
 
 def facts(cluster: LiveCluster) -> list[Entry]:
-    """Return the facts that Slurm shows, as entries of a profile."""
-    return [entry for entry in _facts(cluster) if entry.key or entry.above]
+    """Return the facts that Slurm shows, as entries of a profile in their order."""
+    return [entry for entry in _all_entries(cluster) if entry.key or entry.above]
 
 
 def _comments(*above: str) -> Entry:
@@ -47,11 +47,12 @@ def _comments(*above: str) -> Entry:
 
 
 def _keys(**values: object) -> Iterator[Entry]:
-    """Yield an entry for each value that is set."""
+    """Yield an entry for each value that is neither empty, False nor None."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
 
-def _facts(cluster: LiveCluster) -> Iterator[Entry]:
+def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield the entries of a profile; an entry without a key and comments counts as none."""
     version = cluster.setting("SLURM_VERSION")
     match = re.match(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", version)
     try:
@@ -69,17 +70,18 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
     if cluster.settings:
         names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
         note = "Slurm knows no GPUs here: a job gets those of its nodes without an option."
-        yield Entry("gres_types", listed(names), [] if "gpu" in names else [note])
+        yield Entry("gres_types", flow_list(names), [] if "gpu" in names else [note])
         has_gpus = any(gres.name == "gpu" for node in cluster.nodes for gres in node.gres)
         if "gpu" not in names and cluster.nodes and not has_gpus:
             yield Entry("gpu_request", "none", ["Where nodes have GPUs, write gpus_per_node for them."])
     if cluster.licenses is not None:
-        yield Entry("licenses", flow({name: n for name, n in cluster.licenses.items() if is_clean(name)}))
+        licenses = {name: count for name, count in cluster.licenses.items() if is_clean(name)}
+        yield Entry("licenses", flow_mapping(licenses))
     yield from _reservations(cluster)
     if cluster.plugin_options is None:
         yield _comments("plugin_options: not known; see the end of `sbatch --help`")
     else:
-        yield Entry("plugin_options", listed(cluster.plugin_options))
+        yield Entry("plugin_options", flow_list(cluster.plugin_options))
     if "gpu" in cluster.setting("GresTypes").split(",") and _select_type(cluster) in ("cons_res", "linear"):
         yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
     yield from _user(cluster)
@@ -88,64 +90,65 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
 def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the reservations of this user. Jobs of a reservation with FLEX may use other nodes and times."""
     lists = {part.name: part.node_list for part in cluster.partitions}
-    lasting = (
-        cluster.setting("ResvOverRun").split(" ")[0] != "0"
-    )  # whether jobs may run on after the end of a reservation
+    jobs_may_overrun = cluster.setting("ResvOverRun").split(" ")[0] != "0"
     entries = []
-    for each in cluster.reservations or ():
-        flags = {*each.flags}
-        moves = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # whether Slurm may give it other nodes
-        nodes = {*hosts(lists.get(each.partition, "") if moves else each.nodes)}
-        sharing = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
-        until = each.end if flags.isdisjoint(_REPEATING_FLAGS) and not lasting else ""
-        keys = [*_keys(partitions=_names(sharing), until=until and scalar(until))]
-        if is_clean(each.name):
+    for reservation in cluster.reservations or ():
+        flags = {*reservation.flags}
+        may_move = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # whether Slurm may give it other nodes
+        nodes = {*hosts(lists.get(reservation.partition, "") if may_move else reservation.nodes)}
+        partitions = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
+        has_end = flags.isdisjoint(_REPEATING_FLAGS) and not jobs_may_overrun
+        end = reservation.end if has_end else ""
+        keys = [*_keys(partitions=_names(partitions), until=end and scalar(end))]
+        if is_clean(reservation.name):
             below = [] if "FLEX" in flags else keys
-            entries.append(Entry(each.name, "" if below else "{}", entries=below))
+            entries.append(Entry(reservation.name, "" if below else "{}", entries=below))
     yield Entry("reservations" if entries else "", entries=entries)
 
 
 def _select_type(cluster: LiveCluster) -> str:
+    """Return the plugin that selects nodes, such as cons_tres."""
     return cluster.setting("SelectType").removeprefix("select/")
 
 
 def _user(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the facts about this user, if a limit of the cluster depends on the user."""
-    named = {group for partition in cluster.partitions for group in partition.groups}
-    hosts = any(partition.submit_hosts for partition in cluster.partitions)
-    enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
-    accounts = [each for each in cluster.accounts or () if enforced and is_clean(each.name)]
-    if not is_clean(cluster.user) or not (named or hosts or accounts):
+    groups = {group for partition in cluster.partitions for group in partition.groups}
+    has_submit_hosts = any(partition.submit_hosts for partition in cluster.partitions)
+    are_enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
+    accounts = [account for account in cluster.accounts or () if are_enforced and is_clean(account.name)]
+    if not is_clean(cluster.user) or not (groups or has_submit_hosts or accounts):
         return
-    default = next((each for each in accounts if each.is_default), None)
+    default = next((account for account in accounts if account.is_default), None)
     qos = default.default_qos if default else ""
     if default and not qos and len(default.qos) == 1:
         qos = default.qos[0]  # Slurm gives a job the only QOS of its account
-    by_name: dict[str, dict[str, None]] = defaultdict(dict)
-    for each in accounts:
-        by_name[each.name] |= dict.fromkeys(filter(is_clean, each.qos))
+    qos_of_accounts: dict[str, dict[str, None]] = defaultdict(dict)
+    for account in accounts:
+        qos_of_accounts[account.name] |= dict.fromkeys(filter(is_clean, account.qos))
     keys = _keys(
         name=scalar(cluster.user),
-        groups=listed(sorted(filter(is_clean, named & {*cluster.groups}))),
+        groups=flow_list(sorted(filter(is_clean, groups & {*cluster.groups}))),
         host=is_clean(cluster.host) and scalar(cluster.host),
         account=default and scalar(default.name),
-        accounts=by_name and flow({name: listed(qos) for name, qos in by_name.items()}),
+        accounts=accounts
+        and flow_mapping({name: flow_list(names) for name, names in qos_of_accounts.items()}),
         qos=is_clean(qos) and scalar(qos),
     )
     yield Entry("user", above=["What holds for this user alone: leave it out for others."], entries=[*keys])
 
 
 def _limits(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield the entry `limits`, from the settings of slurm.conf."""
     if not cluster.settings:
         yield _comments("limits: not known; see scontrol show config")
         return
     select = cluster.setting("SelectTypeParameters").upper()
     enforced = cluster.setting("EnforcePartLimits").lower()
     # Without a database Slurm enforces no limit of accounting, whatever slurm.conf says.
-    kept_in = cluster.setting("AccountingStorageType").rpartition("/")[2]
-    accounting = (
-        [] if kept_in in ("none", "(null)") else cluster.setting("AccountingStorageEnforce").split(",")
-    )
+    storage = cluster.setting("AccountingStorageType").rpartition("/")[2]
+    accounting = cluster.setting("AccountingStorageEnforce").split(",")
+    accounting = [] if storage in ("none", "(null)") else accounting
     limits = _keys(
         enforce_part_limits=enforced in ("no", "any", "all") and scalar(enforced),
         enforce_accounts=str("associations" in accounting).lower(),
@@ -156,7 +159,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
         select_type=_select_type(cluster) in ("cons_tres", "cons_res", "linear") and _select_type(cluster),
         **({} if any(partition.topology for partition in cluster.partitions) else cluster.topology),
     )
-    values = ((name, cluster.setting(name)) for name in _SETTINGS)
+    values = ((name, cluster.setting(name)) for name in _SHOWN_SETTINGS)
     settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
     above = [f"slurm.conf: {settings}"]
     if cluster.setting("JobSubmitPlugins"):
@@ -165,22 +168,24 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
-    now = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
-    members = kinds_of_nodes(now, cluster.settings)
-    later = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
-    above, known, entries = [], [], []
+    """Yield the entry `partitions`."""
+    present = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    members = kinds_of_nodes(present, cluster.settings)
+    future = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
+    above, usable, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
             reason = "for root only" if partition.root_only else "a strange name"
             above.append(f"Left out: {partition.name}, {reason}")
         else:
-            known.append(partition)
+            usable.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
     # A job that names no partition gets the first that fits, so partitions for few people come last.
-    known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
-    for each in known:
-        partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
+    usable.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
+    for usable_partition in usable:
+        name = usable_partition.name
+        partition = replace(usable_partition, nodes=max(usable_partition.nodes - future[name], 0))
         kinds = members.get(partition.name, Counter())
         below, notes = [*_partition(partition, kinds, cluster)], []
         if not any(entry.key for entry in below):
@@ -191,14 +196,15 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    hosts = partition.node_list if partition.nodes else ""
-    if hosts and (len(hosts) > _MAX_NODE_LIST or not is_clean(hosts[:200])):
-        hosts = ""
+    """Yield the keys of a partition; `kinds`: the kinds of its nodes."""
+    node_list = partition.node_list if partition.nodes else ""
+    if node_list and (len(node_list) > _MAX_NODE_LIST or not is_clean(node_list[:200])):
+        node_list = ""
         yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
     yield from _keys(
         time_max=partition.time_max_s and Duration(partition.time_max_s),
         time_default=partition.time_default_s and Duration(partition.time_default_s),
-        nodes=scalar(hosts) if hosts or not partition.nodes else None,
+        nodes=scalar(node_list) if node_list or not partition.nodes else None,
         nodes_max=min(filter(None, (partition.nodes_max, partition.nodes)), default=0),
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
@@ -225,16 +231,20 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the defaults and limits of memory, of the partition or else of the cluster: slurm.conf(5)."""
+    """Yield the defaults and limits of memory: slurm.conf(5).
 
-    def or_of_cluster(value: int | None, other: int | None, name: str) -> int | None:
-        return value or (None if other else count(cluster.setting(name)))
+    A partition without its own value has the cluster's value.
+    """
 
-    per_cpu = or_of_cluster(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
-    cpu_max = or_of_cluster(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
+    def effective(own: int | None, excluding: int | None, setting: str) -> int | None:
+        """Return the own value, or the cluster's setting unless the partition has the `excluding` value."""
+        return own or (None if excluding else count(cluster.setting(setting)))
+
+    per_cpu = effective(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
+    cpu_max = effective(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")
     per_cpu = None if per_cpu and cpu_max and per_cpu > cpu_max else per_cpu
-    per_node = or_of_cluster(partition.mem_per_node, per_cpu, "DefMemPerNode")
-    node_max = or_of_cluster(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
+    per_node = effective(partition.mem_per_node, per_cpu, "DefMemPerNode")
+    node_max = effective(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
     per_node = None if per_node and node_max and per_node > node_max else per_node
     yield from _keys(
         mem_per_cpu_default=per_cpu and Memory(per_cpu),
@@ -246,7 +256,10 @@ def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
-    """Return how jobs of a higher tier on the same nodes preempt a job; Slurm is not asked about QOS."""
+    """Return the keys about preemption by jobs in partitions of a higher tier on the same nodes.
+
+    Preemption by QOS is not considered.
+    """
     mode = partition.preempt.lower()
     is_known = mode in ("requeue", "cancel", "suspend")
     higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
@@ -258,7 +271,7 @@ def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, ob
 
 
 def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
-    """Return the weights of the partition; "" with MAX_TRES, or with weights of unknown resources."""
+    """Return the weights for billing as YAML; "" if MAX_TRES is set, or a weight has an unknown resource."""
     if "MAX_TRES" in cluster.setting("PriorityFlags"):
         return ""
     try:
@@ -269,26 +282,27 @@ def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
 
 def _names(names: Sequence[str]) -> str:
     """Return names as a list of YAML; "" without names, or if a profile can't hold a name."""
-    return listed(names) if names and all(map(is_clean, names)) else ""
+    return flow_list(names) if names and all(map(is_clean, names)) else ""
 
 
 def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield the keys about a partition's nodes; comments if Slurm hides some of the nodes."""
     kinds = shapes(members)
-    unseen = max(partition.nodes - members.total(), 0)
-    if unseen or not kinds:
-        yield _comments(*_unknown(partition, unseen, kinds))
+    hidden = max(partition.nodes - members.total(), 0)
+    if hidden or not kinds:
+        yield _comments(*_about_hidden_nodes(partition, hidden, kinds))
         return
     if any(shape.memory <= 1 for shape, _ in kinds):
         yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
-    alike = {key: len({getattr(shape, key) for shape, _ in kinds}) == 1 for key in _DETAILS}
+    is_same = {key: len({getattr(shape, key) for shape, _ in kinds}) == 1 for key in _DETAILS}
     if len(kinds) == 1:
         yield from _shape(kinds[0][0])
     else:
-        yield Entry("shapes", items=[_seen(shape, number, alike) for shape, number in kinds])
-    is_listed_apart = {key: not same for key, same in alike.items()}
+        yield Entry("shapes", items=[_shape_text(shape, number, is_same) for shape, number in kinds])
+    is_in_shapes = {key: not same for key, same in is_same.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
-        is_listed_apart["gres"] = True  # gres_types says that there are no others
-    yield from _details(kinds[0][0], is_listed_apart)
+        is_in_shapes["gres"] = True  # gres_types shows that there are no other resources
+    yield from _details(kinds[0][0], is_in_shapes)
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
         if all(shape.certain for shape, _ in kinds):
             yield Entry("gpus_typed", "false")
@@ -296,47 +310,54 @@ def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> I
             yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")
 
 
-def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape, int]]) -> Iterator[str]:
+def _about_hidden_nodes(
+    partition: SlurmPartition, hidden: int, kinds: Sequence[tuple[Shape, int]]
+) -> Iterator[str]:
+    """Yield comments about a partition of which Slurm hides nodes, and about the kinds of the other nodes."""
     total, cpus = partition.nodes, partition.cpus
     if not total:
         yield "It has no nodes now: Slurm refuses jobs, and what its nodes will have is not known."
         return
     average = f" ({cpus} CPUs in all, {cpus // total} on average)" if cpus else ""
-    yield f"Slurm hides {unseen} of {total} nodes{average}: off in the cloud, or private."
+    yield f"Slurm hides {hidden} of {total} nodes{average}: off in the cloud, or private."
     yield "Their CPUs, memory, GPUs and shards are not known; ask an administrator, or look while they run:"
     yield f"scontrol show node {partition.node_list[:100]}"
     for shape, number in kinds:
-        yield f"seen: {_seen(shape, number)}"
+        yield f"seen: {_shape_text(shape, number)}"
 
 
 _DETAILS = ("features", "gres", "disk")  # keys of the partition if all nodes have the same value
 
 
-def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
-    entries = [*_shape(shape), *_details(shape, left_out)]
-    return flow({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
+def _shape_text(shape: Shape, number: int, without: Mapping[str, bool] = MappingProxyType({})) -> str:
+    """Return a kind of nodes as YAML on one line; `without`: whether a key of `_DETAILS` is omitted."""
+    entries = [*_shape(shape), *_details(shape, without)]
+    return flow_mapping({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
 
 def _shape(shape: Shape) -> Iterator[Entry]:
+    """Yield the keys about the CPUs, the memory and the GPUs of a kind of nodes."""
     return _keys(
         cpus_per_node=str(shape.cpus),
         threads_per_core=shape.threads if shape.threads > 1 else None,
         mem_per_node=Memory(shape.memory),
         mem_largest=Memory(shape.largest) if shape.largest > shape.memory else None,
         gpus_per_node=str(shape.gpus),
-        gpu_types=flow(dict(shape.types)) if shape.types and not shape.untyped else None,
+        gpu_types=flow_mapping(dict(shape.types)) if shape.types and not shape.untyped else None,
         shards_per_gpu=shape.shards,
     )
 
 
-def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
-    clean = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
-    if not clean and not left_out.get("features"):
+def _details(shape: Shape, without: Mapping[str, bool]) -> Iterator[Entry]:
+    """Yield the keys of `_DETAILS`, apart from the keys in `without`."""
+    is_writable = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
+    if not is_writable and not without.get("features"):
         yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
     yield from _keys(
-        features=clean and not left_out.get("features") and listed(shape.features),
-        gres=not left_out.get("gres") and flow({name: n for name, n in shape.gres if is_clean(name)}),
-        tmp_per_node=not left_out.get("disk") and str(Memory(shape.disk)),
+        features=is_writable and not without.get("features") and flow_list(shape.features),
+        gres=not without.get("gres")
+        and flow_mapping({name: count for name, count in shape.gres if is_clean(name)}),
+        tmp_per_node=not without.get("disk") and str(Memory(shape.disk)),
     )
 
 
@@ -349,7 +370,7 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
         for name, qos in named.items():
             known = ((key, getattr(qos, key)) for key in _QOS_LIMITS.split())
             limits = {key: str(limit) for key, limit in known if limit is not None}
-            overrides = qos.overrides and listed(qos.overrides)
+            overrides = qos.overrides and flow_list(qos.overrides)
             keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
             rows.append(Entry(name, "" if keys else "{}", entries=keys))
         yield Entry("qos", entries=rows)

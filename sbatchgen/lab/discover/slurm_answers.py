@@ -1,4 +1,4 @@
-"""The answers of Slurm about its cluster, each question asked once, and the programs of this machine."""
+"""The answers of Slurm about its cluster, and the programs of this machine."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 _CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux
-_FAST_MBIT = 25_000
+_FAST_MBIT = 25_000  # the least speed of a fast interface
 
 
 @frozen(kw_only=True)
@@ -33,22 +33,22 @@ class LiveCluster:
 
     settings: Mapping[str, str]  # slurm.conf; empty if Slurm did not show it
     partitions: list[SlurmPartition]
-    nodes: list[SlurmNode]  # also those in state FUTURE
+    nodes: list[SlurmNode]  # also nodes in state FUTURE
     qos: Mapping[str, Qos] | None  # by name; None if no database answered
     user: str
     host: str
-    groups: tuple[str, ...]  # of the user
-    licenses: Mapping[str, int] | None  # licenses with their counts; None if Slurm did not say
-    reservations: list[SlurmReservation] | None  # open to the user; None if Slurm did not say
-    topology: Mapping[
-        str, str
-    ]  # by the keys of profiles: the plugin, and the nodes of the largest leaf switch
-    accounts: list[Account] | None  # of the user; None if no database answered
+    groups: tuple[str, ...]  # the groups of the user
+    licenses: Mapping[str, int] | None  # licenses with their counts; None if Slurm did not answer
+    # the reservations that the user may use; None if Slurm did not answer
+    reservations: list[SlurmReservation] | None
+    # the plugin, and the nodes of the largest leaf switch, by their keys in a profile
+    topology: Mapping[str, str]
+    accounts: list[Account] | None  # the accounts of the user; None if no database answered
     # options of plugins, with = at the end if they take a value; None if sbatch did not list them
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:
-        """Return a setting of slurm.conf; "" if the setting is not set or not known."""
+        """Return a setting of slurm.conf; "" if it is not set or not known."""
         return self.settings.get(name, "")
 
 
@@ -62,11 +62,15 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         user = ""
     names = answer_if_any(["id", "-Gnz"], environment) or ""  # names of groups may have blanks
     groups = tuple(filter(None, names.split("\0")))
-    charged = accounts(user, settings.get("ClusterName", ""), environment) if user else None
-    reserved = reservations(environment)
-    if reserved is not None:
-        named = [account.name for account in charged or ()]
-        reserved = [each for each in reserved if each.is_open_to(user, groups, named)]
+    own_accounts = accounts(user, settings.get("ClusterName", ""), environment) if user else None
+    own_reservations = reservations(environment)
+    if own_reservations is not None:
+        account_names = [account.name for account in own_accounts or ()]
+        own_reservations = [
+            reservation
+            for reservation in own_reservations
+            if reservation.is_open_to(user, groups, account_names)
+        ]
     return LiveCluster(
         settings=settings,
         partitions=shown,
@@ -76,9 +80,9 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         host=platform.node().partition(".")[0],
         groups=groups,
         licenses=licenses(environment),
-        reservations=reserved,
+        reservations=own_reservations,
         topology=topology(settings, environment),
-        accounts=charged,
+        accounts=own_accounts,
         plugin_options=_plugin_options(environment),
     )
 
@@ -114,14 +118,14 @@ def conda_roots(environment: Mapping[str, str]) -> list[str]:
 
 
 def modules(environment: Mapping[str, str]) -> str:
-    """Return the name of the program that `module` calls; "" if there is no such program."""
+    """Return the name of the program that provides `module`; "" if there is no such program."""
     if version := environment.get("LMOD_VERSION"):
         return f"Lmod {version}"
     return "environment modules" if environment.get("MODULESHOME") or environment.get("LMOD_CMD") else ""
 
 
 def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
-    """Return the interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
+    """Return the network interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:
@@ -135,8 +139,8 @@ def _is_fast(interface: Path) -> bool:
     if _read(interface / "type") == _INFINIBAND or interface.name.startswith(("ib", "hsn")):
         return True
     speed = _read(interface / "speed")
-    up = _read(interface / "operstate") == "up"
-    return up and count(speed) >= _FAST_MBIT
+    is_up = _read(interface / "operstate") == "up"
+    return is_up and count(speed) >= _FAST_MBIT
 
 
 def _read(file: Path) -> str:

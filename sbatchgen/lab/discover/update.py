@@ -1,4 +1,4 @@
-"""The update of a profile's file: values are replaced in their places, and every other byte stays."""
+"""The update of a profile's file: values are replaced in their places, and all other bytes stay."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ import yaml
 from sbatchgen.lab.discover.comparison import Difference
 from sbatchgen.lab.discover.entries import Entry, lines, scalar
 
-_Edit = tuple[int, int, str]  # start and end in the text, and the new text
+_Edit = tuple[int, int, str]  # the start and the end of a part of the text, and its new text
 
 
-def updated(text: str, differences: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
-    """Return the text with the cluster's values, and the differences that only a person can edit."""
+def update_text(text: str, differences: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
+    """Return a profile's text with the cluster's values, and the differences that only a person can edit."""
     line_break = "\r\n" if "\r\n" in text else "\n"
     text += "" if text.endswith("\n") else line_break
     root = yaml.compose(text, Loader=yaml.SafeLoader)  # its marks count characters, not bytes
-    edits: list[tuple[int, _Edit]] = []  # each with its depth
+    edits: list[tuple[int, _Edit]] = []  # each with the number of keys in its path
     by_hand = []
     for difference in differences:
         if difference.severity == "info" and difference.at:
@@ -36,7 +36,7 @@ def _edit(text: str, node: yaml.Node | None, path: Sequence[str], live: Entry | 
     """Return the edit that writes the cluster's value of a key; None if no edit is safe."""
     for key in path:
         if not isinstance(node, yaml.MappingNode) or text[node.start_mark.index] == "&":
-            return None  # an alias may use the anchor elsewhere
+            return None  # an edit would also change the aliases of an anchor
         value = next((value for name, value in node.value if name.value == key), None)
         if value is None:
             return _insertion(text, node, live) if live and key == path[-1] else None
@@ -45,6 +45,7 @@ def _edit(text: str, node: yaml.Node | None, path: Sequence[str], live: Entry | 
 
 
 def _replacement(text: str, old: yaml.Node, live: Entry) -> _Edit | None:
+    """Return the edit that replaces a value; None if no edit is safe."""
     start, end = old.start_mark.index, _end(old)
     if text[start : start + 1] in "&|>":
         return None  # an anchor, or a block of text
@@ -67,7 +68,7 @@ def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
 
 
 def _end(node: yaml.Node) -> int:
-    """Return the offset of the end of a value, because the mark of a block also spans comments after it."""
+    """Return the offset of the end of a value. The end mark of a block may be after comments that follow."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return max(map(_end, last if isinstance(last, tuple) else [last]))  # an alias ends at its anchor
