@@ -156,7 +156,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     FOLDER is for any web server: static files that send nothing anywhere. Needs Node.js and npm, once.
     """
     from sbatchgen.base.machine.trust import make_own
-    from sbatchgen.lab.page.site import installed, read_site
+    from sbatchgen.lab.page.site import packages_folder, read_site
     from sbatchgen.lab.page.static_files import PageInputs, write
 
     places = Places(here(), os.environ)
@@ -168,7 +168,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     named = Path(packages) if packages else None
     site_file = Path(site) if site else None
     cache = places.cache if places.cache and make_own(places.cache) else None
-    ready = installed(named, cache, note)
+    ready = packages_folder(named, cache, note)
     note("note: packing the page, which takes one minute the first time, at most three on a busy machine")
     write(
         PageInputs(

@@ -133,7 +133,9 @@ def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str
     from sbatchgen.lab.shell import session
 
     of_training = request_of(job, (), given)
-    more = session.shape(given, of_training.resolved.profile) if of_training.resolved.slurm else given
+    more = (
+        session.session_options(given, of_training.resolved.profile) if of_training.resolved.slurm else given
+    )
     request = request_of(job, (), more)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, files_here(), ask_squeue=True)

@@ -15,7 +15,7 @@ from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.page import packing, static_files
 from sbatchgen.lab.page.form import model
-from sbatchgen.lab.page.site import FILES, NAMES, Site, installed, read_site, strings_of
+from sbatchgen.lab.page.site import FILES, NAMES, Site, packages_folder, read_site, strings_of
 from sbatchgen.lab.page.static_files import MARK
 from tests.conftest import REPOSITORY, Command
 from tests.page.conftest import need, write_page
@@ -89,7 +89,7 @@ def test_a_mistake_in_what_the_centre_says_is_found(tmp_path: Path, text: str, w
 
 def test_packages_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(SbatchgenError, match="no package pyodide"):
-        installed(tmp_path, None, print)
+        packages_folder(tmp_path, None, print)
 
 
 def test_packages_are_not_kept_where_others_can_replace_them(
@@ -106,7 +106,7 @@ def test_packages_are_not_kept_where_others_can_replace_them(
 def test_without_npm_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SbatchgenError, match="there is no npm here"):
-        installed(None, tmp_path, print)
+        packages_folder(None, tmp_path, print)
 
 
 def test_each_package_has_a_digest_and_runs_no_script() -> None:

@@ -1,1 +1,1 @@
-"""The language server: findings, notes and choices for scripts, jobs and profiles in an editor."""
+"""The language server, which gives an editor findings, notes and choices for scripts, jobs and profiles."""

@@ -1,4 +1,4 @@
-"""A cluster for an editor: its limits with their places in the profile, and names to choose from."""
+"""The facts of a cluster for an editor: limits with their places in the profile, and names to choose from."""
 
 import json
 import re
@@ -38,23 +38,23 @@ class ClusterFacts:
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
         """Return the cluster's limits for an option of sbatch, given by its long name, as lines of Markdown.
 
-        For --partition and --qos, the lines are about the partitions or the QOS in `value`. For other options
-        the lines are about `partitions`, about the default partition, or else about all partitions.
+        For --partition and --qos, the lines are about the partitions or the QOS in `value`. For any other
+        option the lines are about `partitions`; without these, about the default partition or all partitions.
         """
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]
         default = [profile.default_partition] if profile.default_partition in profile.partitions else []
         shown = [*map(str, named or default or [*profile.partitions][:MAX_PARTITIONS])]
         profile_keys = LIMITS["profile"].get(option)
-        lines = [*self._written("", profile_keys)] if profile_keys else []
+        lines = [*self._key_lines("", profile_keys)] if profile_keys else []
         if option == "partition":
             for name in [part for part in value.split(",") if part in profile.partitions] or shown:
-                lines += [*self._written(f"partitions.{name}.", r"[^.\[]+", Partition)]
+                lines += [*self._key_lines(f"partitions.{name}.", r"[^.\[]+", Partition)]
         elif option in LIMITS["partition"]:
             for name in shown:
-                lines += [*self._written(f"partitions.{name}.", LIMITS["partition"][option], Partition)]
+                lines += [*self._key_lines(f"partitions.{name}.", LIMITS["partition"][option], Partition)]
         if option == "qos" and value:
-            lines += [*self._written(f"qos.{value}.", r"[^.\[]+", Qos)]
+            lines += [*self._key_lines(f"qos.{value}.", r"[^.\[]+", Qos)]
         return lines
 
     def names(self, option: str, partitions: Iterable[str] = ()) -> dict[str, str]:
@@ -62,40 +62,44 @@ class ClusterFacts:
         profile = self.profile
         if option in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             gpus = {
-                f"{kind}:{n}".removeprefix(":"): f"{part}: {n} a node"
-                for part, facts in profile.partitions.items()
-                for kind, n in facts.whole_gpus.items()
+                f"{kind}:{count}".removeprefix(":"): f"{name}: {count} a node"
+                for name, partition in profile.partitions.items()
+                for kind, count in partition.whole_gpus.items()
             }
             return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
         kind = VALUES.get("constraint" if option == "prefer" else option)
         return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
 
     def _about(self, kind: str, name: str) -> str:
+        """Return a short description of a partition, a QOS, a license or another name of the cluster."""
         if kind == "partitions":
-            part = self.profile.partitions[Text(name)]
-            gpus = [f"{n} {kind or 'GPUs'} a node" for kind, n in part.whole_gpus.items() if n]
-            limit = f"up to {part.time_max}" if part.time_max else ""
-            return ", ".join(filter(None, (*gpus, limit, part.state if part.state != "up" else "")))
+            partition = self.profile.partitions[Text(name)]
+            gpus = [
+                f"{count} {kind or 'GPUs'} a node" for kind, count in partition.whole_gpus.items() if count
+            ]
+            limit = f"up to {partition.time_max}" if partition.time_max else ""
+            state = partition.state if partition.state != "up" else ""
+            return ", ".join(filter(None, (*gpus, limit, state)))
         if kind == "licenses":
             return f"{(self.profile.licenses or {})[Text(name)]} licenses"
         limits = as_data(self.profile.qos[Text(name)]) if kind == "qos" and name in self.profile.qos else {}
         return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
     def source(self, key: str) -> str:
-        """Return the web address of the source that names a key most closely; "" for none."""
-        naming = [
+        """Return the web address of the source for a key or the nearest key above; "" without a source."""
+        addresses = [
             (len(above), source.at.url)
             for source in self.profile.sources
             for above in source.keys
             if f"{key}.".startswith(f"{above}.")
         ]
-        return max(naming, default=(0, ""))[1]
+        return max(addresses, default=(0, ""))[1]
 
-    def _written(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
+    def _key_lines(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
         """Yield a line of Markdown for each key below `above` whose name matches `pattern`."""
-        shown = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
+        wanted = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
-            if match := shown.fullmatch(path):
+            if match := wanted.fullmatch(path):
                 data = as_data(self._value(above, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
                 value = first_names([*map(str, data)], MAX_PARTITIONS) if isinstance(data, list) else value
@@ -107,7 +111,7 @@ class ClusterFacts:
                 yield f"- `{_plain(name)}: {_plain(value)}`{text} ({_plain(where)}{documented})"
 
     def _value(self, above: str, path: str) -> Any:
-        """Return the value of the key `path`, below `above` such as `partitions.NAME.`."""
+        """Return the value of the key `path` below `above`, which is "" or such as `partitions.NAME.`."""
         value: Any = self.profile
         if above:
             kind, name = above[:-1].split(".", 1)

@@ -1,7 +1,7 @@
 """The cursor in a file of YAML: the keys around it, by their indentation.
 
-A parser of YAML does not help, because a file that is being written is rarely complete. The module also has
-the answers to an editor: notes and choices.
+A parser of YAML does not help, because a file is rarely complete while a user writes it. The module also has
+the types of the answers to an editor: notes and choices.
 """
 
 import re
@@ -21,12 +21,12 @@ class Cursor(NamedTuple):
 
     path: tuple[str, ...]  # the keys above the cursor; ITEM for an item of a list
     key: str  # the key in whose value the cursor is; "" if a key is being written
-    word: str  # the beginning of the word, up to the cursor
+    word: str  # the part of the word before the cursor
     column: int  # the column at which the word starts, from 1
 
 
 def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
-    """Return the place of a cursor; lines and columns count from 1."""
+    """Return the place of a cursor in a file with these lines; `line` and `column` count from 1."""
     before = lines[line - 1][: column - 1]
     shape = _LINE.match(before)
     assert shape is not None  # noqa: S101 - _LINE matches every line
@@ -40,9 +40,14 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 
 
 def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
-    """Return the keys above a place: each line upwards whose dash or key is further left than the last."""
+    """Return the keys above a place, outermost first.
+
+    A line is above the place if its dash or its key is further to the left than all lines in between.
+    """
     path: list[str] = []
-    dash_below, key_below = indent, indent + in_list  # a key and the dashes of its list may have one indent
+    # A dash must be to the left of the first column, and a key to the left of the second. These columns may
+    # differ by one, because a key and the dashes of its list may have the same indent.
+    dash_below, key_below = indent, indent + in_list
     for text in reversed(lines):
         shape = _LINE.match(text)
         if not shape or not text.strip() or text.lstrip().startswith("#"):
@@ -60,7 +65,7 @@ def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str
 
 
 def _keys_in_brackets(path: list[str], key: str, text: str) -> tuple[list[str], str]:
-    """Return the path and the key after the brackets of a line, such as {nodes: 2, mem: 4G}."""
+    """Return the path and the key at the end of a line with brackets, such as {nodes: 2, mem: 4G}."""
     outer: list[tuple[list[str], str]] = []
     word = ""
     for match in _TOKEN.finditer(text):
@@ -85,8 +90,8 @@ class Note(NamedTuple):
 
     text: str
     line: int
-    column: int
-    end: int
+    column: int  # the first column of the part
+    end: int  # the column after the part
 
 
 class Choice(NamedTuple):
@@ -99,12 +104,12 @@ class Choice(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """All choices, and the column at which the text starts that a choice replaces, up to the cursor."""
+    """The choices at a cursor."""
 
-    column: int = 1
+    column: int = 1  # a choice replaces the text from this column to the cursor
     items: tuple[Choice, ...] = ()
 
 
-def starting(choices: Iterable[Choice], start: str, column: int) -> Choices:
-    """Return the choices that begin with `start`."""
+def choices_with_start(choices: Iterable[Choice], start: str, column: int) -> Choices:
+    """Return the choices that begin with `start`, which is written from `column` on."""
     return Choices(column, tuple(choice for choice in choices if choice.text.startswith(start)))

@@ -37,16 +37,16 @@ _LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")
 
 @record
 class OpenFile:
-    """A file with the text of the editor."""
+    """A file that is open in an editor."""
 
     path: Path  # the path of the file, which need not exist
     text: str  # the text in the editor, saved or not
     settings: Settings  # the cluster and the policy for scripts in its folder
-    environment: Mapping[str, str]  # for the search of profiles
+    environment: Mapping[str, str]  # the environment, in which profiles are looked up
 
     @cached_property
     def kind(self) -> str:
-        """The kind of file: "script", "document", "job", "settings", "profile", or "" for all others."""
+        """The kind of file: "script", "document", "job", "settings" or "profile"; "" for any other file."""
         if self.path.suffix in DOCUMENTS:
             return "document"
         kind = kind_of(self.path, self.text.encode("utf-8", "surrogatepass"))
@@ -60,7 +60,10 @@ class OpenFile:
         return self.text.split("\n")
 
     def findings(self, *, saved: bool) -> list[Finding]:
-        """Return the findings with their places; `saved`: also findings that are slower than a keystroke."""
+        """Return the findings with their places.
+
+        `saved`: the file was saved, so findings that take longer than a keystroke are included.
+        """
         try:
             return [*self._findings(saved=saved)]
         except SbatchgenError as error:
@@ -98,7 +101,7 @@ class OpenFile:
         return Choices()
 
     def mended(self) -> str:
-        """Return the text with all safe fixes."""
+        """Return the text after all safe fixes."""
         if self.kind != "script":
             return self.text
         data = fix.mended(
@@ -113,7 +116,7 @@ class OpenFile:
         document: Document[Any] | None = Document(known, self.settings.places) if known else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
-            with suppress(SbatchgenError):  # the text may be wrong while a user types; the file counts then
+            with suppress(SbatchgenError):  # while a user types, the text may be wrong: then the file is read
                 file = self._places.profile(beside(self.path, named[1])) if named else self.path
                 document = read_document(file, Profile, text)
                 break
@@ -121,6 +124,7 @@ class OpenFile:
 
     @cached_property
     def _yaml(self) -> YamlFile | None:
+        """The file as a job or a profile; None for another kind of file."""
         record = {"job": JobSpec, "settings": JobSpec, "profile": Profile}.get(self.kind)
         if record is None:
             return None

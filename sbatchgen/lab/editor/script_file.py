@@ -1,4 +1,4 @@
-"""A script in an editor: the meanings and limits of its options, and the choices at a place."""
+"""A script in an editor: the meanings and limits of its options, and the choices at a cursor."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from sbatchgen.check.script.known_options import table
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.lab.editor.cluster import ClusterFacts
-from sbatchgen.lab.editor.cursor import Choice, Choices, Note, starting
+from sbatchgen.lab.editor.cursor import Choice, Choices, Note, choices_with_start
 
 _DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
 _GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
@@ -44,7 +44,7 @@ _COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if k
 def meanings() -> dict[str, str]:
     """Return the meaning of each option of sbatch, by its long name."""
     known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
-    # The file has the options of sbatch that `options` of a job lacks.
+    # The file has the meanings of sbatch's options that are no keys of a job.
     lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
     rows = (row.split(maxsplit=1) for row in lines)
     return known | {name: text for name, text in rows}  # noqa: C416
@@ -89,8 +89,8 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
     before = script.lines[line - 1][: column - 1]
     if comment := _RULE_START.search(before):
         start = comment["start"].upper()
-        every = (Choice(rule.id, "rule", rule.title) for rule in rules().values())
-        return starting(every, start, column - len(start))
+        all_rules = (Choice(rule.id, "rule", rule.title) for rule in rules().values())
+        return choices_with_start(all_rules, start, column - len(start))
     if not before.startswith(_DIRECTIVE):
         return Choices()
     known = table(script.slurm, script.plugins)
@@ -107,18 +107,21 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
         equals = "=" if spec.argument is HasArgument.REQUIRED else ""
         about = meanings().get(spec.name, "An option of a plugin of the site.")
         options.append(Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON))
-    return starting(options, start[0], start.start() + 1)
+    return choices_with_start(options, start[0], start.start() + 1)
 
 
 def values(
     name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
 ) -> Choices:
-    """Return the choices for the value of an option; in a list of values, for the last value."""
+    """Return the choices for the value of an option; in a list of values, for the last value.
+
+    `written` is the part of the value before the cursor.
+    """
     last = _LAST_VALUE.search(written)
     start = last[0] if last else ""
     known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
-    every = (Choice(text, "value", about) for text, about in known.items())
-    return starting(every, start, column - len(start))
+    all_values = (Choice(text, "value", about) for text, about in known.items())
+    return choices_with_start(all_values, start, column - len(start))
 
 
 def partitions_of(script: JobScript) -> list[str]:

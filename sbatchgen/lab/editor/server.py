@@ -1,4 +1,4 @@
-"""The language server, which answers an editor over stdin and stdout: Language Server Protocol."""
+"""The language server, which answers an editor over stdin and stdout by the Language Server Protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -39,10 +39,10 @@ class Server(LanguageServer):
         self.profile = profile
         self.slurm = slurm
         self.environment = environment
-        self.settings: dict[Path, Settings] = {}  # by folder, read from the profile and sbatchgen.yaml there
+        self.settings: dict[Path, Settings] = {}  # the settings for the scripts of each folder
 
     def file(self, uri: str) -> OpenFile:
-        """Return a file with the text of the editor."""
+        """Return an open file."""
         path = Path(to_fs_path(uri) or "unnamed.slurm")
         text = self.workspace.get_text_document(uri).source
         return OpenFile(
@@ -81,16 +81,16 @@ class Server(LanguageServer):
         )
 
     def range(self, lines: Sequence[str], line: int, column: int, end: int) -> types.Range:
-        """Return a part of a line in the editor's units of columns; `end` 0 is the end of the line."""
+        """Return a part of a line in the editor's units of columns; 0 for `end` is the end of the line."""
         text = lines[line - 1].removesuffix("\r")
         first, last = (types.Position(line - 1, at - 1) for at in (column, end or len(text) + 1))
         return self.workspace.position_codec.range_to_client_units(lines, types.Range(first, last))
 
     def place(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
         """Return the line and the column of a position, counted from 1."""
-        asked = types.Position(position.line, position.character)  # a copy, because the codec may change it
-        at = self.workspace.position_codec.position_from_client_units(file.lines, asked)
-        return at.line + 1, at.character + 1
+        copy = types.Position(position.line, position.character)  # the codec may change its argument
+        place = self.workspace.position_codec.position_from_client_units(file.lines, copy)
+        return place.line + 1, place.character + 1
 
 
 def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
@@ -113,7 +113,7 @@ def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]
 
 
 def _saved(server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
-    server.settings.clear()  # their files may have changed
+    server.settings.clear()  # the files of the settings may have changed
     server.publish(event.text_document.uri, saved=True)
 
 
@@ -138,7 +138,7 @@ def _complete(server: Server, event: types.CompletionParams) -> types.Completion
     file = server.file(event.text_document.uri)
     line, column = server.place(file, event.position)
     choices = file.choices(line, column)
-    replaced = server.range(file.lines, line, choices.column, column)
+    to_replace = server.range(file.lines, line, choices.column, column)
     items = [
         types.CompletionItem(
             label=choice.text.strip(),
@@ -146,7 +146,7 @@ def _complete(server: Server, event: types.CompletionParams) -> types.Completion
             detail=choice.about or None,
             sort_text=f"{'0' if choice.common else '1'}{choice.text}",
             filter_text=choice.text,
-            text_edit=types.TextEdit(replaced, choice.text),
+            text_edit=types.TextEdit(to_replace, choice.text),
         )
         for choice in choices.items
     ]
@@ -157,7 +157,7 @@ def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAc
     uri = event.text_document.uri
     file = server.file(uri)
     lines = range(event.range.start.line + 1, event.range.end.line + 2)
-    findings = [each for each in file.findings(saved=False) if each.place.line in lines]
+    findings = [finding for finding in file.findings(saved=False) if finding.place.line in lines]
     actions = [action for finding in findings for action in _finding_actions(server, uri, file, finding)]
     if (text := file.mended()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
@@ -174,7 +174,7 @@ def _finding_actions(
     kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
         title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
-        edit = types.WorkspaceEdit({uri: [_edit(server, file, each) for each in finding.edits]})
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, edit) for edit in finding.edits]})
         yield types.CodeAction(title, kind, about, is_preferred=True, edit=edit)
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:

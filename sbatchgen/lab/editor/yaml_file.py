@@ -1,4 +1,4 @@
-"""A job or a profile in an editor: the meanings of its keys, the origins of values, and the choices."""
+"""A job or a profile in an editor: the meanings of its keys, the origins of its values, and the choices."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from sbatchgen.jobs.inputs.start_settings import ModeSettings
 from sbatchgen.jobs.resolved.origins import Setting
 from sbatchgen.lab.editor import script_file as scripts
 from sbatchgen.lab.editor.cluster import ClusterFacts
-from sbatchgen.lab.editor.cursor import ITEM, Choice, Choices, Note, cursor, starting
+from sbatchgen.lab.editor.cursor import ITEM, Choice, Choices, Note, choices_with_start, cursor
 from sbatchgen.lab.editor.script_file import meanings
 
 _WORD = re.compile(r"[\w.-]*")
@@ -35,7 +35,7 @@ class YamlFile:
     settings: Sequence[Setting] = ()
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return a text about the key at a place, or about the key of the value there; None without a key."""
+        """Return a text about the key at a place, or the key whose value is there; None without a key."""
         text = self.lines[line - 1]
         while column > 1 and _WORD.fullmatch(text[column - 2]):
             column -= 1
@@ -60,9 +60,8 @@ class YamlFile:
         flag = f"--{LONG_NAMES.get(name, name)}"
         texts += [_origin_text(setting) for setting in self.settings if setting.name in (name, flag)]
         if name in ("mode", "profile") and self.settings:
-            elsewhere = [
-                f"- `{each.name} {each.value}`: {each.at}" for each in self.settings if each.by != "job"
-            ]
+            others = [setting for setting in self.settings if setting.by != "job"]
+            elsewhere = [f"- `{setting.name} {setting.value}`: {setting.at}" for setting in others]
             texts += ["Values that the job has from elsewhere:", "\n".join(elsewhere)]
         return Note("\n\n".join(filter(None, texts)), line, column, end)
 
@@ -71,26 +70,30 @@ class YamlFile:
         at = cursor(self.lines, line, column)
         kind, _ = _type_and_field(self.record, at.path)
         if not at.key and at.path[-1:] != (ITEM,):
-            return starting(_key_choices(kind, at.path), at.word, at.column)
+            return choices_with_start(_key_choices(kind, at.path), at.word, at.column)
         name = at.key or at.path[-2]
         if at.key:
             kind, _ = _type_and_field(self.record, (*at.path, at.key))
         names = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}.get(
             name, _value_words(kind)
         )
-        if items := [Choice(each, "value") for each in names]:
-            return starting(items, at.word, at.column)
+        if items := [Choice(text, "value") for text in names]:
+            return choices_with_start(items, at.word, at.column)
         option = "partition" if name == "default_partition" else LONG_NAMES.get(name, name)
         return scripts.values(option, at.word, self.cluster, self._partitions, column)
 
     @property
     def _partitions(self) -> list[str]:
-        named = ",".join(each.value for each in self.settings if each.name == "--partition")
-        return named.split(",") if named else []
+        """The partitions of the resolved job."""
+        value = ",".join(setting.value for setting in self.settings if setting.name == "--partition")
+        return value.split(",") if value else []
 
 
 def _type_and_field(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
-    """Return the type of the value at a path of keys, and the field of its key; None if unknown."""
+    """Return the type of the value at a path of keys, and the field of its key; None for what is not known.
+
+    `kind` is the type of the whole file.
+    """
     key: Field[Any] | None = None
     for name in path:
         kind = without_none(kind)
@@ -107,6 +110,7 @@ def _type_and_field(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | N
 
 
 def _key_choices(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
+    """Yield the keys that may be written below `path`, in a value of the type `kind`."""
     if is_dataclass(kind):
         for name, key in keys_of(kind).items():
             yield Choice(f"{name}: ", "key", key.metadata["help"], bool(key.metadata.get("common")))
@@ -122,8 +126,11 @@ def _key_choices(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
 
 
 def _value_words(kind: Any) -> tuple[str, ...]:
+    """Return the words that a value of a type can be; () for a type without a list of words."""
     kind = without_none(kind)
-    return get_args(kind) if get_origin(kind) is Literal else ("true", "false") if kind is bool else ()
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return ("true", "false") if kind is bool else ()
 
 
 def _origin_text(setting: Setting) -> str:

@@ -18,16 +18,18 @@ MAIN = (
 )
 # Options that only submit takes, or whose values a page can't know.
 _HIDDEN_OPTIONS = ("profile", "snapshot_dir")
-OWN_TRAINER = (
-    "train.py"  # the first value of the form, if the centre's copy of the bundled trainer is not known
-)
+# The first value of the field `trainer`, if the centre's copy of the bundled trainer is not known.
+OWN_TRAINER = "train.py"
 
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
-    """Return the data of the page; the page shows the first profile first."""
+    """Return the data of the page, whose first profile is shown at the start.
+
+    `strings` are the texts of the page. `has_code`: the centre has a copy of the bundled trainer.
+    """
     rank = {name: place for place, name in enumerate(MAIN)}
     options = [option for option in parameters() if option.name not in _HIDDEN_OPTIONS]
-    options.sort(key=lambda each: rank.get(str(each.name), len(MAIN)))
+    options.sort(key=lambda option: rank.get(str(option.name), len(MAIN)))
     return {
         "version": __version__,
         "strings": dict(strings),
@@ -40,10 +42,13 @@ def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_co
 
 
 def _field(option: JobOption) -> dict[str, Any]:
-    choices = ["yes", "no"] if option.secondary_opts else ["yes"] if option.is_flag else []
-    shown = str(option.metavar or "").split("|")
-    if not option.is_flag and len(shown) > 1 and all(word.islower() for word in shown):
-        choices = shown
+    """Return the field of an option, with the values that a user may choose from."""
+    choices = ["yes"] if option.is_flag else []
+    if option.secondary_opts:
+        choices = ["yes", "no"]
+    words = str(option.metavar or "").split("|")
+    if not option.is_flag and len(words) > 1 and all(word.islower() for word in words):
+        choices = words
     owners = [name for name, runtime in RUNTIMES.items() if option.name in {key.name for key in runtime.keys}]
     return {
         "flag": option.opts[0],
@@ -61,16 +66,21 @@ def _field(option: JobOption) -> dict[str, Any]:
 
 
 def _mode(mode: Mode) -> dict[str, Any]:
+    """Return a mode with a description, and the fields that the form hides in it."""
     hidden = {"nodes": not mode.several_nodes, "launcher": not mode.launchers}
     hidden |= dict.fromkeys(("gpus_per_node", "gres"), mode.gpus == 0) | {"gres": mode.gpus != 1}
     nodes = "one or several nodes" if mode.several_nodes else "one node"
     processes = counted(mode.processes, "process") if mode.processes else "a process for each GPU"
-    gpus = "all its GPUs" if mode.gpus is None else counted(mode.gpus, "GPU") if mode.gpus else "no GPU"
+    gpus = counted(mode.gpus, "GPU") if mode.gpus else "no GPU"
+    if mode.gpus is None:
+        gpus = "all its GPUs"
     about = f"{nodes}, {processes}" + ("" if mode.processes is None else f", {gpus}")
-    return {"name": mode.name, "about": about, "hides": [name for name, is_so in hidden.items() if is_so]}
+    hides = [name for name, is_hidden in hidden.items() if is_hidden]
+    return {"name": mode.name, "about": about, "hides": hides}
 
 
 def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
+    """Return the facts of a profile that the form shows or needs."""
     required = [option.opts[0] for option in parameters() if option.name in profile.required]
     return {
         "name": name,
@@ -82,17 +92,18 @@ def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
         "trainer": "" if has_code or profile.paths.code else OWN_TRAINER,
         "partitions": [
             {
-                "name": partition,
-                "about": ", ".join(_about(about)),
-                "first": partition == profile.default_partition,
-                "shards": about.shards_per_gpu is not None,
+                "name": partition_name,
+                "about": ", ".join(_about(partition)),
+                "first": partition_name == profile.default_partition,
+                "shards": partition.shards_per_gpu is not None,
             }
-            for partition, about in profile.partitions.items()
+            for partition_name, partition in profile.partitions.items()
         ],
     }
 
 
 def _about(partition: Partition) -> Iterator[str]:
+    """Yield parts of a description of a partition: its GPUs, CPUs, memory and limits."""
     kinds = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
     gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in kinds.items() if count]
     if gpus or partition.gpus_per_node == 0:

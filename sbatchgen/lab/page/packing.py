@@ -11,18 +11,18 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine import child
 from sbatchgen.lab.page.site import FILES
 
-SMALLER_S = 120.0  # from the start; until then a complete page is made smaller
-GIVE_UP_S = 600.0  # from the start; a page takes 20 s of a CPU
-SILENT_S = 20.0  # without a message of Node.js, after which `note` says that the work continues
-_WHAT = "Node.js could not make the page"
+SMALLER_S = 120.0  # seconds from the start in which a complete page is made smaller
+GIVE_UP_S = 600.0  # seconds from the start in which a page must be complete; it takes 20 s of a CPU
+SILENT_S = 20.0  # seconds without a message of Node.js after which a note tells that the work continues
+_FAILURE = "Node.js could not make the page"
 
 Note = Callable[[str], object]
 
 
 def pack(packing_list: Path, note: Note) -> None:
-    """Write the files of a packing list (see pack.mjs), and `note` the progress.
+    """Write the files of a packing list (see pack.mjs). `note` gets messages of the progress.
 
-    On a busy machine some files stay larger than they could be, and the next call continues with them.
+    On a busy machine some files stay larger than they could be. The next call makes them smaller.
     Raises DocumentError if Node.js fails or is too slow.
     """
     errors = packing_list.with_name("errors")
@@ -31,7 +31,7 @@ def pack(packing_list: Path, note: Note) -> None:
             words = ["node", str(FILES / "pack.mjs"), str(packing_list)]
             node = child.begin(words, os.environ, stdout=child.PIPE, stderr=stderr.fileno())
     except OSError as error:
-        raise DocumentError.of(f"{_WHAT}: {error}", fix="install Node.js 18 or newer") from error
+        raise DocumentError.of(f"{_FAILURE}: {error}", fix="install Node.js 18 or newer") from error
     with node:
         try:
             assert node.stdout is not None  # noqa: S101 - it is a pipe
@@ -47,40 +47,43 @@ def pack(packing_list: Path, note: Note) -> None:
             "the same command continues later"
         )
     elif is_late:
-        what = f"{_WHAT} in {GIVE_UP_S / 60:.0f} minutes: it {last}"
+        what = f"{_FAILURE} in {GIVE_UP_S / 60:.0f} minutes: it {last}"
         raise DocumentError.of(what, fix="see how busy the machine is: uptime; and type the command again")
     elif node.returncode:
-        said = errors.read_text(errors="replace").splitlines()
-        lines = [line for line in said if line.strip() and len(line) < 400]
-        raise DocumentError.of(f"{_WHAT}: {' / '.join(lines[-8:])}")
+        messages = errors.read_text(errors="replace").splitlines()
+        lines = [line for line in messages if line.strip() and len(line) < 400]
+        raise DocumentError.of(f"{_FAILURE}: {' / '.join(lines[-8:])}")
 
 
-def _follow(said: IO[bytes], note: Note) -> tuple[bool, bool, str]:
-    """Note each line of Node.js; return whether it was too slow, whether all files exist, its last line."""
+def _follow(output: IO[bytes], note: Note) -> tuple[bool, bool, str]:
+    """Note each line in the output of Node.js, until the output ends or Node.js is too slow.
+
+    Returns whether Node.js was too slow, whether all files exist, and the last line.
+    """
     started = time.monotonic()
     is_complete, last = False, "starts"
-    for line in _lines(said):
-        after = time.monotonic() - started
+    for line in _lines(output):
+        seconds = time.monotonic() - started
         if line == "complete":
             is_complete = True
         elif line:
             last = line
-            note(f"note: packing the page: {line} ({after:.0f} s)")
+            note(f"note: packing the page: {line} ({seconds:.0f} s)")
         else:
-            note(f"note: packing the page: {last}, still at work ({after:.0f} s)")
-        if after > (SMALLER_S if is_complete else GIVE_UP_S):
+            note(f"note: packing the page: {last}, still at work ({seconds:.0f} s)")
+        if seconds > (SMALLER_S if is_complete else GIVE_UP_S):
             return True, is_complete, last
     return False, is_complete, last
 
 
-def _lines(said: IO[bytes]) -> Iterator[str]:
+def _lines(output: IO[bytes]) -> Iterator[str]:
     """Yield each line when it comes, and an empty line after SILENT_S seconds without a line."""
     rest = b""
     while True:
-        if not select.select([said], [], [], SILENT_S)[0]:
+        if not select.select([output], [], [], SILENT_S)[0]:
             yield ""
             continue
-        data = os.read(said.fileno(), 1 << 16)
+        data = os.read(output.fileno(), 1 << 16)
         if not data:
             return
         *lines, rest = (rest + data).split(b"\n")

@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.document import read_document
 
 FILES = Path(__file__).parent / "files"
 NAMES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
-_NPM_TIMEOUT_S = 300
+_NPM_TIMEOUT_S = 300  # seconds for loading the packages
 
 
 @record
@@ -43,7 +43,10 @@ class Site:
 
 
 def strings_of(site: Site, file: Path | None) -> dict[str, str]:
-    """Return the texts of the page and of a centre; raise DocumentError for unknown names."""
+    """Return the texts of the page by name, with a centre's texts in place of the page's own.
+
+    `file` holds the settings. Raises DocumentError if a name is not known.
+    """
     import yaml
 
     texts: dict[str, str] = yaml.safe_load((FILES / "strings.yaml").read_text())
@@ -66,12 +69,12 @@ def read_site(file: Path | None) -> Site:
     return site
 
 
-def installed(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
+def packages_folder(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
     """Return the folder of the packages: `named`, or a folder below `cache` that npm fills.
 
     npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
-    says that npm takes long. Raises CommandLineError if `named` lacks a package, and DocumentError if npm is
-    not installed or fails.
+    gets a message before npm loads packages. Raises CommandLineError if `named` lacks a package, and
+    DocumentError if npm is not installed or fails.
     """
     if named:
         for name in NAMES:
@@ -92,6 +95,7 @@ def installed(named: Path | None, cache: Path | None, note: Callable[[str], obje
 
 
 def _install(folder: Path) -> None:
+    """Load the packages into a folder with npm; raise DocumentError if npm is not installed or fails."""
     if not (search_path.find("npm", os.environ) and search_path.find("node", os.environ)):
         what = "the page is made with Node.js, and there is no npm here"
         raise DocumentError.of(what, fix="install Node.js 18 or newer, or make the page on another machine")

@@ -1,4 +1,4 @@
-"""The folder of a page: static files for any web server."""
+"""The folder of a page, with static files that any web server can serve."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ MARK = ".sbatchgen-page"  # a file in each folder that this module may replace
 PLACE = "/sbatchgen"  # the folder of the package in the browser, if the centre does not name its own
 _LIBRARIES = "/lib/python3.14/site-packages"
 _STATIC_FILES = ("page.js", "page.css", "worker.js", "python.js")
-# Folders of commands that the page does not have.
+# Folders for commands that the page does not have.
 _UNUSED_FOLDERS = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
 _WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that only a wheel has in the package
 
@@ -38,7 +38,7 @@ class PageInputs:
 
     profiles: Sequence[Path]  # the files of its profiles
     site: Site  # the settings of the centre
-    site_file: Path | None
+    site_file: Path | None  # the file of these settings; None without a file
     packages: Path  # the folder of npm's packages
     cache: Path | None  # a folder for compressed files, which only this user can write
     quality: int = 11  # the quality of Brotli, up to 11
@@ -53,16 +53,17 @@ def write(page: PageInputs, to: Path) -> None:
     if _is_foreign(to):
         raise _refusal(to)
     to.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(".sbatchgen-page-", within=to.parent) as made:
-        new = made / "page"
+    with temporary_folder(".sbatchgen-page-", within=to.parent) as folder:
+        new = folder / "page"
         new.mkdir()
-        _pack(page, new)
-        _texts(page, new)
+        _pack_python(page, new)
+        _write_texts(page, new)
         (new / MARK).write_text(f"{__version__}\n")
         new.chmod(0o755)
         if to.exists():
-            old = made / "old"
-            to.rename(old)  # where no other user can exchange it, it is judged again
+            # Here no other user can exchange the folder, so the second judgement is final.
+            old = folder / "old"
+            to.rename(old)
             if _is_foreign(old):
                 old.rename(to)
                 raise _refusal(to)
@@ -70,7 +71,7 @@ def write(page: PageInputs, to: Path) -> None:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Return whether a folder has files but not those of a page."""
+    """Return whether a folder exists, is not empty, and holds no page."""
     is_mine = (folder / MARK).is_file()
     return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
 
@@ -80,7 +81,8 @@ def _refusal(to: Path) -> SbatchgenError:
     return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
 
-def _texts(page: PageInputs, new: Path) -> None:
+def _write_texts(page: PageInputs, new: Path) -> None:
+    """Write the HTML, JavaScript and logo of a page into the folder `new`."""
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -104,7 +106,8 @@ def _texts(page: PageInputs, new: Path) -> None:
     (new / "sw.js").write_text(text.render(version=f"sbatchgen-{digest}", files=files))
 
 
-def _pack(page: PageInputs, new: Path) -> None:
+def _pack_python(page: PageInputs, new: Path) -> None:
+    """Write Python and its files into the folder `new`, in the form that a browser loads."""
     with temporary_folder("sbatchgen-page-") as folder:
         place = folder / "place"
         root = str(page.site.code or PLACE)
@@ -132,22 +135,23 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
             inside = "/".join(parts)
             if parts[0] not in _WHEEL_FOLDERS:
                 yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
-    yield from _tree(bundled("templates"), f"{root}/templates", ".j2")
+    yield from _files_below(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
         is_bundled = file.resolve().parent == bundled("profiles").resolve()
         yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
         site_templates = file.absolute().parents[1] / "templates"
         if not is_bundled and file.absolute().parent.name == "profiles" and site_templates.is_dir():
-            yield from _tree(site_templates, "/site/templates", ".j2")
+            yield from _files_below(site_templates, "/site/templates", ".j2")
     for name in ("click", "jinja2", "markupsafe", "yaml"):
         spec = find_spec(name)
         assert spec is not None  # noqa: S101 - sbatchgen needs them
         assert spec.origin is not None  # noqa: S101
-        yield from _tree(Path(spec.origin).parent, f"{_LIBRARIES}/{name}", ".py")
+        yield from _files_below(Path(spec.origin).parent, f"{_LIBRARIES}/{name}", ".py")
     for name in ("tree_sitter", "tree_sitter_bash", "sbatchgen_in_browser"):
         yield f"{_LIBRARIES}/{name}.py", str(FILES / f"python/{name}.py"), False
 
 
-def _tree(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
+def _files_below(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
+    """Yield the files below a folder whose names end with `suffix`, for the folder `to` in the browser."""
     for file in sorted(folder.rglob(f"*{suffix}")):
         yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False

@@ -1,4 +1,4 @@
-"""MNIST, downloaded or drawn before a job holds GPUs."""
+"""The files of MNIST, downloaded or drawn before a job holds GPUs."""
 
 import hashlib
 import http.client
@@ -21,14 +21,15 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-TIMEOUT_S = 30
+TIMEOUT_S = 30  # seconds without an answer of a mirror
 MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
     """Draw digits into the four files of MNIST; return a line about these files.
 
-    Raises DocumentError if the files can't be written.
+    `drawing` may set the numbers of `train` and `test` images, and the `seed`. Raises DocumentError if the
+    files can't be written.
     """
     try:
         return digits.write(folder, **{"train": 6000, "test": 1000, "seed": 0, **drawing})
@@ -38,7 +39,7 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
-    """Download the files of MNIST that `folder` lacks. A file gets its name after its MD5 is checked.
+    """Download the files of MNIST that `folder` lacks. A file gets its name only after its MD5 was checked.
 
     Raises OSError if the folder can't be made or a file can't be written, and DocumentError if no mirror has
     the right file.
@@ -55,18 +56,19 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
 
 
 def _fetch(name: str, md5: str) -> bytes:
+    """Return a file from the first mirror that has it; raise DocumentError if no mirror has it."""
     failures = []
     for mirror in MIRRORS:
         try:
             with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(MAX_BYTES)
-                left = getattr(answer, "length", 0)  # read() with a limit does not report an early end
+                missing = getattr(answer, "length", 0)  # read() with a limit does not report an early end
         except (OSError, http.client.HTTPException) as error:
             failures.append(f"{mirror}: {error or type(error).__name__}")
             continue
         if _md5(data) == md5:
             return data
-        why = f"ended early, {left} bytes missing" if left else "has the wrong MD5 checksum"
+        why = f"ended early, {missing} bytes missing" if missing else "has the wrong MD5 checksum"
         failures.append(f"{mirror}: {name} {why}")
     fix = "copy the files there by hand, or use --synthetic"
     raise DocumentError.of(f"can't download {name}: {'; '.join(failures)}", fix=fix)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sbatchgen.base import files
 
-SIDE = 28
+SIDE = 28  # pixels
 PIXELS = SIDE * SIDE
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -23,13 +23,16 @@ Stroke = list[Point]
 
 
 def _arc(x: float, y: float, rx: float, ry: float, *turn: float) -> Stroke:
-    """Return an arc of an ellipse between two angles in degrees; 0 is to the right, 90 is down."""
+    """Return an arc of an ellipse around (x, y) with the radii rx and ry.
+
+    `turn` has two angles in degrees, between which the arc is. 0 is to the right, and 90 is down.
+    """
     start, stop = turn
     angles = [math.radians(start + (stop - start) * i / 16) for i in range(17)]
     return [(x + rx * math.cos(a), y + ry * math.sin(a)) for a in angles]
 
 
-# One or more ways to write each digit: strokes in a box of -1..1, x to the right, y downwards.
+# The strokes of one or more ways to write each digit, in a box of -1..1 with x to the right and y downwards.
 SHAPES: dict[int, list[list[Stroke]]] = {
     0: [[_arc(0, 0, 0.6, 0.95, 0, 360)], [_arc(0, 0, 0.75, 0.85, -60, 300)]],
     1: [[[(0.05, -0.95), (0, 0.95)]], [[(-0.35, -0.55), (0.1, -0.95), (0.1, 0.95)]]],
@@ -79,7 +82,7 @@ def _dots(strokes: list[Stroke], gap: float) -> list[Point]:
 
 
 def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> None:
-    """Press a soft round pen of `radius` pixels on each dot; a pixel keeps its darkest ink."""
+    """Draw each dot with a soft round pen of `radius` pixels; a pixel keeps its darkest ink."""
     for x, y in dots:
         left, top = int(x - radius), int(y - radius)
         if left < 0 or top < 0 or x + radius >= SIDE - 1 or y + radius >= SIDE - 1:
@@ -98,7 +101,10 @@ def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> No
 
 
 def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytearray:
-    """Return a digit as 28x28 uint8 by rows, 0 is paper: turned, slanted, bent and shifted, with noise."""
+    """Return a digit as 28x28 uint8, row by row, where 0 is paper.
+
+    The digit is turned, slanted, bent and shifted at random, and has noise.
+    """
     uniform = rng.uniform
     begin = int(rng.random() * (len(noise) - PIXELS))
     canvas = bytearray(noise[begin : begin + PIXELS])
@@ -121,7 +127,7 @@ def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytea
 
 
 def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
-    """Return two IDX files: images (count, 28, 28) uint8 and labels (count,) uint8 in 0..9."""
+    """Return the bytes of two IDX files: images (count, 28, 28) uint8, and labels (count,) uint8 in 0..9."""
     rng = random.Random(seed)  # noqa: S311 - pictures, not secrets
     noise = bytes(min(255, int(abs(rng.gauss(0, 28)))) for _ in range(1 << 16))
     dots = {digit: [_dots(strokes, 0.11) for strokes in ways] for digit, ways in SHAPES.items()}
@@ -135,17 +141,21 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
     """Write the files of MNIST that `folder` lacks; return a line about these files.
 
-    Raises FileExistsError if a file with the name of an MNIST file holds other data.
+    `train` and `test` are the numbers of images. Raises FileExistsError if a file exists and holds other
+    data.
     """
-    wanted: dict[Path, bytes] = {}
+    contents: dict[Path, bytes] = {}
     for part, count in (("train", train), ("test", test)):
         for name, data in zip(FILES[part], make(count, seed=f"{part}-{seed}"), strict=True):
-            wanted[folder / name] = data
-    missing = {path: data for path, data in wanted.items() if not path.is_file() or path.read_bytes() != data}
+            contents[folder / name] = data
+    missing = {
+        path: data for path, data in contents.items() if not path.is_file() or path.read_bytes() != data
+    }
     for path in missing:
         if path.exists():
             raise FileExistsError(f"{path} exists and holds something else")
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in missing.items():
         files.put(path, data)
-    return f"{train} training and {test} test images {'written to' if missing else 'are already in'} {folder}"
+    outcome = "written to" if missing else "are already in"
+    return f"{train} training and {test} test images {outcome} {folder}"

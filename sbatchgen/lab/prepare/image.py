@@ -1,4 +1,4 @@
-"""Images that Apptainer or Enroot prepare, before a job holds GPUs."""
+"""The preparation of container images by Apptainer or Enroot, before a job holds GPUs."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from sbatchgen.base.machine.temporary import lock_of, temporary_folder
 from sbatchgen.base.quoting import word, words
 from sbatchgen.jobs.runtimes.base import ImageTool
 
-ENOUGH = 1 << 30  # free bytes; a folder with fewer was most likely too full for a failed image
+ENOUGH = 1 << 30  # if a folder has fewer free bytes, it most likely was too full for the image
 
 
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
-    """Run a program that makes an image; the image gets the name `target` when it is complete.
+    """Run the program of `tool` that makes an image; the image gets the name `target` when it is complete.
 
     Raises CommandLineError if there is no such source, and DocumentError if the program is missing or fails,
     or if the target exists and `force` is not set.
@@ -47,13 +47,13 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 @contextlib.contextmanager
 def _new_file_near(target: Path) -> Iterator[Path]:
     """Yield a path for a new file on the file system of `target`; remove the file at the end."""
-    opened = contextlib.ExitStack()
+    cleanup = contextlib.ExitStack()
     try:
-        folder = opened.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
+        folder = cleanup.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
     except OSError as error:
         what = f"can't write into {target.parent}: {error.strerror}"
         raise DocumentError.of(what, fix="name another file: --to FILE") from error
-    with opened:
+    with cleanup:
         yield folder / target.name
 
 
@@ -66,7 +66,10 @@ def _run(
     *,
     rerun: tuple[str, ...],
 ) -> None:
-    """Run the program, and pass signals on to it; raise DocumentError if the program fails."""
+    """Run a command that makes an image, and pass signals on to it; raise DocumentError if it fails.
+
+    `lock` is the descriptor that keeps the temporary folder, and `rerun` the command for a fix.
+    """
     program = command[0]
     note(f"$ {words(tuple(command))}")
     process: child.Child | None = None
@@ -93,7 +96,7 @@ def _run(
 
 
 def _full_folder_fix(tool: ImageTool, target: Path) -> str:
-    """Return a fix that names a full folder into which the program writes; "" without such a folder."""
+    """Return a fix that names a full folder into which the program writes; "" if no folder is full."""
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),
@@ -102,20 +105,23 @@ def _full_folder_fix(tool: ImageTool, target: Path) -> str:
     ):
         with contextlib.suppress(OSError):
             if (free := shutil.disk_usage(folder).free) < ENOUGH:
-                left = f"{free >> 20} MiB are left in {word(folder)}"
-                return f"most likely there is no room: {left}; {name} names another folder"
+                room = f"{free >> 20} MiB are left in {word(folder)}"
+                return f"most likely there is no room: {room}; {name} names another folder"
     return ""
 
 
 @contextlib.contextmanager
 def _signal_handler(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `function` for the signals that would end this process, until the end of the block."""
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
+    """Call `function` for the signals that would end this process, until the end of the block.
+
+    Ignored signals stay ignored.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    replaced = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in replaced:
         signal.signal(number, function)
     try:
         yield
     finally:
-        for number, known in before.items():
-            signal.signal(number, known)
+        for number, handler in replaced.items():
+            signal.signal(number, handler)

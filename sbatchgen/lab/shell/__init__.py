@@ -1,1 +1,1 @@
-"""A shell with what a job has: its nodes, its environment, and its training as a function."""
+"""A shell on the nodes of a job, with the job's environment, and its training as a function."""

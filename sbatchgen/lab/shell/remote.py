@@ -1,7 +1,7 @@
-"""The way from a user's own machine to a session: ssh, whose server is a program of the session.
+"""The connection from a user's own machine to a session by ssh.
 
-`sbatchgen shell RUN --relay` is the ProxyCommand of that ssh. `sshd -i` on the node reads its input
-and writes its output. So no port is open there, and a socket of the node can be forwarded.
+The ProxyCommand of ssh is `sbatchgen shell RUN --relay`. It starts `sshd -i` in the session, and passes on
+the server's input and output. So no port is open on the node, and ssh can forward a socket of the node.
 """
 
 import os
@@ -16,14 +16,15 @@ from sbatchgen.base.quoting import inside_quotes, is_plain, word, words
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record
 
-PORTS = range(20_000, 30_000)  # on the user's own machine, which may have several notebooks
-SOCKET = "{socket}"  # which the session replaces
+# Ports of the user's own machine, of which one is drawn, because a user may have several notebooks.
+PORTS = range(20_000, 30_000)
+SOCKET = "{socket}"  # the session replaces this text by the path of its socket
 
 
 def own_keys(environment: Mapping[str, str]) -> Path:
-    """Return the private folder with the host key of all sessions, and the keys of users who may enter.
+    """Return the private folder with the host key of all sessions, and the keys that may log in.
 
-    Raises DocumentError: others can change the folder.
+    Raises DocumentError if other users can change the folder, or if it can't be made.
     """
     folder = index.place(environment).parent / "ssh"
     if not make_own(folder):
@@ -35,28 +36,34 @@ def own_keys(environment: Mapping[str, str]) -> Path:
     return folder
 
 
-def host_block(about: Record, program: Path) -> str:
-    """Return the lines of ~/.ssh/config by which ssh on the user's own machine reaches a session."""
-    lines = [f"    {name} {value}" for name, value in _options(about, program).items()]
-    return "\n".join([f"Host {about.run}", f"    User {_user()}", *lines])
+def host_block(record: Record, program: Path) -> str:
+    """Return the lines of ~/.ssh/config by which ssh on the user's own machine reaches a session.
+
+    `program` is the path of sbatchgen on this machine.
+    """
+    lines = [f"    {name} {value}" for name, value in _options(record, program).items()]
+    return "\n".join([f"Host {record.run}", f"    User {_user()}", *lines])
 
 
-def forwards(about: Record, node: str, program: Path) -> tuple[str, str, str]:
-    """Return a port of the user's own machine, and the commands that bring a socket of the node there.
+def forwards(record: Record, node: str, program: Path) -> tuple[str, str, str]:
+    """Return a port of the user's own machine, and two commands that forward it to a socket of the node.
 
-    The first command is for nodes that take ssh, the second one for all others.
+    The first command is for nodes that allow ssh, and the second command for all other nodes.
     """
     port = secrets.choice(PORTS)
     start, user = f"ssh -N -L {port}:{SOCKET}", _user()
-    options = [f'-o "{inside_quotes(f"{name}={value}")}"' for name, value in _options(about, program).items()]
-    relayed = " ".join([start, *options, f"{user}@{about.run}"])
+    options = [
+        f'-o "{inside_quotes(f"{name}={value}")}"' for name, value in _options(record, program).items()
+    ]
+    relayed = " ".join([start, *options, f"{user}@{record.run}"])
     return str(port), f"{start} -J {user}@{_login()} {user}@{node}", relayed
 
 
-def _options(about: Record, program: Path) -> dict[str, str]:
+def _options(record: Record, program: Path) -> dict[str, str]:
+    """Return the options of ssh for a session."""
     login = _login()
-    relay = words((str(program), "shell", about.run, "--relay"))
-    if not is_plain(relay.replace(" ", "")):  # the shell of the user's own machine reads the words first
+    relay = words((str(program), "shell", record.run, "--relay"))
+    if not is_plain(relay.replace(" ", "")):  # a shell on the user's own machine also reads the words
         relay = word(relay)
     return {
         "HostKeyAlias": f"sbatchgen-{login}",
@@ -66,7 +73,7 @@ def _options(about: Record, program: Path) -> dict[str, str]:
 
 
 def _login() -> str:
-    """Return the name of this machine: its full name, if it has any but localhost."""
+    """Return the full name of this machine, or its short name if the full name is localhost."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name
 

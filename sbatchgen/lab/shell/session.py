@@ -1,8 +1,8 @@
 """The session of a job: a batch job that runs the job's own script up to its training, and holds the nodes.
 
-A batch job, since only its script has what the script of the job has. The shell is a child of the script: a
-step of srun only hands the terminal over (templates/shell/on_node.py). InactiveLimit of slurm.conf(5) ends no
-batch job.
+The session is a batch job, so its script has the same environment as the script of the job. The shell is a
+child of the script, and a step of srun only passes the terminal on to it (templates/shell/on_node.py). The
+limit InactiveLimit of slurm.conf(5) does not end batch jobs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,25 +25,32 @@ from sbatchgen.jobs.runs.record import Record, run_name
 from sbatchgen.jobs.slurm.queue import new_key
 from sbatchgen.jobs.submit.submission import Submission
 
-TIME = Duration(3600)
-VERB = "shell"  # in the command of the record
-CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # what a terminal asks templates/shell/on_node.py for
-OPENED = "sbatchgen: the first terminal is here"  # in the log, by templates/shell/on_node.py
+TIME = Duration(3600)  # the default time limit of a session
+VERB = "shell"  # the word of the record's command that marks a session
+CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # requests to templates/shell/on_node.py
+OPENED = "sbatchgen: the first terminal is here"  # the line that on_node.py writes to the log
 
 
-def shape(given: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
-    """Return the options of a job's session: those that were given, else the profile's, else an hour."""
-    of_profile = profile.interactive
-    known = {"partition": of_profile.partition, "qos": of_profile.qos, "time": of_profile.time or TIME}
-    return {**given, **{name: str(value) for name, value in known.items() if value and not given.get(name)}}
+def session_options(given: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
+    """Return the options of a job's session: the `given` options, and defaults for the others.
+
+    The profile has the defaults. A session without a time limit gets an hour.
+    """
+    interactive = profile.interactive
+    defaults = {"partition": interactive.partition, "qos": interactive.qos, "time": interactive.time or TIME}
+    return {
+        **given,
+        **{name: str(value) for name, value in defaults.items() if value and not given.get(name)},
+    }
 
 
 def submission(
     job: Request, request: Request, base: Submission, environment: Mapping[str, str]
 ) -> Submission:
-    """Return the submission of a session: the `base` of its `request`, with another end of the script.
+    """Return the submission of a session: the submission `base` of its `request`, with a shell in the script.
 
-    `job` is the request without the options of the session. Raises CommandLineError: it has several elements.
+    `job` is the request without the options of the session. Raises CommandLineError for an array with several
+    elements.
     """
     array = request.resolved.options.array
     elements = [number for span in indices(array or "") or () for number in span]
@@ -72,74 +79,77 @@ def submission(
 
 
 def differences(job: Request, request: Request) -> Iterator[str]:
-    """Yield the options of sbatch that a session has, and its job has not, or has otherwise."""
-    before, now = job.resolved.directives, request.resolved.directives
-    yield from (f"--{name}={text}" for name, text in now.items() if before.get(name) != text)
-    yield from (f"no --{name}" for name in before if name not in now)
+    """Yield the options of sbatch by which a session differs from its job."""
+    job_options, own_options = job.resolved.directives, request.resolved.directives
+    yield from (f"--{name}={text}" for name, text in own_options.items() if job_options.get(name) != text)
+    yield from (f"no --{name}" for name in job_options if name not in own_options)
 
 
-def _review(base: Submission, text: str, differs: Sequence[str]) -> review.Review:
-    """Return what people see: the review of the job, and what differs from the job."""
+def _review(base: Submission, text: str, differing: Sequence[str]) -> review.Review:
+    """Return the review of a session: the review of the job, and a finding about the differing options."""
     if not text:
         return base.review
     findings = base.review.findings
-    if differs:
-        # Of an option that is given twice, sbatch takes the last.
-        last = {text.partition("=")[0]: text for text in differs}
+    if differing:
+        # If an option is given twice, sbatch takes the last value.
+        last = {text.partition("=")[0]: text for text in differing}
         what = f"a shell in place of the training; what differs from the job: {' '.join(last.values())}"
         findings = (*findings, Finding("info", Problem(what)))
-    allocation = base.review.request and replace(base.review.request, restarts=0)  # Slurm does not requeue it
+    allocation = base.review.request and replace(base.review.request, restarts=0)  # no requeue
     parts = review.review_of_script(text).parts
     return replace(base.review, script=text, parts=parts, findings=findings, request=allocation)
 
 
 def refuse_rank(job: ResolvedJob, rank: int | None) -> None:
-    """Raise CommandLineError: a rank that pdb is to stop is not on the first node, as the terminal is."""
-    here = job.nproc_per_node if job.mode.several_processes else 1
+    """Raise CommandLineError if pdb can't stop a rank, because the rank is not on the terminal's node."""
+    first_node_ranks = job.nproc_per_node if job.mode.several_processes else 1
     if rank is not None and job.programs:
         what = "--debug is for one training, and this job has several programs"
         raise CommandLineError.of(what, fix="leave --debug out")
-    if rank is not None and rank >= here:
-        what = f"the first node, where the shell is, has the ranks 0 to {here - 1}"
+    if rank is not None and rank >= first_node_ranks:
+        what = f"the first node, where the shell is, has the ranks 0 to {first_node_ranks - 1}"
         raise CommandLineError.of(what, at=f"--debug {rank}", fix="--debug 0")
 
 
 def is_session(record: Record | None) -> bool:
-    """Return whether a submission is the session of a job."""
+    """Return whether a record is about the session of a job."""
     return record is not None and record.command[1:2] == (VERB,)
 
 
 def attachment(
     job: str, node: str, command: Sequence[str], *, tty: bool, first: bool, how: str = CONNECT
 ) -> list[str]:
-    """Return the step that hands this terminal to the session of a job on its first node.
+    """Return the command of srun that connects this terminal to the session of a job on its first `node`.
 
-    `how` is a word of on_node.py: connect, relay or jupyter. The session waits for its `first` terminal.
+    `command` is run in the session. `tty`: the command gets a terminal. `first`: this is the terminal for
+    which the session waits. `how` is CONNECT, RELAY or JUPYTER.
     """
     code = (bundled("templates") / VERB / "on_node.py").read_text()
     start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # the node's own Python
     place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
     words = ["srun", f"--jobid={job}", *place, "--disable-status", *["--pty"] * tty]
-    words += ["--unbuffered"] * (how == RELAY)  # else Slurm keeps output until a line ends
+    words += ["--unbuffered"] * (how == RELAY)  # without it, Slurm keeps output until the end of a line
     return [*words, "bash", "-c", start, code, "later-" * (not first) + how, job, *command]
 
 
-def was_opened(about: Record) -> bool:
-    """Return whether a terminal has come to a session, which then ends with its last terminal."""
-    return OPENED in _log(about)
+def was_opened(record: Record) -> bool:
+    """Return whether a terminal has connected to a session. Then the session ends with its last terminal."""
+    return OPENED in _log_lines(record)
 
 
-def why_ended(about: Record) -> str:
-    """Return the error with which the script of a session has ended before its shell, or "".
+def why_ended(record: Record) -> str:
+    """Return the error that ended the script of a session before its shell; "" without such an error.
 
-    Lines of `setup` may print errors, and the script continues: no line counts once a terminal has come.
+    After a terminal has connected, no error in the log counts, because programs of the session may print
+    errors.
     """
-    lines = () if was_opened(about) else reversed(_log(about))
+    lines = () if was_opened(record) else reversed(_log_lines(record))
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
 
 
-def _log(about: Record) -> list[str]:
+def _log_lines(record: Record) -> list[str]:
+    """Return the lines of a session's log; [] for a log that can't be read."""
     try:
-        return Path(about.log.replace("%%", "%")).read_text(errors="replace").splitlines()
+        return Path(record.log.replace("%%", "%")).read_text(errors="replace").splitlines()
     except OSError:
         return []

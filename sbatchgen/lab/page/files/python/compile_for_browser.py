@@ -1,4 +1,4 @@
-"""The compiler of Python for a browser; pack.mjs runs it in the same Python that loads the modules."""
+"""The compiler of Python modules for a browser, which pack.mjs runs in the Python that loads the modules."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ CODECS = frozenset(_CODECS.split())
 
 
 def compiled(text: str, path: str, keep: bool) -> bytes:  # noqa: FBT001 - JavaScript names no arguments
-    """Return the compiled file of a module; without `keep` it has no docstrings and no numbers of lines."""
+    """Return the compiled file of a module; without `keep`, it has neither docstrings nor line numbers."""
     code = compile(text, path, "exec", dont_inherit=True, optimize=0 if keep else 2)
     head = importlib.util.MAGIC_NUMBER + bytes(12)
     return head + marshal.dumps(code if keep else _bare(code))
 
 
 def _bare(code: types.CodeType) -> types.CodeType:
-    """Return code without the numbers of its lines, which only a traceback shows.
+    """Return code without its line numbers, which only a traceback shows.
 
-    The table keeps its form: 0xFF is "no line" for eight units (InternalDocs/code_objects.md of CPython).
+    The table of lines keeps its form. In it, 0xFF stands for eight units without a line
+    (InternalDocs/code_objects.md of CPython).
     """
-    inner = tuple(_bare(each) if isinstance(each, types.CodeType) else each for each in code.co_consts)
+    constants = code.co_consts
+    inner = tuple(_bare(part) if isinstance(part, types.CodeType) else part for part in constants)
     eights, rest = divmod(len(code.co_code) // 2, 8)
     table = b"\xff" * eights + bytes([0xF8 | rest - 1] if rest else [])
     return code.replace(co_consts=inner, co_linetable=table)
 
 
 def library() -> bytes:
-    """Return the standard library, compiled, as an archive that is not compressed."""
+    """Return an archive of the compiled standard library, without compression."""
     target = io.BytesIO()
-    with zipfile.ZipFile(LIBRARY) as source, zipfile.ZipFile(target, "w") as small:
+    with zipfile.ZipFile(LIBRARY) as source, zipfile.ZipFile(target, "w") as archive:
         for name in sorted(source.namelist()):
             top, _, rest = name.partition("/")
             if top.removesuffix(".py") in UNUSED_MODULES or not name.endswith(".py"):
@@ -51,5 +53,5 @@ def library() -> bytes:
             if top == "encodings" and rest.removesuffix(".py") not in CODECS:
                 continue
             info = zipfile.ZipInfo(f"{name}c", (2020, 1, 1, 0, 0, 0))
-            small.writestr(info, compiled(source.read(name).decode(), name, keep=False))
+            archive.writestr(info, compiled(source.read(name).decode(), name, keep=False))
     return target.getvalue()

@@ -1,4 +1,4 @@
-"""The part of py-tree-sitter that `sbatchgen.check.bash.grammar` uses, for a browser, over web-tree-sitter.
+"""The part of py-tree-sitter that `sbatchgen.check.bash.grammar` uses, made of web-tree-sitter in a browser.
 
 JavaScript walks the tree and gives each node as four numbers: its kind, its start, its end and its depth. The
 kind of a missing token is negative.
@@ -14,7 +14,7 @@ kinds: Sequence[tuple[str, bool, bool]] = ()
 
 
 def rows(text: str, seconds: float) -> Any:
-    """Return the numbers of a text's nodes; None after `seconds`. JavaScript's function replaces this."""
+    """Return the numbers of a text's nodes; None after `seconds`. A JavaScript function replaces this one."""
     raise NotImplementedError(text, seconds)
 
 
@@ -48,7 +48,7 @@ class Parser:
         self.language = language
 
     def reset(self) -> None:
-        """Do nothing: JavaScript has forgotten an unfinished text itself."""
+        """Do nothing, because JavaScript forgets an unfinished text itself."""
 
     def parse(self, read: Callable[[int, None], bytes], progress_callback: object) -> WalkedTree:
         """Return the tree of an ASCII text; raise ValueError after SECONDS_MAX."""
@@ -63,11 +63,11 @@ class Parser:
 
 
 class Node(NamedTuple):
-    """A node: the number and name of its kind, whether it is missing, its place, whether it has errors."""
+    """A node of a syntax tree."""
 
-    kind_id: int
-    type: str
-    is_missing: bool
+    kind_id: int  # the number of its kind
+    type: str  # the name of its kind
+    is_missing: bool  # whether it is a token that the text lacks
     start_byte: int
     end_byte: int
     has_error: bool
@@ -78,7 +78,9 @@ class WalkedTree:
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
-        self.faulty: set[int] = set()  # the nodes that are an error or a missing token, and those around
+        self.faulty: set[int] = (
+            set()
+        )  # nodes that are an error or a missing token, and the nodes around these
         above: list[int] = []
         for at, (kind, depth) in enumerate(zip(self.kinds, self.depths, strict=True)):
             while above and self.depths[above[-1]] >= depth:
