@@ -90,7 +90,10 @@ def churn(kind: str, asks: int, python: str, way: str) -> tuple[str, Counter[str
     while sum(counts.values()) < asks:
         program = Program(kind, python, way)
         while sum(counts.values()) < asks and program.process.poll() is None:
-            for pid in (program.process.pid, *(proc.below(program.process.pid) if way == "new" else ())):
+            for pid in (
+                program.process.pid,
+                *(proc.descendants(program.process.pid) if way == "new" else ()),
+            ):
                 counts[ask(pid, way)] += 1
         status, results, count = program.end()
         ends += status != 0

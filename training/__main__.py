@@ -25,8 +25,8 @@ from training.processes.jobscript import leave_status
 OLDEST = (3, 10)
 if sys.version_info < OLDEST:  # the launch programs accept an older Python, for trainers of users
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
-        here, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
-        what = f"the bundled trainer needs Python {needed} or newer, and this is {here}; at: {sys.executable}"
+        this, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
+        what = f"the bundled trainer needs Python {needed} or newer, and this is {this}; at: {sys.executable}"
         complain(f"error: {what}; fix: an environment or image with a newer Python, or a trainer of your own")
     leave_status(FAILED)
     sys.exit(FAILED)
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk
             stream.flush()
-    # sys.exit would let threads of a process group abort, or wait for processes that have ended.
+    # os._exit, because after sys.exit the threads of a process group may abort, or wait for ended processes.
     os._exit(code)

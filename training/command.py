@@ -1,4 +1,4 @@
-"""The command `python3 -m training`: starts the run, and turns errors into an exit status."""
+"""The command `python3 -m training`, which starts the run, and turns errors into an exit status."""
 
 import dataclasses
 import json
@@ -18,14 +18,17 @@ from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
 
-# torchrun's name, and srun's name.
+# The names of torchrun's variable and of srun's variable.
 RANK_VARIABLES, SIZE_VARIABLES = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line `argv`. torch is imported late, so that a wrong flag is reported at once."""
+    """Run the command line `argv`, and return the exit status.
+
+    torch is imported late, so that a wrong flag is reported at once.
+    """
     os.umask(os.umask(0o077) | OTHERS_WRITE)  # child processes inherit the umask
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's; not needed here
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # a warning of torch
     config: Config | None = None
     try:
         config = parse(argv)
@@ -39,9 +42,9 @@ def main(argv: list[str]) -> int:
                 processes = torch.cuda.device_count()
             return finish(spawn.run(argv, processes or 1, nodes=config.nnodes, node=config.node_rank))
         end_with_launcher(os.environ)
-        stop = Stop()  # before the slow imports: from here on signals do not kill this process
+        stop = Stop()  # before the slow imports, because from here on signals do not kill this process
         place = detect(os.environ, config.launcher)
-        if place.launcher == "srun" and place.size > 1:  # no launcher of this package watches the ranks
+        if place.launcher == "srun" and place.size > 1:  # srun does not watch the ranks
             hang.watch(os.environ, itself=True)
         try:
             from training.run.engine import run
@@ -57,19 +60,21 @@ def main(argv: list[str]) -> int:
 
 
 def _print_look(config: Config) -> int:
+    """Print the forecast of a start as JSON; return the exit status."""
     try:
-        start = look(config, _number("WORLD_SIZE") or 1)
+        forecast = look(config, _number("WORLD_SIZE") or 1)
     except OSError as error:
         what = f"cannot read the run folder ({one_line(error)})"
         raise UserError(what, at=config.run_dir, fix="another --run-dir") from error
-    print(json.dumps(dataclasses.asdict(start)))
+    print(json.dumps(dataclasses.asdict(forecast)))
     return 0
 
 
 def _fail(config: Config | None, error: BaseException) -> int:
-    """Print and record an error, and return the exit status. Errors of other types are bugs.
+    """Print and record an error, and return the exit status.
 
-    The error is not recorded in a run folder that belongs to another job.
+    An error that is neither a UserError nor a NotFiniteError is a bug, and its traceback is printed. The
+    error is not recorded in a run folder that belongs to another job.
     """
     known = error if isinstance(error, (UserError, NotFiniteError)) else None
     text, size, status = one_line(error), _number(*SIZE_VARIABLES), known.status if known else FAILED
@@ -80,9 +85,9 @@ def _fail(config: Config | None, error: BaseException) -> int:
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         text = f"rank {_number(*RANK_VARIABLES)} of {size} on {host}: {text}"
     if not known:
-        sys.excepthook(type(error), error, error.__traceback__)  # which prints, and may be a debugger's
+        sys.excepthook(type(error), error, error.__traceback__)  # prints the traceback, or starts a debugger
     if (known or size > 1) and (config or not _number("LOCAL_RANK", "SLURM_LOCALID")):
-        complain(f"error: {text}")  # each node prints a wrong command line once
+        complain(f"error: {text}")  # for a wrong command line, once on each node
     if isinstance(error, FolderError):
         return status
     if config and not (config.evaluate or config.look):
@@ -92,5 +97,5 @@ def _fail(config: Config | None, error: BaseException) -> int:
 
 
 def _number(*names: str) -> int:
-    """Return the value of the first of these variables that is a number, else 0."""
+    """Return the value of the first variable that is a number; 0 without one."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from training import __doc__ as how_to_start
 from training.errors import UserError
-from training.flags_of_others import ours
+from training.flags_of_others import own_flag
 from training.processes.stop import parse_deadline
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ RECIPES = {
     "torchvision-resnext50": RESNET_SETTINGS | {"model": "resnext50_32x4d", "epochs": 100},
     "torchvision-mobilenet-v2": MOBILENET_SETTINGS | {"model": "mobilenet_v2", "epochs": 300},
 }
-# Settings that have an effect only if another setting has one of these values. A data set of the user changes
-# its images itself. Random images replace the images in files, and have the same flags.
+# By setting: another setting and its values, without which the setting has no effect. A data set of the user
+# changes its images itself. Random images ("fake") replace images in files, and have the same flags.
 FILE_DATA_SETS = ("dataset", ("imagefolder", "shards", "fake"))
 ONLY_WITH = {
     "step_size": ("schedule", ("step",)),
@@ -54,6 +54,7 @@ ONLY_WITH = {
     "val_path": FILE_DATA_SETS,
     "fake_samples": ("dataset", ("fake",)),
 }
+# By setting: other settings that exclude it.
 EXCLUDE = {
     "batch_size": ("batch_size_per_gpu",),
     "channels_last": ("no_channels_last",),
@@ -72,9 +73,12 @@ SCHEDULE_HELP = (
 
 
 def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `least`."""
-    # The weights depend on critical settings: a checkpoint with another value is refused. The default of a
-    # setting in OPTIMIZER_SETTINGS is the setting's value in checkpoints that are older than the flag.
+    """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `least`.
+
+    The weights depend on `critical` settings, so a run refuses to resume from a checkpoint with another
+    value.
+    """
+    # The default of a setting in OPTIMIZER_SETTINGS is its value in checkpoints that are older than the flag.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -163,10 +167,12 @@ class Config:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser of flags, which raises UserError, and which knows flags of other trainers."""
+
     def error(self, message: str) -> NoReturn:
         fix = "python -m training --help"
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-        if unknown and (flag := ours(unknown[1], map(_flag, Config.__dataclass_fields__))):
+        if unknown and (flag := own_flag(unknown[1], map(_flag, Config.__dataclass_fields__))):
             fix = f"{flag} in place of {unknown[1].partition('=')[0]}; all flags: {fix}"
         raise UserError(message, fix=fix)
 
@@ -195,7 +201,7 @@ def parse(argv: list[str]) -> Config:
             parser.add_argument(name, type=type(field.default), choices=choices, help=text)
     given = vars(parser.parse_args(argv))
     config = Config(**_with_defaults(given))
-    parse_deadline(config.deadline, {}, 0)
+    parse_deadline(config.deadline, {}, 0)  # raises UserError for a wrong deadline
     for what, fix in (*_without_effect(given, config), *_wrong_values(config), *_contradictions(config)):
         raise UserError(what, fix=fix)
     return config
@@ -217,7 +223,7 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
     for name, (other, values) in ONLY_WITH.items():
         value = getattr(config, other)
         if name in given and value not in values:
-            shown = [each for each in values if each != "fake"] or values  # fake replaces the other data sets
+            shown = [word for word in values if word != "fake"] or values  # "fake" is not for trainings
             needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
             yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
     for name in ("nproc_per_node", "nnodes", "node_rank"):
@@ -261,15 +267,22 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, batch: int) -> int:
-    """Return the steps to the end of the last epoch; `consumed` samples of this epoch are trained."""
-    later = config.epochs - epoch - 1  # epochs after the current epoch
+    """Return the number of steps to the end of the last epoch.
+
+    `epoch` counts the trained epochs, and `consumed` the trained samples of the current epoch. `samples` is
+    the number of samples of an epoch, and `batch` of a step.
+    """
+    later = config.epochs - epoch - 1  # the number of epochs after the current epoch
     if later < 0:
         return 0
     return later * math.ceil(samples / batch) + math.ceil(max(samples - consumed, 0) / batch)
 
 
 def global_batch(config: Config, processes: int) -> int:
-    """Return the images per step of all processes; raises UserError if the processes' parts would differ."""
+    """Return the images per step of all processes.
+
+    Raises UserError if the images can't be shared equally by the processes and the parts of a step.
+    """
     parts = config.accumulate
     if config.batch_size_per_gpu:
         if config.batch_size_per_gpu % parts:
@@ -294,7 +307,7 @@ def critical_settings(config: Config, *, batch: int) -> dict[str, Any]:
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the critical settings that differ and have an effect, as pairs (then, now)."""
-    # a setting that an old checkpoint lacks had its default, and the data were the same
+    # A setting that an old checkpoint lacks had its default value, and the data count as unchanged.
     then = _critical_defaults() | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

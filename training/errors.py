@@ -8,7 +8,7 @@ import traceback
 
 DONE = 0
 FAILED = 1
-INTERRUPTED = 1  # below 128 + the signal, because srun reports the highest status: the cause should win
+INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, and the cause should win
 NOT_FINITE = 3
 HANGS = 68  # a rank hung, and the job was set to end in that case
 BAD_NODE = 69  # EX_UNAVAILABLE in sysexits.h: a node is unfit, and the training has not begun
@@ -54,17 +54,20 @@ class FolderError(UserError):
 class NotFiniteError(Exception):
     """A loss or a weight that became infinite or NaN. Nothing is saved after this error."""
 
-    shared, status = True, NOT_FINITE  # with the meanings of UserError
+    shared, status = True, NOT_FINITE  # these attributes have the meanings of UserError's
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's text in one line; errors of other modules have their type before the text."""
+    """Return the text of an error in one line. Errors of other packages have their type before the text."""
     text = " ".join(str(error).split())[:2000]  # torch's message "out of memory" has 700 characters
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 
 def explain(error: Exception, where: str) -> UserError | None:
-    """Return an error of torch with its meaning, the rank `where`, and a fix; None for an unknown error."""
+    """Return an error of torch as a UserError with its meaning and a fix; None for an unknown error.
+
+    `where` names the rank.
+    """
     matched = next((known for known in TORCH_ERRORS if known[0] in str(error)), None)
     if matched is None or not isinstance(error, RuntimeError):
         return None

@@ -1,6 +1,6 @@
 """The run folder, which only its user can write, and its files. No link is followed, and no FIFO is awaited.
 
-This module needs no torch.
+The module needs no torch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import IO, Any, cast
 from training.errors import FolderError
 
 SMALL_BYTES = 1 << 20  # bytes of a status, lock or stop file that are read
-OTHER_FOLDER = "another --run-dir"
+OTHER_FOLDER = "another --run-dir"  # a fix
 CHECKPOINTS = "checkpoints"  # the name of the checkpoints' folder in the run folder
-LOCK = "lock.json"  # updated all the time, even while the training makes no progress
+LOCK = "lock.json"  # a file that is updated all the time, even while the training makes no progress
 BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
 STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
-    """Make the run folder, or only check it; raise FolderError if others could write the folder.
+    """Make the run folder, or without `make` only check it; raise FolderError if other users can write it.
 
     `inside` names folders in the run folder that are also checked.
     """
@@ -45,26 +45,29 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
         path.mkdir(parents=True, exist_ok=True)
     for folder in (path, *(Path(os.path.realpath(path / name)) for name in inside)):
         with contextlib.suppress(FileNotFoundError):
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                _own_opened(opened, folder, change=make)
+                _check_folder(descriptor, folder, change=make)
             finally:
-                os.close(opened)
+                os.close(descriptor)
 
 
-def _own_opened(folder: int, path: Path, *, change: bool) -> None:
+def _check_folder(folder: int, path: Path, *, change: bool) -> None:
     """Check an open folder and its files; meanwhile the path may come to name another folder."""
     if change:
         # A default access list would overrule the umask. Only Linux has the function.
         with contextlib.suppress(OSError, AttributeError):
             os.removexattr(folder, "system.posix_acl_default")
-    _own(folder, ".", at=path, change=change)
+    _check_owner(folder, ".", at=path, change=change)
     for name in os.listdir(folder):
-        _own(folder, name, 0, at=path / name, change=change)
+        _check_owner(folder, name, 0, at=path / name, change=change)
 
 
-def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
-    """Raise FolderError unless this user, or a user in `others`, owns a file; let only its owner write it."""
+def _check_owner(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
+    """Raise FolderError unless this user, or a user in `others`, owns a file.
+
+    With `change`, take from other users the right to write this user's file.
+    """
     with contextlib.suppress(FileNotFoundError):  # a running job removed the file
         status, me = os.stat(name, dir_fd=folder, follow_symlinks=False), os.geteuid()
         if status.st_uid not in {me, *others}:
@@ -76,6 +79,7 @@ def _own(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
 
 
 def _close_to_others(folder: int, name: str) -> None:
+    """Take from other users the right to write a file of this user."""
     with contextlib.suppress(OSError):  # the file can't be opened, or was replaced meanwhile
         entry = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
         try:
@@ -91,9 +95,9 @@ def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[by
 
     A link also raises OSError unless `follow` is set.
     """
-    how = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    added = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     buffering = 0 if mode == "ab" else -1
-    file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | how, 0o644))  # noqa: SIM115
+    file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | added, 0o644))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -116,7 +120,7 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return an unguessable name next to a file, for a new file that will replace it."""
+    """Return the path of a new file that will replace a file; nobody can guess its name."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
@@ -150,21 +154,23 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def name_of(step: int) -> str:
+def checkpoint_name(step: int) -> str:
     """Return the name of the checkpoint of a step."""
     return f"step-{step:08}.pt"
 
 
-def step_of(path: Path) -> int | None:
-    """Return the step in the name of a checkpoint; None for another name."""
+def checkpoint_step(path: Path) -> int | None:
+    """Return the step in the name of a checkpoint; None for any other name."""
     match = STEP_NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints by step, the newest first. Only the files' names record the checkpoints."""
-    paths = [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
-    return sorted(paths, key=lambda path: step_of(path) or 0, reverse=True)
+    """Return the checkpoints in a folder by their names, those of the latest steps first."""
+    paths = (
+        [path for path in folder.iterdir() if checkpoint_step(path) is not None] if folder.is_dir() else []
+    )
+    return sorted(paths, key=lambda path: checkpoint_step(path) or 0, reverse=True)
 
 
 @dataclass
@@ -172,7 +178,7 @@ class _Held:
     """A run folder that is held open, because its path may stop leading to the folder."""
 
     path: Path
-    opened: int
+    descriptor: int
     is_own: bool = False  # whether it is the current folder of this process
 
 
@@ -183,25 +189,25 @@ def hold(run_dir: Path) -> None:
     """Keep the run folder open, because its path may stop working before the run ends.
 
     In a container, a path stops working when the image's file system ends, if the image has the first folder
-    of the path, such as /home or /tmp. A path relative to the current folder needs no image: `enter` changes
-    to the held folder, and `near` returns such paths.
+    of the path, such as /home or /tmp. A path relative to the current folder needs no image. So `enter`
+    changes to the held folder, and `reachable` returns relative paths.
     """
     _held.append(_Held(run_dir, os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
 
 
 def enter() -> None:
-    """Change to the held run folder; the event that ends the run may also end the image."""
+    """Change to the held run folder, because the event that ends the run may also end the image."""
     for held in _held:
-        os.fchdir(held.opened)
+        os.fchdir(held.descriptor)
         held.is_own = True
 
 
-def let_go() -> None:
+def release() -> None:
     """Close the held run folder, after the last write."""
     while _held:
-        os.close(_held.pop().opened)
+        os.close(_held.pop().descriptor)
 
 
-def near(path: Path) -> Path:
+def reachable(path: Path) -> Path:
     """Return a path that works now for the run folder, or for a file in the run folder."""
     return next((path.relative_to(held.path) for held in _held if held.is_own), path)

@@ -1,7 +1,7 @@
 """Flags of other trainers, and the flags of this trainer with the same meaning.
 
-The names are those of pytorch/examples (mnist, imagenet), torchvision's references/classification/train.py,
-timm's train.py, Lightning's Trainer and Hugging Face's TrainingArguments, as their documentation lists them.
+The other trainers are pytorch/examples (mnist, imagenet), torchvision's references/classification/train.py,
+timm's train.py, Lightning's Trainer, and trainers with Hugging Face's TrainingArguments.
 """
 
 import difflib
@@ -110,10 +110,10 @@ FLAGS = {
 }
 
 
-def ours(word: str, known: Iterable[str]) -> str:
-    """Return the flag of this trainer for a word such as `--print-freq` or `--epoch=3`; "" without one.
+def own_flag(word: str, known: Iterable[str]) -> str:
+    """Return the flag of this trainer for an unknown word such as `--print-freq` or `--epoch=3`.
 
-    `known` are the flags of this trainer.
+    `known` are the flags of this trainer. Returns "" if no flag has the same meaning or a similar name.
     """
     name = word.lstrip("-").partition("=")[0].replace("_", "-")
     if name in FLAGS:

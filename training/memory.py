@@ -46,29 +46,29 @@ from training.processes.world import World
 from training.run.loop import Tally, stand_in, train_step
 from training.run.session import Session
 
-BLOCK_BYTES = 512
+BLOCK_BYTES = 512  # the unit of the allocator
 ATTEND = nn.functional.scaled_dot_product_attention
 CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensors on GPUs
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
-    """A context that counts the bytes of all tensors that are made in it, each until it is freed."""
+    """A context that counts the bytes of all tensors made within it, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
-        self.now = self.peak = 0
-        self._known: set[int] = set()
+        self.now = self.peak = 0  # bytes
+        self._known: set[int] = set()  # the addresses of the storages that are counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for value in tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
             if isinstance(value, torch.Tensor):
                 self._count(value.untyped_storage())
-        return made
+        return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         address = storage._cdata  # noqa: SLF001 - fake storages have no other address
-        if address not in self._known:  # else a view
+        if address not in self._known:  # a view has the storage of another tensor
             size = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
             self._known.add(address)
             weakref.finalize(storage, self._free, address, size)
@@ -88,19 +88,19 @@ class BucketedModel(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self._alone = model, False
+        self.model, self._is_apart = model, False  # is_apart: gradients are not moved to buckets
         for weight in model.parameters():
             if weight.requires_grad:
                 register: Any = weight.register_post_accumulate_grad_hook
-                register(functools.partial(self._put, torch.empty_like(weight)))
+                register(functools.partial(self._fill, torch.empty_like(weight)))
 
-    def _put(self, bucket: torch.Tensor, weight: torch.Tensor) -> None:
-        if not self._alone and weight.grad is not None:
+    def _fill(self, bucket: torch.Tensor, weight: torch.Tensor) -> None:
+        if not self._is_apart and weight.grad is not None:
             weight.grad = bucket.copy_(weight.grad)
 
     def no_sync(self) -> contextlib.AbstractContextManager[object]:
         """Keep the gradients out of the buckets within this context."""
-        return patch.object(self, "_alone", new=True)
+        return patch.object(self, "_is_apart", new=True)
 
     def forward(self, x_BCHW: torch.Tensor) -> Any:
         """Call the model."""
@@ -108,9 +108,9 @@ class BucketedModel(nn.Module):
 
 
 def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]:
-    """Return the peak bytes of a process's tensors in its steps, and the batch of that peak.
+    """Return the peak bytes of a process's tensors in its steps, with facts about the batch.
 
-    Raises UserError if the configuration cannot run.
+    Without `fake`, the tensors have contents. Raises UserError if the configuration cannot run.
     """
     data = load_data(config, CPU)
     model = build_model(config, data)
@@ -120,22 +120,22 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 mistakes tensors without contents for tensors of torch.compile.
-    alike = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
-    with mode, Counter() as counter, alike, patch.multiple(nn.functional, **gpu_functions(config)):
+    not_compiling = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
+    with mode, Counter() as counter, not_compiling, patch.multiple(nn.functional, **gpu_functions(config)):
         session = session_of(config, processes, data, model)
-        train_mode(session.trained)
+        train_mode(session.training_model)
         tally = Tally(session)
         count = session.batch // config.accumulate
-        for number in range(2):  # from the second on the optimizer has a state
+        for number in range(2):  # in the second step the optimizer has a state
             batches = iter(lambda: stand_in(session, session.images_at_once), None)
             train_step(session, batches, [count] * config.accumulate, tally, step=number)
-    held = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
-    of_data = sum(each.nbytes for split in held for each in (split.images_NCHW, split.labels_N))
+    in_memory = [split for split in (data.train, data.validation) if isinstance(split, InMemory)]
+    data_bytes = sum(split.images_NCHW.nbytes + split.labels_N.nbytes for split in in_memory)
     if isinstance(data.train, InMemory) and data.train.images_NCHW.dtype == torch.uint8:
-        of_data += session.images_at_once * data.train.images_NCHW[0].nbytes  # the batch before its norm
+        data_bytes += session.images_at_once * data.train.images_NCHW[0].nbytes  # the batch before its norm
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return {
-        "peak_bytes": counter.peak + of_data,
+        "peak_bytes": counter.peak + data_bytes,
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
@@ -145,7 +145,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
 
 
 def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> Session:
-    """Return the session of a training step, with new weights."""
+    """Return the session for training steps of rank 0 of `processes`, with new weights."""
     replace_tensors(model)
     optimizer = build_optimizer(config, model)
     for group in optimizer.param_groups:
@@ -160,7 +160,7 @@ def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> 
 
 def replace_tensors(model: nn.Module) -> None:
     """Replace weights and buffers by new tensors, which FakeTensorMode makes without contents."""
-    made: dict[int, Any] = {}  # a tensor may have several names
+    made: dict[int, Any] = {}  # by the id of the old tensor, which may have several names
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
             new = nn.Parameter(torch.zeros_like(weight), weight.requires_grad)
@@ -170,27 +170,31 @@ def replace_tensors(model: nn.Module) -> None:
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
-    """Return torch.nn.functional.dropout as GPUs compute it: with a byte for each value, not a number."""
+    """Return torch.nn.functional.dropout as GPUs compute it, with a mask of a byte for each value."""
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
 
 
-def attend(query: torch.Tensor, *others: Any, **how: Any) -> torch.Tensor:
-    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else the query's."""
+def attend(query: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else as the query."""
     # torch's MultiheadAttention copies the float32 result. Source: _scaled_dot_product_efficient_attention
     # and its neighbours in torch/_meta_registrations.py
-    attended = ATTEND(query, *others, **how)
-    copied = attended.dtype == torch.float32
-    return attended.transpose(1, 2).contiguous().transpose(1, 2) if copied else attended
+    result = ATTEND(query, *others, **options)
+    is_copied = result.dtype == torch.float32
+    return result.transpose(1, 2).contiguous().transpose(1, 2) if is_copied else result
 
 
 def in_float32(function: Any) -> Any:
     """Return the function with float32 inputs, as autocast calls it on GPUs but not on CPUs."""
-    return lambda *given, **how: function(*tree_map_only(torch.Tensor, torch.Tensor.float, given), **how)
+
+    def called(*inputs: Any, **options: Any) -> Any:
+        return function(*tree_map_only(torch.Tensor, torch.Tensor.float, inputs), **options)
+
+    return called
 
 
 def gpu_functions(config: Config) -> dict[str, Any]:
-    """Return substitutes for functions of torch.nn.functional whose kept tensors differ on GPUs and CPUs."""
+    """Return substitutes for functions of torch.nn.functional that keep other tensors on GPUs."""
     # Source of the lists: aten/src/ATen/autocast_mode.h
     upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()
     others = {name: in_float32(getattr(nn.functional, name)) for name in upcast}

@@ -2,9 +2,9 @@
 
 training/preflight.py starts this program on each node, in the training's own runtime, and reads its stdout.
 The program prints lines of JSON after MARK: first the address at which other nodes reach this node, and at
-the end the faults. A line on stdin has the addresses of all nodes. stdin is closed after the last check.
-Each check that may hang (of a GPU, of a folder, by nvidia-smi) is a process of its own with a time limit. The
-program uses only torch and the standard library.
+the end the faults. A line on stdin has the addresses of all nodes. stdin is closed after the last check. A
+check of a GPU or of a folder, and nvidia-smi, may hang. So each is a process of its own with a time limit.
+The program uses only torch and the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 MARK = "preflight: "  # before a line of JSON: containers print their own lines
-IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
+IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5  # time limits
 MEET_BYTES = 1 << 18  # several frames, so that a switch which drops jumbo frames is noticed
 MIN_FREE_BYTES = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
 MIN_FOLDER_BYTES, MIN_FOLDER_FILES = 100 << 20, 100  # free bytes and free files in another folder
@@ -43,7 +43,7 @@ BUSY_SHARE = 0.1  # share of a CPU from which a left-over process does harm
 WATCH_S = 0.5  # the shortest measurement of CPU time
 MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of its repeated tile
 SLOWDOWNS = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
-# Without remapped_row_pending: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
+# remapped_row_pending is no fault: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
 BROKEN_PARTS = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
@@ -67,54 +67,58 @@ class Findings:
 
 
 def main(argv: list[str]) -> int:
-    """Check this node, or, as a child process, one GPU or one folder; return the exit status."""
+    """Check this node. With --gpu or --folder, a child process checks only that. Return the exit status."""
     parser = argparse.ArgumentParser(prog="node.py")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of a task")
     parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
     parser.add_argument("--gpu", type=int, help="check only this GPU")
     parser.add_argument("--folder", action="store_true", help="check only FOLDER")
     parser.add_argument("path", metavar="FOLDER", nargs="?", default="")
-    asked = parser.parse_args(argv)
-    if asked.gpu is not None:
-        check_gpu(asked.gpu)
-    elif asked.folder:
-        print(json.dumps(folder_facts(Path(asked.path))))
+    options = parser.parse_args(argv)
+    if options.gpu is not None:
+        check_gpu(options.gpu)
+    elif options.folder:
+        print(json.dumps(folder_facts(Path(options.path))))
     else:
-        check_node(asked)
+        check_node(options)
     return 0
 
 
-def check_node(asked: argparse.Namespace) -> None:
+def check_node(options: argparse.Namespace) -> None:
     """Check the node, print the findings, and end this process."""
     node, findings = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     before, since = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
     listener = listen(findings)
-    here = [address() or node, listener.getsockname()[1]]
-    say({"node": node, "at": here, "time": time.time()})
-    folders = [*MIN_FREE_BYTES, *([asked.path] if asked.path else [])]
+    own_address = [address() or node, listener.getsockname()[1]]
+    print_facts({"node": node, "at": own_address, "time": time.time()})
+    folders = [*MIN_FREE_BYTES, *([options.path] if options.path else [])]
     with ThreadPoolExecutor(max_workers=len(folders) + 1) as pool:
-        facts = {path: pool.submit(limited, ["--folder", path], FOLDER_S) for path in folders}
-        gpus = pool.submit(check_gpus, asked.gpus, findings, shared=asked.shared)
+        facts = {path: pool.submit(run_limited, ["--folder", path], FOLDER_S) for path in folders}
+        gpus = pool.submit(check_gpus, options.gpus, findings, shared=options.shared)
         check_interfaces(os.environ, findings)
         lost = meet(node, findings)
-        for path, written in facts.items():
-            findings.bad += folder_faults(path, *written.result())
+        for path, check in facts.items():
+            findings.bad += folder_faults(path, *check.result())
         gpus.result()
     time.sleep(max(0.0, since + WATCH_S - time.monotonic()))
     left = [*left_over(before, BUSY_SHARE * (time.monotonic() - since))]
-    say({"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked})
+    print_facts(
+        {"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked}
+    )
     select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # other nodes may still connect
     os._exit(0)  # a child that hangs in the kernel must not hold this process
 
 
-def say(facts: Mapping[str, Any]) -> None:
+def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a line of JSON for preflight.py."""
     print(f"{MARK}{json.dumps(facts)}", flush=True)
 
 
-def limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
-    """Run a program, or this program with such options; return its exit status and its output.
+def run_limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
+    """Run a program for at most `limit_s` seconds; return its exit status and its output.
+
+    If `args` begin with an option, they are the options of this program.
 
     The exit status is None if the program did not end in time.
     """
@@ -142,15 +146,16 @@ def check_gpus(count: int, findings: Findings, *, shared: bool) -> None:
         return
     before = read_smi(findings)
     with ThreadPoolExecutor(max_workers=count) as pool:
-        ended = pool.map(lambda gpu: limited(["--gpu", str(gpu)], IMPORT_S + GPU_S), range(count))
-        for gpu, (status, text) in enumerate(ended):
-            part, facts = f"GPU {gpu}", parsed(text)
+        checks = pool.map(lambda gpu: run_limited(["--gpu", str(gpu)], IMPORT_S + GPU_S), range(count))
+        for gpu, (status, text) in enumerate(checks):
+            part, facts = f"GPU {gpu}", last_object(text)
             findings.bad += gpu_faults(part, status, text, facts, shared=shared)
             uuid = str(facts.get("uuid", ""))
-            known = [each for each in before if uuid and uuid in (each.findtext("uuid") or "")]
+            known = [element for element in before if uuid and uuid in (element.findtext("uuid") or "")]
             if not known and len(before) == count and not uuid:
                 known = [before[gpu]]
-            findings.bad += [Fault(part, what) for each in known for what in smi_faults(each, shared=shared)]
+            for element in known:
+                findings.bad += [Fault(part, what) for what in smi_faults(element, shared=shared)]
 
 
 def gpu_faults(
@@ -210,8 +215,8 @@ def wrong_products(torch: Any, device: str) -> str:
     tile = [[sum(first[row][k] * second[k][column] for k in span) for column in span] for row in span]
     for precision in (torch.float32, torch.float16, torch.float64):
         left, right, product = (
-            torch.tensor(each, dtype=precision).to(device).repeat(times, times)
-            for each in (first, second, tile)
+            torch.tensor(matrix, dtype=precision).to(device).repeat(times, times)
+            for matrix in (first, second, tile)
         )
         for _ in range(4):
             wrong = int((left @ right != product * times).sum())
@@ -221,7 +226,7 @@ def wrong_products(torch: Any, device: str) -> str:
 
 
 def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> str:
-    """Return how many bad pages of an AMD GPU's memory its driver could not exclude, as a fault, or "".
+    """Return a fault if the driver of an AMD GPU could not exclude all bad pages of its memory, else "".
 
     The file has a line for each bad page, such as `0x00000001 : 0x00001000 : R`. The line ends with F if the
     driver could not exclude the page (the kernel's documentation, AMDGPU RAS sysfs gpu_vram_bad_pages
@@ -239,7 +244,7 @@ def read_smi(findings: Findings) -> list[ET.Element]:
         why = "no nvidia-smi: ECC errors, slowdowns and processes of others are not known"
         findings.unchecked.append(Fault("GPUs", why))
         return []
-    status, text = limited(["nvidia-smi", "-q", "-x"], SMI_S)
+    status, text = run_limited(["nvidia-smi", "-q", "-x"], SMI_S)
     with contextlib.suppress(ET.ParseError):
         return ET.fromstring(text).findall("gpu") if status == 0 else []  # noqa: S314 - the driver is trusted
     findings.unchecked.append(Fault("GPUs", "nvidia-smi prints no XML"))
@@ -289,7 +294,7 @@ def folder_facts(path: Path) -> dict[str, Any]:
 
 def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
     """Yield the faults of a folder, by the status and the output of its check."""
-    facts, least = parsed(text), MIN_FREE_BYTES.get(path, MIN_FOLDER_BYTES)
+    facts, least = last_object(text), MIN_FREE_BYTES.get(path, MIN_FOLDER_BYTES)
     if status is None:
         yield Fault(path, f"does not answer within {FOLDER_S} s")
     elif facts.get("wrong"):
@@ -301,7 +306,7 @@ def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
 
 
 def own_files(path: str) -> str:
-    """Return how much of a full /dev/shm earlier jobs of this user have left, as a clause, or ""."""
+    """Return a clause about the files of this user's earlier jobs in a full /dev/shm, or ""."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(path) if path == "/dev/shm" else ():  # noqa: S108
@@ -314,16 +319,15 @@ def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
     """Check the interfaces that the job names for NCCL and Gloo, and the conditions of RDMA."""
     known = [name for _, name in socket.if_nameindex()]
     for name in sorted(named_interfaces(environ)):
-        fitting = [name] if name in known else [each for each in known if each.startswith(name)]
+        fitting = [name] if name in known else [other for other in known if other.startswith(name)]
         if not fitting:
             findings.bad.append(Fault(f"interface {name}", "is not there"))
-        elif not any(is_up(each) for each in fitting):
+        elif not any(map(is_up, fitting)):
             findings.bad.append(Fault(f"interface {name}", "is down"))
     devices = Path("/sys/class/infiniband")
     for name in environ.get("NCCL_IB_HCA", "").lstrip("=").split(","):
-        ports = (
-            [*devices.glob(f"{name.partition(':')[0]}/ports/*/state")] if name[:1] not in ("", "^") else []
-        )
+        states = devices.glob(f"{name.partition(':')[0]}/ports/*/state")
+        ports = [*states] if name[:1] not in ("", "^") else []
         if ports and not any("ACTIVE" in read_word(port) for port in ports):
             findings.bad.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -339,18 +343,18 @@ def named_interfaces(environ: Mapping[str, str]) -> set[str]:
 
 def address() -> str:
     """Return the IPv4 address of an interface that the job names; "" without one."""
-    answers = (asked_of_kernel(name, 0x8915) for name in sorted(named_interfaces(os.environ)))  # SIOCGIFADDR
+    answers = (kernel_answer(name, 0x8915) for name in sorted(named_interfaces(os.environ)))  # SIOCGIFADDR
     return next((socket.inet_ntoa(answer[20:24]) for answer in answers if answer), "")
 
 
 def is_up(name: str) -> bool:
     """Return whether an interface is up and has a link (netdevice(7))."""
-    answer = asked_of_kernel(name, 0x8913)  # SIOCGIFFLAGS; /sys may show another network namespace
+    answer = kernel_answer(name, 0x8913)  # SIOCGIFFLAGS; /sys may show another network namespace
     flags = struct.unpack("H", answer[16:18])[0] if answer else 0
     return bool(flags & 0x1 and flags & 0x40)  # IFF_UP, IFF_RUNNING
 
 
-def asked_of_kernel(interface: str, request: int) -> bytes:
+def kernel_answer(interface: str, request: int) -> bytes:
     """Return the kernel's answer to a request (ioctl) about an interface; empty without that interface."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe, request, struct.pack("256s", interface[:15].encode()))
@@ -365,7 +369,7 @@ def read_word(path: Path) -> str:
 
 
 def listen(findings: Findings) -> socket.socket:
-    """Listen and serve in a thread: on the job's port on its first node, on any port on the other nodes."""
+    """Listen, and serve in a thread. The first node uses the job's port, and the other nodes any port."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     first = os.environ.get("SLURM_NODEID", "0") == "0"
@@ -396,7 +400,7 @@ def meet(node: str, findings: Findings) -> list[str]:
     line = ""
     if select.select([sys.stdin], [], [], IMPORT_S + GPU_S)[0]:
         line = sys.stdin.readline()
-    places = parsed(line)
+    places = last_object(line)
     if node not in places:
         findings.unchecked.append(Fault("network", "the other nodes are not known here"))
         return []
@@ -406,9 +410,9 @@ def meet(node: str, findings: Findings) -> list[str]:
 
 
 def targets(node: str, nodes: list[str]) -> list[str]:
-    """Return the next two nodes of a ring."""
-    turn = nodes.index(node)
-    return sorted({nodes[(turn + step) % len(nodes)] for step in (1, 2)} - {node})
+    """Return the two nodes that follow a node in the ring of all nodes."""
+    place = nodes.index(node)
+    return sorted({nodes[(place + step) % len(nodes)] for step in (1, 2)} - {node})
 
 
 def reaches(host: str, port: int) -> bool:
@@ -422,9 +426,10 @@ def reaches(host: str, port: int) -> bool:
 
 
 def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, str, str]]:
-    """Yield the pid, job and name of each process of the user's other jobs that used much CPU time.
+    """Yield the pid, the job and the name of each process of the user's other jobs that used much CPU time.
 
-    `before` has the CPU times at the beginning. A process that used more than `least` seconds counts.
+    `before` has the CPU times at the beginning of the check. A process must have used more than `least`
+    seconds.
     """
     job = os.environ.get("SLURM_JOB_ID", "").encode()
     for pid, used in before.items():
@@ -444,7 +449,7 @@ def cpu_s(pid: int) -> float:
     return 0.0
 
 
-def parsed(text: str) -> dict[str, Any]:
+def last_object(text: str) -> dict[str, Any]:
     """Return the JSON object in the last line of a text; an empty dictionary without an object."""
     with contextlib.suppress(ValueError, IndexError):
         value = json.loads(text.strip().splitlines()[-1])

@@ -5,8 +5,8 @@ once on each node. FOLDER is the run folder. This program gathers the answers of
 writes preflight.json into FOLDER. The exit status is 0 if the training may begin, BAD_NODE if some nodes are
 unfit, and 1 if all nodes have the same fault or the check itself did not run.
 
-Without COMMAND, `--exclude JOB` requeues a job that hung. The job then excludes a node if the other ranks
-waited twice for a rank on that node.
+Without COMMAND, `--exclude JOB` requeues a job that hung. If the other ranks waited twice for a rank on the
+same node, the job excludes that node.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from training.files import parse, read_small, replace
 from training.node import MARK, Fault, targets
 from training.processes.hang import ODD_NODES
 
-RECORD = "preflight.json"  # in the run folder
+RECORD = "preflight.json"  # the file in the run folder
 FIRST_ANSWER_S = 900  # limit for the first answer
 SILENCE_S = 240  # limit for the other nodes after the first answer
-TELL_S = 60  # between two lines about the nodes that have not answered
+TELL_S = 60  # seconds between two lines about the nodes that have not answered
 END_S = 10  # limit for the tasks to end after all nodes have answered
 ALL_NODES = "all nodes"
 CLOCK_S = 60  # how much a node's clock may differ from the other clocks
 MAX_EXCLUDING_STARTS = 2  # starts of a job that may exclude nodes
-# Parts that belong to one node, unless all of several nodes report the same fault word for word. Other parts
-# are shared: a fault that all nodes report is a fault of no single node.
+# Parts that belong to one node, unless several nodes all report the same fault in the same words. Other parts
+# are shared by the nodes, so a fault that all nodes report is not a fault of a single node.
 NODE_PARTS = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
 # srun's messages about a task or a node that failed.
 _FAILED = re.compile(
@@ -62,14 +62,14 @@ class Answers:
     """The answers of the nodes and the messages of srun."""
 
     places: dict[str, Any] = field(default_factory=dict)  # by node: its address for other nodes
-    ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: its last line
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: its last line, with the findings
     ahead: dict[str, float] = field(default_factory=dict)  # by node: how far its clock is ahead, in seconds
     failed: dict[str, str] = field(default_factory=dict)  # by node: srun's message about the failure
     messages: list[str] = field(default_factory=list)
     late: bool = False  # whether the time limit was reached
 
-    def take(self, line: str, now: float) -> None:
-        """Add a line of a task or of srun."""
+    def add(self, line: str, now: float) -> None:
+        """Add a line that a task or srun printed; `now` is the time of this machine."""
         facts = parse(line[len(MARK) :].encode()) if line.startswith(MARK) else {}
         node = str(facts.get("node", ""))
         if "at" in facts:
@@ -80,8 +80,8 @@ class Answers:
             self.messages.append(line)
             match = _FAILED.match(line)
             if match:
-                how = match[2] or (match[4] or "").strip(" :") or "the node has failed"
-                self.failed.setdefault(match[1] or match[3], how)
+                message = match[2] or (match[4] or "").strip(" :") or "the node has failed"
+                self.failed.setdefault(match[1] or match[3], message)
 
 
 def main(argv: list[str]) -> int:
@@ -92,30 +92,30 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gpus", default="0", help="GPUs of a task")
     parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
     parser.add_argument("--exclude", metavar="JOB", default="", help="requeue the job without bad nodes")
-    asked = parser.parse_args(argv[:split])
+    given = parser.parse_args(argv[:split])
     job, began = os.environ.get("SLURM_JOB_ID", ""), time.time()
     if split == len(argv):
-        return DONE if requeue(asked.exclude, job, hung_twice(asked.folder, job)) else FAILED
+        return DONE if requeue(given.exclude, job, hung_twice(given.folder, job)) else FAILED
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
-    options = ["--gpus", asked.gpus, *(["--shared"] if asked.shared else []), str(asked.folder.resolve())]
+    options = ["--gpus", given.gpus, *(["--shared"] if given.shared else []), str(given.folder.resolve())]
     answers = gather(argv[split + 1 :], options, nodes)
     running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
     faults = judge(nodes, answers, running if job in running else None)
     bad = [node for node in faults if node]
     seconds = round(time.time() - began, 1)
-    show(nodes, faults, answers, f"{seconds:.0f} s")
+    report(nodes, faults, answers, f"{seconds:.0f} s")
     facts = {"job": job, "time": round(began), "seconds": seconds, "nodes": nodes, "faults": faults}
-    left_out = left_out_before(asked.folder, job)
-    if bad and asked.exclude and len(left_out) >= MAX_EXCLUDING_STARTS:
+    excluded = excluded_before(given.folder, job)
+    if bad and given.exclude and len(excluded) >= MAX_EXCLUDING_STARTS:
         complain(f"preflight: {MAX_EXCLUDING_STARTS} starts have left nodes out: not again")
-    elif bad and asked.exclude and requeue(asked.exclude, job, bad):
-        left_out = [*left_out, bad]
+    elif bad and given.exclude and requeue(given.exclude, job, bad):
+        excluded = [*excluded, bad]
     try:
-        text = json.dumps({**facts, "excluded": left_out})
-        replace(asked.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
+        text = json.dumps({**facts, "excluded": excluded})
+        replace(given.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
     except OSError as error:
-        complain(f"preflight: can't write {asked.folder / RECORD}: {one_line(error)}")
+        complain(f"preflight: can't write {given.folder / RECORD}: {one_line(error)}")
     return BAD_NODE if bad else FAILED if faults else DONE
 
 
@@ -127,14 +127,14 @@ def output_of(*command: str) -> str:
     return ""
 
 
-# --- What the nodes say ---
+# --- The answers of the nodes ---
 
 
 def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str]) -> Answers:
     """Run node.py on each node, and return the answers of all nodes."""
     first, *rest = command
-    alone = ["--kill-on-bad-exit=0", "--wait=0"]  # the other tasks continue after one task fails
-    tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1", *alone] if first == "srun" else []
+    independent = ["--kill-on-bad-exit=0", "--wait=0"]  # if a task fails, the other tasks continue
+    tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1", *independent] if first == "srun" else []
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     if tasks and cpus:
         tasks.append(f"--cpus-per-task={cpus}")  # 22.05 and 23.02 do not inherit the option
@@ -151,7 +151,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=1)
             open_streams -= line is None
-            answers.take(line or "", time.time())
+            answers.add(line or "", time.time())
         if answers.places:
             deadline = min(deadline, time.monotonic() + SILENCE_S)
         if len({*answers.places, *answers.failed}) == len(nodes) and not is_informed:
@@ -169,6 +169,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
 
 
 def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    """Put the lines of a stream into a queue, and None at its end."""
     for line in stream:
         lines.put(line.rstrip())
     lines.put(None)
@@ -185,7 +186,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.send_signal(stop)
 
 
-# --- What is wrong with them ---
+# --- The faults ---
 
 
 def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None) -> dict[str, list[Fault]]:
@@ -209,12 +210,12 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
         return fault in same or (fault.part in parts and not fault.part.startswith(NODE_PARTS))
 
     common += [fault for fault in faults[ended[0]] if is_common(fault)]
-    faults = {node: [fault for fault in each if not is_common(fault)] for node, each in faults.items()}
-    return {node: list(dict.fromkeys(each)) for node, each in {"": common, **faults}.items() if each}
+    faults = {node: [fault for fault in found if not is_common(fault)] for node, found in faults.items()}
+    return {node: list(dict.fromkeys(found)) for node, found in {"": common, **faults}.items() if found}
 
 
 def _node_faults(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
-    """Yield the faults of a node that concern no other node."""
+    """Yield the faults of a node apart from its connections to other nodes."""
     end = answers.ends.get(node)
     if end is None and node in answers.failed:
         yield Fault("start", f"the check failed: {answers.failed[node]}")
@@ -232,36 +233,38 @@ def _node_faults(node: str, answers: Answers, running: Sequence[str] | None) -> 
 
 
 def unreached(answers: Answers) -> Iterator[tuple[str, str]]:
-    """Yield each node that others don't reach, or that reaches no others, with the fault.
+    """Yield each node that the others do not reach, or that does not reach them, with the fault.
 
-    The node is "" if either of two nodes may have the fault.
+    The node is "" if it is not clear which of two nodes has the fault.
     """
     ring = sorted(answers.places)
     tried = {(node, other) for node in ring if node in answers.ends for other in targets(node, ring)}
     lost = {(node, other) for node, other in tried if other in answers.ends[node]["lost"]}
     named = set()
     for node in ring:
-        for side, says in ((1, "is not reached by"), (0, "does not reach")):
+        for side, verb in ((1, "is not reached by"), (0, "does not reach")):
             ways = {way for way in tried if way[side] == node}
             if len(ways) > 1 and ways <= lost and node not in named:
                 named.add(node)
-                yield node, f"{says} {', '.join(sorted(way[1 - side] for way in ways))}"
+                yield node, f"{verb} {', '.join(sorted(way[1 - side] for way in ways))}"
     for node, other in sorted(lost):
         if not {node, other} & named:
             yield "", f"{node} does not reach {other}"
 
 
-# --- What follows ---
+# --- The report, and the requeue ---
 
 
-def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, took: str) -> None:
+def report(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, took: str) -> None:
     """Print the verdict, the checks that could not run, and the faults with their fixes."""
     bad = [node for node in faults if node]
-    many = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
-    verdict = f"{', '.join(bad)}: not fit" if bad else "not ready" if faults else "ready"
-    print(f"Preflight of {many} in {took}: {verdict}", flush=True)
-    left = {tuple(fault) for end in answers.ends.values() for fault in end["unchecked"]}
-    for part, what in sorted(left):
+    count = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
+    verdict = "not ready" if faults else "ready"
+    if bad:
+        verdict = f"{', '.join(bad)}: not fit"
+    print(f"Preflight of {count} in {took}: {verdict}", flush=True)
+    unchecked = {tuple(fault) for end in answers.ends.values() for fault in end["unchecked"]}
+    for part, what in sorted(unchecked):
         print(f"  not checked: {part}: {what}", flush=True)
     if faults and not answers.ends:
         for line in answers.messages[-20:]:
@@ -270,13 +273,13 @@ def show(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: A
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         why = ", ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
         complain(f"  for a ticket: job {os.environ.get('SLURM_JOB_ID', '')}, {when}: {why}")
-    for node, each in faults.items():
+    for node, found in faults.items():
         fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
-        for part, what in each:
+        for part, what in found:
             complain(f"error: {UserError(f'preflight: {node or ALL_NODES}: {part}: {what}', fix=fix)}")
 
 
-def left_out_before(folder: Path, job: str) -> list[list[str]]:
+def excluded_before(folder: Path, job: str) -> list[list[str]]:
     """Return the nodes that earlier starts of this job excluded, a list for each start."""
     with contextlib.suppress(OSError):
         record = parse(read_small(folder / RECORD))
@@ -285,7 +288,7 @@ def left_out_before(folder: Path, job: str) -> list[list[str]]:
 
 
 def hung_twice(folder: Path, job: str) -> list[str]:
-    """Return the nodes for whose ranks this job's other ranks waited in two hangs, a few at most."""
+    """Return a few nodes at most: in two hangs of this job, the other ranks waited for a rank of the node."""
     with contextlib.suppress(OSError):
         ends = [line.split() for line in read_small(folder / ODD_NODES).decode(errors="replace").splitlines()]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
@@ -294,9 +297,9 @@ def hung_twice(folder: Path, job: str) -> list[str]:
 
 
 def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
-    """Requeue the job without these nodes; return whether Slurm accepted that.
+    """Requeue the job without the nodes `bad`; return whether Slurm accepted the requeue.
 
-    `task` is the job's name for scontrol, which differs in an array.
+    `task` is the job's name for scontrol, which in an array is not `job`.
     """
     known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
     names = ",".join([*([known[1]] if known else []), *bad])

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 JOIN_S, LEAVE_S, END_S = 600, 20, 15  # limits: all nodes join; the workers leave; Ray ends on a node
-READ_S = 5  # limit for the last lines of a Ray that has ended, because its children may hold its output
+READ_S = 5  # limit for the last lines of a Ray that has ended, because its children may keep its output open
 OPEN_FILES = 65536  # each actor opens many files
 STARTED = "Ray runtime started"  # ray prints this line after a node has joined
 TIMED_OUT = "The current node timed out during startup"  # ray prints this line on a busy node, after 30 s
 FIRST_WITH_TOKEN = (2, 52)  # Ray's first version with tokens
-SILENCE_S = 120  # seconds after which a Ray that answers counts as started without its line
+SILENCE_S = 120  # seconds after which a Ray that answers counts as started, even without the line STARTED
 RETRIES = "120"  # seconds in which a busy first node may answer; Ray's default is 20
-# A Python of its own runs these lines, so that this program needs no Ray.
+# Another Python process runs these lines, so that this program does not import Ray.
 WAIT_FOR_NODES = f"""
 import ray, sys, time
 ray.init(log_to_driver=False)
@@ -45,22 +45,20 @@ else:
 class Node:
     """Ray on the node of this task."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        self.rank, self.size = (
-            int(os.environ.get("SLURM_PROCID", "0")),
-            int(os.environ.get("SLURM_NTASKS", "1")),
-        )
-        self.over = asked.folder / f"{asked.name}.over"  # exists after the end of the command
-        self.ready = asked.folder / f"{asked.name}.ready"  # exists when Ray runs on the first node
-        self.token = asked.folder / f"{asked.name}.token"
-        self.logs = asked.folder / f"{asked.name}-logs" / socket.gethostname().partition(".")[0]
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.rank = int(os.environ.get("SLURM_PROCID", "0"))
+        self.size = int(os.environ.get("SLURM_NTASKS", "1"))
+        self.over = options.folder / f"{options.name}.over"  # exists after the end of the command
+        self.ready = options.folder / f"{options.name}.ready"  # exists when Ray runs on the first node
+        self.token = options.folder / f"{options.name}.token"
+        self.logs = options.folder / f"{options.name}-logs" / socket.gethostname().partition(".")[0]
         job = os.environ.get("SLURM_JOB_ID", str(os.getppid()))
-        self.session = Path(f"/tmp/ray-{job}-{asked.name}")  # noqa: S108 - short, because names of sockets have 107 bytes
-        hosts = asked.hosts.split(",")
-        self.address, self.port = address_of(hosts, own=self.rank == 0), int(asked.port)
+        self.session = Path(f"/tmp/ray-{job}-{options.name}")  # noqa: S108 - names of sockets have at most 107 bytes
+        hosts = options.hosts.split(",")
+        self.address, self.port = address_of(hosts, own=self.rank == 0), int(options.port)
         self.process: Any = None
         self.readers: list[threading.Thread] = []
-        self.joined = self.late = False
+        self.has_joined = self.is_late = False  # whether Ray has printed STARTED, and TIMED_OUT
 
     def start(self, *options: str) -> None:
         """Start Ray on this node with the CPUs of the task; by default Ray takes all CPUs of the node."""
@@ -68,26 +66,27 @@ class Node:
         words = ["ray", "start", "--block", *options, *([f"--num-cpus={cpus}"] if cpus else [])]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, errors="replace")
-        self.joined = self.late = False
+        self.has_joined = self.is_late = False
         streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
-        self.readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
+        self.readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams]
         for reader in self.readers:
             reader.start()
 
     def _read(self, lines: Any, out: TextIO) -> None:
+        """Pass on the lines of Ray, and note whether it has joined or was too late."""
         for line in lines:
-            self.joined = self.joined or STARTED in line
-            self.late = self.late or TIMED_OUT in line
+            self.has_joined = self.has_joined or STARTED in line
+            self.is_late = self.is_late or TIMED_OUT in line
             print(line, end="", file=out, flush=True)
 
     def gave_up(self) -> bool:
-        """Return whether Ray ended because this node was too busy for Ray's limit; Ray must have ended."""
+        """Return whether Ray, which has ended, ended because this node was too busy for Ray's limit."""
         for reader in self.readers:
             reader.join(READ_S)
-        return self.late
+        return self.is_late
 
     def answers(self) -> bool:
-        """Return whether Ray answers on its first node."""
+        """Return whether Ray answers at its port on the first node."""
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 5):
             return True
         return False
@@ -119,7 +118,7 @@ def main(argv: list[str]) -> int:
     node = Node(parser.parse_args(argv[:split]))
     raise_open_files()
     signal.signal(signal.SIGTERM, _stop)
-    with contextlib.suppress(OSError):  # only its owner may enter
+    with contextlib.suppress(OSError):  # the mode lets no other user enter the folder
         node.session.mkdir(mode=0o700)
     try:
         return lead(node, argv[split + 1 :]) if node.rank == 0 else follow(node)
@@ -135,25 +134,28 @@ def _stop(number: int, _: object) -> NoReturn:
 
 
 def lead(node: Node, command: list[str]) -> int:
-    """Run Ray's first node: start the command after all nodes have joined, and end after the other nodes."""
+    """Run Ray's first node, and the command when all nodes have joined; return the exit status.
+
+    The first node ends after the other nodes.
+    """
     for mark in (*node.over.parent.glob(f"{node.over.name}*"), *node.ready.parent.glob(node.ready.name)):
         mark.unlink()
     use_token(node)
     _set_patience()
-    here = [f"--node-ip-address={node.address}", f"--port={node.port}", f"--temp-dir={node.session}"]
-    if not _started_first(node, "--head", "--include-dashboard=false", *here):
+    place = [f"--node-ip-address={node.address}", f"--port={node.port}", f"--temp-dir={node.session}"]
+    if not _start_first(node, "--head", "--include-dashboard=false", *place):
         print("error: ray has ended before it was ready", file=sys.stderr)
         return 1
     _mark(node.ready)
     os.environ["RAY_ADDRESS"] = f"{node.address}:{node.port}"
-    joined = subprocess.run([sys.executable, "-c", WAIT_FOR_NODES, str(node.size)], check=False).returncode
-    if joined:
-        return joined
-    running = subprocess.Popen(command)
-    while running.poll() is None:
+    failure = subprocess.run([sys.executable, "-c", WAIT_FOR_NODES, str(node.size)], check=False).returncode
+    if failure:
+        return failure
+    process = subprocess.Popen(command)
+    while process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            running.wait(1)
-        if node.process.poll() is not None and running.poll() is None:
+            process.wait(1)
+        if node.process.poll() is not None and process.poll() is None:
             print("error: ray has ended before the command", file=sys.stderr)
             return 1
     _mark(node.over)
@@ -162,30 +164,30 @@ def lead(node: Node, command: list[str]) -> int:
         time.monotonic() < deadline and len([*node.over.parent.glob(f"{node.over.name}.*")]) < node.size - 1
     ):
         time.sleep(0.2)
-    status = running.returncode
+    status = process.returncode
     return status if status >= 0 else 128 - status
 
 
-def _started_first(node: Node, *options: str) -> bool:
+def _start_first(node: Node, *options: str) -> bool:
     """Start Ray on the first node, and retry if the node was too busy; return whether Ray runs."""
-    last = time.monotonic() + JOIN_S
+    deadline = time.monotonic() + JOIN_S
     node.start(*options)
-    silent = time.monotonic() + SILENCE_S
-    while not node.joined and not (node.answers() and time.monotonic() > silent):
+    silence_ends = time.monotonic() + SILENCE_S
+    while not node.has_joined and not (node.answers() and time.monotonic() > silence_ends):
         if node.process.poll() is not None:
-            if not node.gave_up() or time.monotonic() > last:
+            if not node.gave_up() or time.monotonic() > deadline:
                 return False
             print("ray gave up, since this node is busy; it starts again", file=sys.stderr)
             node.start(*options)
-            silent = time.monotonic() + SILENCE_S
+            silence_ends = time.monotonic() + SILENCE_S
         time.sleep(1)
     return True
 
 
 def follow(node: Node) -> int:
-    """Run another node of Ray until the command has ended; return 1 if Ray ends before the command.
+    """Run another node of Ray until the command has ended; return 1 if Ray ends before the command, else 0.
 
-    The node waits for the first node's mark, because a restart of the first Ray would end the other nodes.
+    The node waits for the mark of the first node, because a restart of Ray there would end the other nodes.
     """
     while not (node.answers() and node.ready.exists()):
         time.sleep(1)
@@ -197,9 +199,9 @@ def follow(node: Node) -> int:
         time.sleep(0.5)
         if node.process.poll() is None:
             continue
-        if node.joined or time.monotonic() > deadline:
+        if node.has_joined or time.monotonic() > deadline:
             return 1
-        if node.answers():  # the first node had started only in part
+        if node.answers():  # the first node had not started completely
             node.start(f"--address={node.address}:{node.port}")
     return 0
 
@@ -215,7 +217,8 @@ def use_token(node: Node) -> None:
     if "RAY_AUTH_MODE" in os.environ or version() < FIRST_WITH_TOKEN:
         return
     if node.rank == 0:
-        node.token.unlink() if node.token.exists() else None
+        if node.token.exists():
+            node.token.unlink()
         descriptor = os.open(node.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, os.urandom(32).hex().encode())
         os.close(descriptor)
@@ -226,8 +229,8 @@ def version() -> tuple[int, ...]:
     """Return Ray's version, such as (2, 60); (0,) if the version is not known."""
     with contextlib.suppress(OSError):
         words = ["ray", "--version"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-        if match := re.search(r"(\d+)\.(\d+)", said):
+        output = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        if match := re.search(r"(\d+)\.(\d+)", output):
             return int(match[1]), int(match[2])
     return (0,)
 
@@ -235,19 +238,19 @@ def version() -> tuple[int, ...]:
 def address_of(hosts: list[str], *, own: bool) -> str:
     """Return the IP address of the first host, because Ray's own resolver may not know names of nodes.
 
-    `own` is true on the first host itself, where its name may be a name of the loopback interface.
+    `own` is true on the first host itself, where its name may belong to the loopback interface.
     """
-    address = _number(hosts[0])
-    if not address and own and len(hosts) > 1 and (other := _number(hosts[1])):
-        with socket.socket(
-            socket.AF_INET, socket.SOCK_DGRAM
-        ) as way:  # a datagram socket connects nothing: the kernel chooses the interface
-            way.connect((other, 9))
-            address = way.getsockname()[0]
+    address = _ip_address(hosts[0])
+    if not address and own and len(hosts) > 1 and (other := _ip_address(hosts[1])):
+        # For a datagram socket the kernel only chooses the interface, and sends nothing.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((other, 9))
+            address = probe.getsockname()[0]
     return address or ("127.0.0.1" if own else hosts[0])
 
 
-def _number(host: str) -> str:
+def _ip_address(host: str) -> str:
+    """Return the first IPv4 address of a host that is not of the loopback interface; "" without one."""
     with contextlib.suppress(OSError):
         for *_, place in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM):
             if not str(place[0]).startswith("127."):
@@ -258,9 +261,9 @@ def _number(host: str) -> str:
 def raise_open_files() -> None:
     """Raise the limit of open files to OPEN_FILES, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _mark(path: Path) -> None:

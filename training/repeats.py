@@ -4,9 +4,9 @@ At the time limit, a job script runs this program before it starts the user's ow
 the number of restarts so far, SECONDS the time since the last start, and each CHECKPOINT a file that matches
 the job's pattern of checkpoints. Stdout is the job's log, to which each start appends.
 
-The exit status is 0, with an error in the log, in two cases: the last two starts have printed the same epochs
-and steps from their beginning on, or this start is a restart and left no newer checkpoint. The status is 1 if
-the start made progress, or if the program can't see that.
+The exit status is 0, with an error in the log, in two cases: the last two starts have printed the same first
+epochs and steps, or this start is a restart and left no newer checkpoint. The status is 1 if the start made
+progress, or if the program can't tell.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collections.abc import Iterable
 MAX_BYTES = 64 << 20  # bytes at the end of the log that are read
 CLOCKS_S = 300  # seconds by which the clock of a file server may differ
 MIN_STEPS = 3  # steps that both starts must have printed
-LONGER_FACTOR = 1.25  # a start with so many times the steps may have saved more than the start before
-# Two lines of the job script.
+LONGER_FACTOR = 1.25  # with so many times the steps, a start may have saved more than the start before
+# Lines that the job script prints.
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
 STEP = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
-def repeated(log: Iterable[bytes]) -> str:
-    """Return the first steps of the last start in a log, if they repeat the start before; else ""."""
+def repeated_steps(log: Iterable[bytes]) -> str:
+    """Return the first steps of the last start in a log if the start before printed the same, else ""."""
     starts: list[list[bytes]] = [[]]
     for line in log:
         if START.match(line):
@@ -39,14 +39,14 @@ def repeated(log: Iterable[bytes]) -> str:
             starts[-1].append(line)
     if len(starts) < 3 or not any(map(REQUEUED.match, starts[-2])):
         return ""
-    before, now = _steps(starts[-2]), _steps(starts[-1])
-    both = min(len(before), len(now)) - 1  # the last line may have been cut
-    is_same = both >= MIN_STEPS and before[:both] == now[:both] and len(now) <= LONGER_FACTOR * len(before)
-    return ", ".join(now[:MIN_STEPS]) if is_same else ""
+    before, last = _steps(starts[-2]), _steps(starts[-1])
+    count = min(len(before), len(last)) - 1  # the last line may have been cut
+    is_same = count >= MIN_STEPS and before[:count] == last[:count]
+    return ", ".join(last[:MIN_STEPS]) if is_same and len(last) <= LONGER_FACTOR * len(before) else ""
 
 
 def _steps(lines: Iterable[bytes]) -> list[str]:
-    """Return the epochs and steps that a start printed, each once; empty if the first step came again."""
+    """Return the epochs and steps that a start printed, each once; [] if it printed its first step again."""
     steps: dict[str, None] = {}
     for part in b"\r".join(lines).split(b"\r"):
         step = b" ".join(map(b" ".join, STEP.findall(part))).decode().lower()
@@ -60,16 +60,16 @@ def _steps(lines: Iterable[bytes]) -> list[str]:
 def main(argv: list[str]) -> int:
     """Print an error and return 0 if the start made no progress, else return 1."""
     restarts, seconds, *checkpoints = argv
-    began = ""
+    repeated = ""
     with contextlib.suppress(OSError), open("/proc/self/fd/1", "rb") as log:  # noqa: PTH123
         status = os.fstat(log.fileno())
         if stat.S_ISREG(status.st_mode):
             log.seek(max(0, status.st_size - MAX_BYTES))
-            began = repeated(log)
+            repeated = repeated_steps(log)
     newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
     is_saved = newest > time.time() - float(seconds) - CLOCKS_S
-    if began:
-        what = f"this start has trained the same as the one before ({began}, ...)"
+    if repeated:
+        what = f"this start has trained the same as the one before ({repeated}, ...)"
         fix = "load the newest checkpoint when the trainer starts"
     elif int(restarts) and checkpoints and not is_saved:
         what = f"this start has left no newer checkpoint ({checkpoints[-1]})"

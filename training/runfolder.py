@@ -1,11 +1,11 @@
-"""The forecast of a start in a run folder, for `--look`. This module only reads, and needs no torch."""
+"""The forecast of a start in a run folder, for `--look`. The module only reads files, and needs no torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from training.config import Config, changed_settings, critical_settings, global_batch, steps_to_end
-from training.files import BEST, CHECKPOINTS, list_checkpoints, step_of
+from training.files import BEST, CHECKPOINTS, checkpoint_step, list_checkpoints
 from training.output.log import read_events
 from training.saving.lock import current_holder
 
@@ -14,11 +14,12 @@ from training.saving.lock import current_holder
 class Forecast:
     """The forecast of a start: its work, or the reason for a refusal."""
 
-    # new, afresh (next to old checkpoints), resume, done (no epoch is left), evaluate. A refusal is changed
-    # (the checkpoint has other settings), missing (no such checkpoint) or used (another job has the folder).
+    # A start is new, afresh (next to old checkpoints), resume, done (no epoch is left) or evaluate. A refusal
+    # is changed (the checkpoint has other settings), missing (no such checkpoint) or used (another job has
+    # the folder).
     state: str
     checkpoint: str = ""  # the checkpoint to resume from
-    step: int | None = None  # finished steps; here and below None if unknown
+    step: int | None = None  # finished steps; this number and the next are None if they are not known
     steps: int | None = None  # all steps of the training
     epoch: int | None = None
     epochs: int | None = None
@@ -33,8 +34,8 @@ def look(config: Config, processes: int) -> Forecast:
     run_dir = Path(config.run_dir)
     if config.evaluate:
         return Forecast(state="evaluate")
-    if who := current_holder(run_dir):
-        return Forecast(state="used", holder=who)
+    if holder := current_holder(run_dir):
+        return Forecast(state="used", holder=holder)
     checkpoints = list_checkpoints(run_dir / CHECKPOINTS)
     if config.resume not in ("auto", "off"):
         paths = (run_dir / CHECKPOINTS / config.resume, Path(config.resume))
@@ -42,30 +43,30 @@ def look(config: Config, processes: int) -> Forecast:
         if not checkpoints:
             return Forecast(state="missing", checkpoint=config.resume)
     if config.resume == "off" or not checkpoints:
-        lost = config.init_from and not Path(config.init_from).is_file()
-        state = "missing" if lost else "afresh" if checkpoints else "new"
-        return Forecast(state=state, checkpoint=config.init_from if lost else "", epochs=config.epochs)
+        if config.init_from and not Path(config.init_from).is_file():
+            return Forecast(state="missing", checkpoint=config.init_from, epochs=config.epochs)
+        return Forecast(state="afresh" if checkpoints else "new", epochs=config.epochs)
     return _forecast_resume(config, batch, checkpoints[0])
 
 
 def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
-    """Return the forecast of a start from this checkpoint, by the events of its save."""
+    """Return the forecast of a start that resumes from a checkpoint, by the events about its save."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
     old = read_saved(run_dir, path.name) if is_inside else {}
-    step, epoch = _count(old.get("step")) or step_of(path), _count(old.get("epoch"))
+    step, epoch = _count(old.get("step")) or checkpoint_step(path), _count(old.get("epoch"))
     consumed, samples = _count(old.get("consumed")), _count(old.get("train_samples"))
-    then, changed, steps = old.get("settings"), {}, None
-    if then and isinstance(then, dict) and not config.allow_config_change:
-        of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
-        known = {name: then.get(name, unknown) for name, unknown in of_data.items()}
-        changed = changed_settings(critical_settings(config, batch=batch) | known, then)
+    settings, changed, steps = old.get("settings"), {}, None
+    if settings and isinstance(settings, dict) and not config.allow_config_change:
+        unread = {"train_samples": 0, "data_checksum": ""}  # these are not known before the images are read
+        assumed = {name: settings.get(name, default) for name, default in unread.items()}
+        changed = changed_settings(critical_settings(config, batch=batch) | assumed, settings)
     if samples and step is not None and epoch is not None and consumed is not None:
-        left = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
-        steps = step + left  # the steps done may be of other batches
-    is_done = epoch is not None and epoch >= config.epochs
+        remaining = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
+        steps = step + remaining  # the finished steps may have had another batch size
+    state = "done" if epoch is not None and epoch >= config.epochs else "resume"
     return Forecast(
-        state="changed" if changed else "done" if is_done else "resume",
+        state="changed" if changed else state,
         checkpoint=f"{CHECKPOINTS}/{path.name}" if is_inside else str(path),
         step=step,
         steps=steps,
@@ -77,8 +78,11 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
 
 
 def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
-    """Return the facts about a checkpoint, by the events of its last save and of the start before it."""
-    known: dict[str, Any] = {}
+    """Return the facts about a checkpoint in the events of its last save, and of the start before that save.
+
+    The result is {} if no event is about the checkpoint.
+    """
+    facts: dict[str, Any] = {}
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
         if event.get("event") == "start":
@@ -86,8 +90,8 @@ def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
         elif event.get("event") == "save":
             names = [event.get("also"), str(event.get("checkpoint")).removeprefix(f"{CHECKPOINTS}/")]
             if name in (names if event.get("best") is not True else [*names, BEST]):
-                known = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
-    return known
+                facts = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
+    return facts
 
 
 def _count(value: Any) -> int | None:

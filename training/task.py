@@ -38,15 +38,15 @@ def main(argv: list[str]) -> int:
     text = "srun, mpi: one rank per task; spawn: the trainer starts its own processes; none: one process"
     parser.add_argument("--launcher", choices=("srun", "mpi", "spawn", "none"), default="srun", help=text)
     parser.add_argument("trainer", nargs="+", metavar="TRAINER")
-    asked = parser.parse_args(argv)
+    given = parser.parse_args(argv)
     try:
-        environment = environment_of_task(os.environ, asked.launcher)
+        environment = environment_of_task(os.environ, given.launcher)
     except UserError as error:
         return refuse(error)
-    command = [sys.executable, *asked.trainer]
-    if asked.launcher == "none":  # the trainer replaces this process
+    command = [sys.executable, *given.trainer]
+    if given.launcher == "none":  # the trainer replaces this process
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
-    status = spawn.start([(command, environment)], ours=False)
+    status = spawn.start([(command, environment)], unblocks_signals=False)
     if status == 128 + signal.SIGTERM:
         return INTERRUPTED if tasks(os.environ) > 1 else status
     if status:
@@ -55,18 +55,20 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """Return the trainer's environment; RANK, LOCAL_RANK and WORLD_SIZE are the launcher's numbers."""
-    # the variables of ranks that pyxis or an image has set are removed
-    dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
-    environment = {name: value for name, value in environ.items() if name not in dropped}
+    """Return the trainer's environment, in which RANK, LOCAL_RANK and WORLD_SIZE are the launcher's numbers.
+
+    The numbers that pyxis or an image has set are removed.
+    """
+    removed = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
+    environment = {name: value for name, value in environ.items() if name not in removed}
     if launcher in ("srun", "mpi"):
         place = detect(environ, launcher)
         environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size))
         environment.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_size))
     if launcher == "none":
         environment[OWNER] = NEXT_PROCESS
-    recorded = "" if launcher == "none" else environ.get("RUN_DIR", "")
-    return stacks.with_recorder(environment, recorded)
+    record_folder = "" if launcher == "none" else environ.get("RUN_DIR", "")
+    return stacks.with_recorder(environment, record_folder)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """The torchrun of a job script, on each node: `python3 .../training/torchrun.py OPTIONS -- TRAINER ARGS`.
 
-The options are torchrun's own. This program differs from torchrun in three ways. The nodes use a static
-rendezvous at MASTER_ADDR:MASTER_PORT: the first node holds the store, and the ranks follow the order of the
-nodes. (c10d compares host names and addresses, which fails on nodes with several addresses.) The first node
-leaves last, because otherwise the other nodes lose their connection at the end and print a page about that.
-The exit status is the status of the process that failed first, not 1.
+The options are torchrun's own. This program differs from torchrun in three ways:
+
+- The nodes use a static rendezvous at MASTER_ADDR:MASTER_PORT. The first node holds the store, and the ranks
+  follow the order of the nodes. (c10d compares host names and addresses, which fails on nodes with several
+  addresses.)
+- The first node leaves last. Otherwise the other nodes lose their connection at the end, and print a page
+  about it.
+- The exit status is the status of the process that failed first, not 1.
 """
 
 from __future__ import annotations
@@ -41,9 +44,9 @@ LEAVE_S = 60.0  # limit of the first node's wait for the other nodes to leave
 
 def main(argv: list[str]) -> int:
     """Run torchrun on this node; return the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles the signal
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
-    os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
+    os.environ[PARENT] = str(os.getpid())  # so the ranks end if this process is killed
     if importlib.util.find_spec("torch") is None:
         return refuse(UserError("this Python has no torch", at=sys.executable, fix="install it"))
     from torch.distributed.elastic.multiprocessing import api
@@ -55,8 +58,9 @@ def main(argv: list[str]) -> int:
     # The failure is printed below once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
-        nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
-        options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
+        nodes = parse_args(_with_underscores(argv)).nnodes  # type: ignore[no-untyped-call]
+        words = _with_underscores([*_rendezvous_options(nodes, os.environ), *argv])
+        options = parse_args(words)  # type: ignore[no-untyped-call]
         hang.watch(os.environ)
         resident.keep()
         os.environ.update(stacks.with_hook(stacks.with_recorder(os.environ, os.environ.get("RUN_DIR", ""))))
@@ -69,7 +73,7 @@ def main(argv: list[str]) -> int:
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
         ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
         complain(f"Rank {rank} of the training ended {ended}")
-        # the bundled trainer wrote its status itself, unless it was killed
+        # The bundled trainer has written its status itself, unless it was killed.
         if failure.exitcode < 0 or Path(options.training_script).resolve() != PACKAGE:
             leave_status(status)
         return status
@@ -83,30 +87,30 @@ def main(argv: list[str]) -> int:
 def _stop_once(api: Any) -> None:
     """Let torchrun stop at its first signal and ignore later signals, which would end the wait for a save.
 
-    Several signals may arrive: Slurm signals each process of a container, whose runtime passes its signal on,
+    Several signals may arrive: Slurm signals each process of a container, whose runtime passes the signal on,
     and users call scancel twice.
     """
     stop = getattr(api, "_terminate_process_handler", None)  # there is no public access
     if stop is None:
         return
 
-    def first(number: int, frame: object) -> None:
+    def handle_first(number: int, frame: object) -> None:
         for name in SIGNALS.split(","):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         stop(number, frame)
 
-    api._terminate_process_handler = first  # noqa: SLF001
+    api._terminate_process_handler = handle_first  # noqa: SLF001
 
 
-def _spelled(argv: list[str]) -> list[str]:
-    """Return torchrun's options with _ in their names; torch before 2.0 accepts no dashes."""
+def _with_underscores(argv: list[str]) -> list[str]:
+    """Return torchrun's options with _ in place of - in their names, because torch before 2.0 needs this."""
     end = argv.index("--") if "--" in argv else len(argv)
     names = re.compile("(?<=^--)[^=]+")
     return [names.sub(lambda name: name[0].replace("-", "_"), word) for word in argv[:end]] + argv[end:]
 
 
-def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the rendezvous options for `nodes` nodes; options of the command line override these."""
+def _rendezvous_options(nodes: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the rendezvous options for `nodes` nodes. Options of the command line override these options."""
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
     require(environ, MEETING, fix="export them in the job script")
@@ -115,29 +119,29 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end; the first node, whose store counts the nodes that left, leaves last."""
+    """Run torchrun to its end. The first node leaves last: its store counts the nodes that have left."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 
     processes = str(options.nproc_per_node)
     if processes.isdecimal() and int(processes):  # torchrun would give each process one thread
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // int(processes))))
-    met: list[Any] = []
+    handlers: list[Any] = []
 
     def shutdown(self: Any) -> bool:
-        met.append(self)  # keeps the store open
+        handlers.append(self)  # keeps the store open
         return True
 
     StaticTCPRendezvous.shutdown = shutdown  # type: ignore[method-assign]
     run(options)  # type: ignore[no-untyped-call]
     with contextlib.suppress(Exception):  # the training itself has succeeded
-        for meeting in met:
-            store = meeting._store  # noqa: SLF001 - there is no public access
-            gone = store.add("left", 1)
+        for handler in handlers:
+            store = handler._store  # noqa: SLF001 - there is no public access
+            count = store.add("left", 1)
             deadline = time.monotonic() + LEAVE_S
-            while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
+            while handler.rank == 0 and count < handler.world_size and time.monotonic() < deadline:
                 time.sleep(0.05)
-                gone = store.add("left", 0)
+                count = store.add("left", 0)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def test_the_loss_of_mixed_images_is_that_of_their_parts() -> None:
     shares_BK = torch.tensor([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]])
     parts = [task.loss(logits_BK, torch.full((2,), label)) for label in (0, 1)]
     expected = shares_BK[:, 0] * parts[0] + shares_BK[:, 1] * parts[1]
-    assert torch.allclose(task.trained(logits_BK, shares_BK), expected, atol=1e-6)
+    assert torch.allclose(task.training_loss(logits_BK, shares_BK), expected, atol=1e-6)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from training.errors import TORCH_ERRORS, UserError, explain
 from training.model import optimizer
 from training.model.optimizer import build_optimizer
 from training.model.precision import Autocast, choose_kernels, wants_channels_last
-from training.model.tasks import _count
+from training.model.tasks import _accuracies
 from training.processes import stacks, world
 from training.processes.ranks import Place
 from training.run import agreement, evaluation, loop, setup
@@ -296,7 +296,7 @@ def test_the_warm_up_has_a_whole_batch_in_autocast(tmp_path: Path, flags: list[s
             made,
             config=parse(["--precision", "bf16", "--batch-size", "6", *flags]),
             model=model,
-            trained=model,
+            training_model=model,
         )
     )
 
@@ -316,7 +316,7 @@ def test_a_step_has_the_right_shapes_on_the_meta_device(
     losses_B = nn.functional.cross_entropy(logits_BK, y_B, reduction="none")
     torch.autograd.backward(losses_B.sum())
     made.step()
-    sums = loop.sums_of(losses_B, *_count(logits_BK, y_B, top=True).values())
+    sums = loop.sums_of(losses_B, *_accuracies(logits_BK, y_B, top=True).values())
 
     assert (sums.device.type, sums.shape, sums.dtype) == ("meta", (4,), torch.float64)
     assert all(weight.grad is not None and weight.grad.is_meta for weight in model.parameters())
@@ -343,7 +343,7 @@ def eight(tmp_path: Path) -> Iterator[Session]:
     trained = setup.wrap(made)
     assert isinstance(trained, DistributedDataParallel)
     trained.register_comm_hook(None, lambda _, bucket: done(bucket.buffer()))
-    yield replace(made, data=data, trained=trained)
+    yield replace(made, data=data, training_model=trained)
     dist.destroy_process_group()
 
 

@@ -28,7 +28,7 @@ from training.processes import hang, proc, stacks
 from training.processes.connections import connections
 from training.processes.rank import Rank, Sample
 from training.processes.signs import FOLDER, REPORT, Signs
-from training.processes.stacks import place
+from training.processes.stacks import call_and_line
 from training.processes.verdict import COMPUTES, DISK, OUTSIDE, STILL, facts, judge
 
 from .forks import QUICKLY
@@ -68,7 +68,7 @@ class Job:
     def end(self) -> None:
         """Kill what still runs."""
         for process in self.started:
-            below = list(proc.below(process.pid))
+            below = list(proc.descendants(process.pid))
             for pid in (process.pid, *below):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -267,11 +267,11 @@ def test_the_place_is_in_the_users_code() -> None:
         ("/home/a/train.py", "61", "step"),
         ("/home/a/train.py", "99", "<module>"),
     ]
-    assert place(os.getpid(), frames) == ("all_gather_object", "train.py:61")
+    assert call_and_line(os.getpid(), frames) == ("all_gather_object", "train.py:61")
     library = ("/usr/lib/python3.12/queue.py", "1", "get")
-    assert place(os.getpid(), [library, *frames[3:]]) == ("", "train.py:61")
-    assert place(os.getpid(), [library]) == ("", "queue.py:1")
-    assert place(os.getpid(), []) == ("", "")
+    assert call_and_line(os.getpid(), [library, *frames[3:]]) == ("", "train.py:61")
+    assert call_and_line(os.getpid(), [library]) == ("", "queue.py:1")
+    assert call_and_line(os.getpid(), []) == ("", "")
 
 
 @contextlib.contextmanager
@@ -689,7 +689,7 @@ def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job,
     def is_stuck() -> bool:  # known at once: what a signal may cut short is not asked for a long time
         time.sleep(0.3)
         watcher._note_ranks()
-        return bool(watcher._about(1, watcher._ranks[1], hang.ASLEEP, 1.0, may_cut=False)[0]["stuck"])
+        return bool(watcher._facts(1, watcher._ranks[1], hang.ABOUT_IDLE, 1.0, may_cut=False)[0]["stuck"])
 
     wait_for(is_stuck, "lock")
     wait_for(lambda: f"hang: {says}; stacks: " in job.log.read_text(), "line in the log")
@@ -759,9 +759,9 @@ def test_ranks_that_a_trainer_starts_itself_are_counted(job: Job) -> None:
 RANKS = """
     import os, subprocess, sys, time
     if "LOCAL_RANK" not in os.environ:
-        names = {names!r}
-        envs = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local)) for local in range({first}, 3)]
-        ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env in envs]
+        names = {names!r} envs = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local))
+        for local in range({first}, 3)] ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env
+        in envs]
     time.sleep(99)
 """
 
@@ -792,7 +792,7 @@ def test_the_ranks_that_a_launcher_in_the_trainer_starts_have_their_numbers(
     for number, pid in ranks.items():
         local = proc.variable(pid, "LOCAL_RANK")
         assert local == str(number - 3 * node) or (not local and number == 3 * node and first)
-        assert not {*proc.below(pid, {*ranks.values()})} & {*ranks.values()}
+        assert not {*proc.descendants(pid, {*ranks.values()})} & {*ranks.values()}
 
 
 def test_a_rank_that_waits_for_an_answer_is_named_late_and_with_the_address(job: Job, tmp_path: Path) -> None:
@@ -873,7 +873,7 @@ def test_a_process_that_has_just_run_gets_no_signal_for_one_that_sleeps() -> Non
 def test_a_process_that_sleeps_gets_no_signal_for_one_that_runs() -> None:
     sleeps = "import time, threading\nprint('ready', flush=True)\nthreading.Event().wait()"
     with hooked(sleeps) as process:
-        wait_for(lambda: "futex" in proc.wait(process.pid), "sleep")
+        wait_for(lambda: "futex" in proc.waits_in(process.pid), "sleep")
         assert stacks.stack_awake(process.pid) == ""
         assert Path(stacks._memory(process.pid)).read_bytes() == b""
         assert '"<string>", line 3 in <module>' in stacks.stack_asleep(process.pid)
@@ -889,7 +889,7 @@ print("ready", flush=True)
 threading.Lock().acquire() and threading.Event().wait()
 """
     with hooked(waits) as process:
-        wait_for(lambda: "futex" in proc.wait(process.pid), "sleep")
+        wait_for(lambda: "futex" in proc.waits_in(process.pid), "sleep")
         text = stacks.stack_asleep(process.pid)
         assert "line 6 in <module>" in text
         assert "other" not in text
@@ -911,7 +911,7 @@ def test_a_call_of_a_c_library_is_not_ended_by_the_signal(
     """As by a rank that meets the others: torch before 2.5 ends it with "Interrupted system call"."""
     monkeypatch.setattr(importlib.metadata, "version", lambda _: torch)
     with hooked(LONG_SLEEP) as process:
-        wait_for(lambda: "nanosleep" in proc.wait(process.pid), "sleep")
+        wait_for(lambda: "nanosleep" in proc.waits_in(process.pid), "sleep")
         assert ('"<string>", line 4 in <module>' in stacks.stack_asleep(process.pid)) != is_left_alone
         assert process.stdout
         assert (process.stdout.read() == "left 0\n") == is_left_alone

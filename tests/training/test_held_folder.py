@@ -44,7 +44,7 @@ def is_mounted(
     monkeypatch.setattr(files, "_held", [])
     monkeypatch.chdir(tmp_path)
     yield request.param
-    files.let_go()
+    files.release()
 
 
 def test_a_path_leads_to_the_folder_that_was_opened(tmp_path: Path, *, is_mounted: bool) -> None:
@@ -52,11 +52,11 @@ def test_a_path_leads_to_the_folder_that_was_opened(tmp_path: Path, *, is_mounte
     folder.mkdir()
     if is_mounted:
         files.hold(folder)
-    assert files.near(folder / "file") == folder / "file"
+    assert files.reachable(folder / "file") == folder / "file"
     files.enter()
     folder.rename(tmp_path / "moved")
 
-    assert files.near(folder / "file") == (Path("file") if is_mounted else folder / "file")
+    assert files.reachable(folder / "file") == (Path("file") if is_mounted else folder / "file")
     assert Path.cwd() == (tmp_path / "moved" if is_mounted else tmp_path)
 
 

@@ -70,7 +70,7 @@ def test_the_second_of_one_machine_is_told_who_has_it(
 def test_a_holder_whose_process_is_gone_or_another_now(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    mine = lock._myself({})
+    mine = lock._own_facts({})
     for pid, born in ((ended.pid, 5), (os.getpid(), mine["born"] - 1)):
         left(tmp_path, machine=mine["machine"], pid=pid, born=born)
         made, lines = take(tmp_path)

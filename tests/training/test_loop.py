@@ -31,7 +31,7 @@ class Silent(Stop):
     """Asks for nothing, and leaves the signals of the test process alone."""
 
     def __init__(self) -> None:
-        self._asked = [False] * len(REASONS)
+        self._requested = [False] * len(REASONS)
         self._file = None
 
 
@@ -65,7 +65,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         data=data,
         task=build_task(config, data),
         model=model,
-        trained=model,
+        training_model=model,
         updater=Updater(optimizer=build_optimizer(config, model)),
     )
 

@@ -144,4 +144,4 @@ def test_torchrun_gets_names_of_options_that_torch_1_takes_too() -> None:
         "own-trainer",
         "--batch-size=3",
     ]
-    assert torchrun._spelled(given) == ["--nproc_per_node=2", "--rdzv_conf", *given[2:]]
+    assert torchrun._with_underscores(given) == ["--nproc_per_node=2", "--rdzv_conf", *given[2:]]

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from training.data.order import cut_steps, epoch_order, evaluation_share, mix, share
+from training.data.order import cut_steps, derive_seed, epoch_order, evaluation_share, share
 
 
 def seen(samples: int, batch: int, size: int, *, consumed: int = 0) -> list[list[int]]:
@@ -50,8 +50,8 @@ def test_orders_differ_between_epochs_and_seeds_but_not_between_calls() -> None:
     assert torch.equal(order_N, epoch_order(100, seed=1, epoch=0))
     assert not torch.equal(order_N, epoch_order(100, seed=1, epoch=1))
     assert not torch.equal(order_N, epoch_order(100, seed=2, epoch=0))
-    assert mix("a", 1, 2) != mix("a", 12)
-    assert 0 <= mix("a", 1) < 2**31
+    assert derive_seed("a", 1, 2) != derive_seed("a", 12)
+    assert 0 <= derive_seed("a", 1) < 2**31
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

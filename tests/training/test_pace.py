@@ -99,7 +99,7 @@ def judged(*rounds: list[float], steps: int = 7, part_s: float = 0.3) -> list[st
     for each in rounds:
         for _ in range(3 * steps):
             made.mark()
-        made.spent(saves=False, is_saving=False)
+        made.take_times(saves=False, is_saving=False)
         made.judge([value for passes in each for value in (0.0, passes)], part_s)
         said.append(made.says)
     return said
@@ -149,7 +149,7 @@ def test_a_rank_tells_nothing_of_steps_while_it_saves() -> None:
     def spent(*, saves: bool = False, is_saving: bool = False) -> bool:
         for _ in range(3):
             made.mark()
-        return any(made.spent(saves=saves, is_saving=is_saving))
+        return any(made.take_times(saves=saves, is_saving=is_saving))
 
     assert spent(saves=True)  # the next ones
     assert not spent()
@@ -182,5 +182,5 @@ def test_the_times_of_a_gpu_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     made = Pace(["a", "b"], 1, on_gpu=True)
     for _ in range(3 * pace.MAX_TIMED_PARTS + 3):
         made.mark()
-    assert made.spent(saves=False, is_saving=False) == pytest.approx([0, 0, 0.001, 0.001])
+    assert made.take_times(saves=False, is_saving=False) == pytest.approx([0, 0, 0.001, 0.001])
     assert Event.made == 3 * pace.MAX_TIMED_PARTS

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from training.data.images import MEAN, STD
-from training.data.order import epoch_order, mix
+from training.data.order import derive_seed, epoch_order
 
 from . import vision
 from .states import everything
@@ -55,8 +55,8 @@ OWN = """
         return tuple((part, part.float().mean((1, 2, 3)) / 255) for part, _ in images(config))
 
     def made(channels, outputs):
-        layers = nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
-        return nn.Sequential(*layers, nn.Linear(24, outputs))
+        layers = nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+        nn.Flatten() return nn.Sequential(*layers, nn.Linear(24, outputs))
 
     def model(config):
         return made(1, 3)
@@ -288,7 +288,7 @@ def backward(
         layer.eval()
     mean, size = 0.0, BATCH // loop.parts
     for part, (x, y) in enumerate(zip(cut(x_BCHW, size), cut(y_B, size), strict=True), start=1):
-        torch.manual_seed(mix("step", SEED, step, 0, part))
+        torch.manual_seed(derive_seed("step", SEED, step, 0, part))
         mixed = v2.RandomChoice([*loop.mixed])(x, y) if loop.mixed else (x, y)
         loss = loop.trained(outputs_of(loop, model, mixed[0]), mixed[1]).sum() / len(y_B)
         mean += loss.item()
@@ -322,7 +322,7 @@ def outputs_of(loop: Loop, model: nn.Module, x_BCHW: torch.Tensor) -> torch.Tens
 
 def new_model(loop: Loop, own: Any) -> nn.Module:
     """The model of the seed; to be tuned, its body is that of the older weights."""
-    torch.manual_seed(mix("weights", SEED))
+    torch.manual_seed(derive_seed("weights", SEED))
     model: nn.Module = getattr(own, loop.model)(None)
     if loop.tuned:
         older = torch.load("old.pt", weights_only=True)

@@ -33,8 +33,8 @@ def answers(**ends: dict[str, Any]) -> Answers:
     made = Answers()
     for name in NODES:
         end = {"node": name, **GOOD, **ends.get(name, {})}
-        made.take(MARK + json.dumps({"node": name, "at": [name, 1], "time": 1000.0}), 1000.5)
-        made.take(MARK + json.dumps(end), 1001.0)
+        made.add(MARK + json.dumps({"node": name, "at": [name, 1], "time": 1000.0}), 1000.5)
+        made.add(MARK + json.dumps(end), 1001.0)
     return made
 
 
@@ -65,11 +65,11 @@ def test_a_node_that_srun_names_has_failed() -> None:
     ):
         given = answers()
         del given.ends["n2"]
-        given.take(line, 0.0)
+        given.add(line, 0.0)
         assert judge(NODES, given, None) == {"n2": [Fault("start", f"the check failed: {says}")]}
     given = Answers()
     for name in NODES:
-        given.take(f"srun: error: {name}: task 0: Exited with exit code 127", 0.0)
+        given.add(f"srun: error: {name}: task 0: Exited with exit code 127", 0.0)
     assert [*judge(NODES, given, None)] == [""]  # it does not start anywhere
 
 
@@ -82,7 +82,7 @@ def test_a_check_that_was_ended_names_no_node() -> None:
     given.late = True
     assert named(given) == {"n2": ["start"], "n3": ["start"]}
     nothing = Answers()
-    nothing.take("srun: error: Unable to create step for job 17", 0.0)
+    nothing.add("srun: error: Unable to create step for job 17", 0.0)
     (fault,) = judge(NODES, nothing, None)[""]
     assert fault.what.endswith("Unable to create step for job 17")
 
@@ -151,7 +151,7 @@ def test_folders_that_a_training_can_not_use(tmp_path: Path, monkeypatch: pytest
 
 def test_what_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
-    assert node.limited(["sh", "-c", "echo imported; sleep 60"], 0.5) == (None, "imported\n")
+    assert node.run_limited(["sh", "-c", "echo imported; sleep 60"], 0.5) == (None, "imported\n")
     assert time.monotonic() - began < 30
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from training.repeats import repeated
+from training.repeats import repeated_steps
 
 from .trainers import ROOT
 
@@ -42,12 +42,12 @@ def steps(first: int, last: int, form: str = "step {}: loss 0.5") -> list[str]:
 )
 def test_a_start_that_trains_the_same_steps_again_is_seen(form: str) -> None:
     form = form.replace("{}", "{0}")
-    assert repeated(log(steps(0, 10, form), steps(0, 9, form)))
-    assert not repeated(log(steps(0, 10, form), steps(8, 18, form)))
+    assert repeated_steps(log(steps(0, 10, form), steps(0, 9, form)))
+    assert not repeated_steps(log(steps(0, 10, form), steps(8, 18, form)))
 
 
 def test_what_it_began_with_is_returned() -> None:
-    assert repeated(log(["config: epochs 90", *steps(0, 9)], steps(0, 9))) == "step 0, step 1, step 2"
+    assert repeated_steps(log(["config: epochs 90", *steps(0, 9)], steps(0, 9))) == "step 0, step 1, step 2"
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_what_it_began_with_is_returned() -> None:
     ],
 )
 def test_what_is_not_certain_is_not_said(lines: list[bytes]) -> None:
-    assert not repeated(lines)
+    assert not repeated_steps(lines)
 
 
 def test_ranks_may_print_in_any_order() -> None:
     first = ["step 0", "step 0", "step 1", "step 1", "step 2", "step 2", "step 3", "step 3", "step 4"]
     other = ["step 0", "step 1", "step 0", "step 1", "step 2", "step 3", "step 2", "step 3", "step 4"]
-    assert repeated(log(first, other))
+    assert repeated_steps(log(first, other))
 
 
 def test_the_last_two_starts_are_compared() -> None:
     lines = log(steps(0, 9), steps(0, 9)) + log([], steps(9, 18))[2:]
-    assert not repeated(lines)
+    assert not repeated_steps(lines)
 
 
 @pytest.mark.parametrize(("first", "status"), [(0, 0), (9, 1)])

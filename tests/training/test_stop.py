@@ -172,9 +172,9 @@ def test_quick_steps_synchronise_seldom(slept: list[float]) -> None:
     synchronised = []
     for step in range(1, 61):
         slept.append(0.01)
-        if meter.due(step, 10):
+        if meter.is_due(step, 10):
             synchronised.append(step)
-            meter.synchronised(meter.step_s())
+            meter.note_sync(meter.step_s())
 
     assert synchronised == [1, 10, 20, 30, 40, 50, 60]
 

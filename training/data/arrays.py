@@ -24,10 +24,10 @@ FILES = {
 }
 CLASSES = 10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # torchvision makes MNIST/raw
-MAX_VALUES = 1 << 32  # values in a file, because a small .gz file may unpack to many more
+MAX_VALUES = 1 << 32  # values in a file; a small .gz file could unpack to many more
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
-CIFAR_VALUES = 3 * 32 * 32
+CIFAR_VALUES = 3 * 32 * 32  # of one image; before them the binary version has its label
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,9 +98,9 @@ def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     if (root / PYTHON).is_dir():
         return _from_python(root, part)
     inside = folder / BINARY if (folder / BINARY).is_dir() else folder
-    read = [_from_binary(inside / f"{name}.bin") for name in CIFAR_PARTS[part]]
-    images_NCHW = torch.cat([images for images, _ in read]).view(-1, 3, 32, 32)
-    return images_NCHW, torch.cat([labels for _, labels in read]).long()
+    files = [_from_binary(inside / f"{name}.bin") for name in CIFAR_PARTS[part]]
+    images_NCHW = torch.cat([images for images, _ in files]).view(-1, 3, 32, 32)
+    return images_NCHW, torch.cat([labels for _, labels in files]).long()
 
 
 def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,11 +110,11 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     except OSError as error:
         fix = f"unpack cifar-10-binary.tar.gz in {path.parent}"
         raise UserError(f"cannot read CIFAR-10 ({one_line(error)})", at=str(path), fix=fix) from error
-    whole = bool(data) and not len(data) % (1 + CIFAR_VALUES)
     row = 1 + CIFAR_VALUES
-    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, row) if whole else torch.empty(0, 1)
-    if not whole or int(rows[:, 0].max()) >= CLASSES:
-        what = f"not a file of CIFAR-10: {len(data)} bytes" + ", with other labels" * whole
+    has_whole_rows = bool(data) and not len(data) % row
+    rows = torch.frombuffer(data, dtype=torch.uint8).view(-1, row) if has_whole_rows else torch.empty(0, 1)
+    if not has_whole_rows or int(rows[:, 0].max()) >= CLASSES:
+        what = f"not a file of CIFAR-10: {len(data)} bytes" + ", with other labels" * has_whole_rows
         raise UserError(what, at=str(path), fix="unpack its archive again")
     return rows[:, 1:], rows[:, 0]
 
@@ -123,9 +123,9 @@ def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images and labels of CIFAR-10's Python version. torchvision loads only pickles it knows."""
     datasets = import_torchvision("CIFAR-10's Python version").datasets
     try:
-        read = datasets.CIFAR10(str(root), train=part == "train")
+        data = datasets.CIFAR10(str(root), train=part == "train")
     except (RuntimeError, OSError) as error:
         what, fix = f"not the files of CIFAR-10 ({one_line(error)[:200]})", "unpack their archive again"
         raise UserError(what, at=str(root / PYTHON), fix=fix) from error
-    images_NHWC = torch.from_numpy(read.data)
-    return images_NHWC.permute(0, 3, 1, 2).contiguous(), torch.tensor(read.targets)
+    images_NHWC = torch.from_numpy(data.data)
+    return images_NHWC.permute(0, 3, 1, 2).contiguous(), torch.tensor(data.targets)

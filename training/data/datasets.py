@@ -11,7 +11,7 @@ import torch
 from training.config import FILE_DATA_SETS, Config
 from training.data.arrays import read_cifar10, read_mnist
 from training.data.images import MEAN, STD, images_in_files
-from training.data.order import mix
+from training.data.order import derive_seed
 from training.data.own_module import import_function
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
@@ -57,8 +57,8 @@ def load_data(config: Config, device: torch.device) -> Data:
     train: Any
     validation: Any
     if config.dataset in READ_DATA_SETS:
-        read, norm, shift = READ_DATA_SETS[config.dataset]
-        train, validation = (read(Path(config.data_dir), part) for part in ("train", "test"))
+        read_part, norm, shift = READ_DATA_SETS[config.dataset]
+        train, validation = (read_part(Path(config.data_dir), part) for part in ("train", "test"))
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset in FILES:
@@ -82,8 +82,8 @@ def _in_memory(
     splits: list[InMemory] = []
     shapes = [tensor.shape[1:] for tensor in train]
     for (images, targets), part, pixels in ((train, "training", shift), (validation, "validation", 0)):
-        alike = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
-        if images.ndim != 4 or not alike:
+        fits = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
+        if images.ndim != 4 or not fits:
             what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
             raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
         if not config.task and (targets.is_floating_point() or int(targets.min()) < 0):
@@ -114,16 +114,19 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     classes = 0 if config.task else len(train.classes)
     keyed = functools.partial(Keyed, seed=config.seed, classes=classes, target_shape=tuple(target.shape))
     load = functools.partial(FromLoaders, norm=norm, device=device, workers=max(0, config.workers))
-    trained = load(keyed(dataset=train, shape_CHW=shape_CHW))
-    validated = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
+    train_split = load(keyed(dataset=train, shape_CHW=shape_CHW))
+    validation_split = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
     samples = getattr(train, "samples", ())
     pair = samples[0] if isinstance(samples, list) and samples else None
-    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)  # like torchvision's
+    # Like torchvision's ImageFolder: pairs of a path and a label.
+    are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]
     checksum = _checksum(names, files)
-    zero, shown = torch.zeros_like(target), tuple(map(str, names))
-    return Data(trained, validated, classes, shape_CHW, zero, checksum, norm, shown, evaluated_CHW)
+    zero, class_names = torch.zeros_like(target), tuple(map(str, names))
+    return Data(
+        train_split, validation_split, classes, shape_CHW, zero, checksum, norm, class_names, evaluated_CHW
+    )
 
 
 def _checksum(*parts: list[Any]) -> str:
@@ -133,7 +136,7 @@ def _checksum(*parts: list[Any]) -> str:
 def _fake(config: Config) -> tuple[Batch, Batch]:
     """Return random images to measure speed: of MNIST's shape for convnet, else of ImageNet's shape."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
-    generator = torch.Generator().manual_seed(mix("fake", config.seed))
+    generator = torch.Generator().manual_seed(derive_seed("fake", config.seed))
     parts = []
     for samples in (config.fake_samples, FAKE_VALIDATION):
         images_NCHW = torch.randint(256, (samples, *shape), dtype=torch.uint8, generator=generator)

@@ -46,21 +46,22 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
 
     Raises UserError if a folder is wrong, or if the two sets have different classes.
     """
-    read: Any = Shards if config.dataset == "shards" else _images
+    read_folder: Any = Shards if config.dataset == "shards" else _class_folders
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
     validation = Path(config.val_path) if config.val_path else root / "val"
-    trained = read(train, training_transform(config), "--data-dir")
-    validated = read(validation, evaluation_transform(config), "--val-path")
-    for first, other in ((trained, validated), (validated, trained)) if read is _images else ():
+    train_set = read_folder(train, training_transform(config), "--data-dir")
+    validation_set = read_folder(validation, evaluation_transform(config), "--val-path")
+    pairs = ((train_set, validation_set), (validation_set, train_set))
+    for first, other in pairs if read_folder is _class_folders else ():
         if missing := sorted(set(first.classes) - set(other.classes)):
             examples = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             what = f"classes that are only in {first.root}: {examples}"
             raise UserError(what, at=other.root, fix="the same class folders in both")
-    return trained, validated
+    return train_set, validation_set
 
 
-def _images(folder: Path, transform: Any, flag: str) -> Any:
+def _class_folders(folder: Path, transform: Any, flag: str) -> Any:
     datasets = import_torchvision("--dataset imagefolder").datasets
     try:
         return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
@@ -118,7 +119,7 @@ class Shards:
 
 @functools.lru_cache(maxsize=64)
 def _open(path: Path) -> Any:
-    """Return an open tar file; each loader opens the file once."""
+    """Return an open tar file, which each loader process opens once."""
     return path.open("rb")
 
 
@@ -132,7 +133,7 @@ def training_transform(config: Config) -> Any:
         policy = v2.RandAugment if config.augment == "randaugment" else v2.TrivialAugmentWide
         steps.append(policy(interpolation=v2.InterpolationMode.BILINEAR))
     steps.append(v2.PILToTensor())
-    if config.random_erase:  # grey, which the norm makes 0
+    if config.random_erase:  # with the mean colour, which the norm makes 0
         steps.append(v2.RandomErasing(config.random_erase, value=[round(255 * mean) for mean in MEAN]))
     return v2.Compose(steps)
 

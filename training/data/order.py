@@ -1,11 +1,14 @@
-"""The order of the N samples, a function of seed, epoch and position: checkpoints need not hold the order."""
+"""The order of the N samples in an epoch.
+
+The order is a function of the seed, the epoch and the position, so checkpoints need not hold it.
+"""
 
 import hashlib
 
 import torch
 
 
-def mix(*parts: int | str) -> int:
+def derive_seed(*parts: int | str) -> int:
     """Return a seed in 0..2^31-1 from numbers and words; similar parts give unrelated seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
@@ -13,7 +16,7 @@ def mix(*parts: int | str) -> int:
 
 def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
     """Return the permutation order_N of an epoch for all processes together (int64, on the CPU)."""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(mix("order", seed, epoch)))
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(derive_seed("order", seed, epoch)))
 
 
 def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]]:
@@ -34,6 +37,6 @@ def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[
 
     All processes get the same number of lists, so the last list of a process may be empty.
     """
-    mine = torch.arange(samples)[rank::size]  # empty if the processes are more than the samples
+    own_N = torch.arange(samples)[rank::size]  # empty if there are more processes than samples
     largest = -(-samples // size)  # samples of the process with the most samples
-    return [mine[first : first + chunk] for first in range(0, largest, chunk)]
+    return [own_N[first : first + chunk] for first in range(0, largest, chunk)]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from training.data.order import mix
+from training.data.order import derive_seed
 from training.errors import UserError, one_line
 from training.processes.stop import end_with_parent, ignore_signals
 
@@ -62,7 +62,7 @@ class InMemory:
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
         """Yield x_BCHW (float32) and y_B (int64) for each index list."""
-        key = mix("shift", self._seed, epoch)
+        key = derive_seed("shift", self._seed, epoch)
         for index_B in index_lists:
             x_BCHW = self.images_NCHW.index_select(0, index_B)
             if self._shift:
@@ -84,13 +84,13 @@ def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> 
     The random number of an image decides about its shift and its mirroring.
     """
     batch, channels, height, width = x_BCHW.shape
-    ways = 2 * shift + 1
+    shifts = 2 * shift + 1  # possible shifts in each direction
     padded_BCHW = torch.nn.functional.pad(x_BCHW, (shift, shift, shift, shift))
     along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
     mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
     inside_BW = torch.where(mirrored_B1, width - 1 - along_W, along_W)
-    row_BH = (random_B // 2 % ways).unsqueeze(1) + along_H
-    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + inside_BW
+    row_BH = (random_B // 2 % shifts).unsqueeze(1) + along_H
+    column_BW = (random_B // (2 * shifts) % shifts).unsqueeze(1) + inside_BW
     image_B111 = torch.arange(batch, device=x_BCHW.device).view(-1, 1, 1, 1)
     channel_C11 = torch.arange(channels, device=x_BCHW.device).view(-1, 1, 1)
     return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
@@ -119,7 +119,7 @@ class FromLoaders:
             prefetch_factor=PREFETCHED if workers else None,
             multiprocessing_context="fork" if workers else None,  # data sets need not be picklable
         )
-        atexit.register(_end, weakref.ref(self._loader))
+        atexit.register(_end_processes, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
         """Yield x_BCHW (float32) and y_B (int64) for each index list, on the device.
@@ -142,7 +142,7 @@ class FromLoaders:
             yield batch[0], batch[1]
 
 
-def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
+def _end_processes(loader: weakref.ref[DataLoader[Any]]) -> None:
     """End the processes of a loader. At exit, Python would send a SIGTERM, which they ignore, and wait."""
     live = loader()
     if live is not None:
@@ -160,9 +160,9 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
         yield from batches
         return
     copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
-    coming: Batch | None = None
+    upcoming: Batch | None = None
     for batch in itertools.chain(batches, (None,)):
-        arrived = coming
+        arrived = upcoming
         if arrived is not None:
             computing = torch.cuda.current_stream(device)
             computing.wait_stream(copying)
@@ -170,7 +170,7 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
                 part.record_stream(computing)
         if batch is not None:
             with torch.cuda.stream(copying):
-                coming = batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+                upcoming = batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
         if arrived is not None:
             yield arrived
 
@@ -193,7 +193,7 @@ class Keyed(Dataset[Any]):
 
     def __getitem__(self, key: int) -> tuple[torch.Tensor, int | torch.Tensor] | UserError:
         epoch, index = divmod(key, len(self))
-        seed = mix("sample", self.seed, epoch, index)
+        seed = derive_seed("sample", self.seed, epoch, index)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed visits all devices, and is slow
         random.seed(seed)
         if numpy := sys.modules.get("numpy"):

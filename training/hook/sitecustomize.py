@@ -14,9 +14,10 @@ import sys
 from types import FrameType
 
 MEMORY = "sbatchgen-stacks"
-# Counted from SIGRTMAX: no other program's signals.
-ASLEEP = 3  # for a main thread that waits in C++: faulthandler is C and answers, Python's handlers do not run
-AWAKE = 4  # for a main thread that runs: Python answers safely between two of its instructions
+# The two signals are SIGRTMAX - 3 and SIGRTMAX - 4, which no other program is known to use.
+# The first is for a main thread that waits in C++: faulthandler answers there, but no handler of Python.
+# The second is for a main thread that runs: Python answers safely between two of its instructions.
+ASLEEP, AWAKE = 3, 4
 
 
 def register() -> None:
@@ -32,7 +33,7 @@ def register() -> None:
                 lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}\n')
                 frame = frame.f_back
             os.write(memory, "".join(lines).encode("utf-8", "backslashreplace"))
-        except Exception:  # noqa: BLE001, S110 - contextlib.suppress is a function of Python
+        except Exception:  # noqa: BLE001, S110 - contextlib.suppress would call a function of Python
             pass
 
     # torch.compile does not compile functions of importlib's file

@@ -9,28 +9,25 @@ import os
 
 FILE = "wandb-run-id"  # the file in the run folder, so that a new folder begins a new run
 NAMES = ("WANDB_RUN_ID", "WANDB_RESUME")  # a user who sets one of them decides about both
-UNSENT = ("offline", "dryrun", "disabled")  # values of WANDB_MODE without a run on the server to continue
-# The variable with the process that knows the name; `next` is the next process to start.
+UNSENT = ("offline", "dryrun", "disabled")  # values of WANDB_MODE with which the server has no run
+# The variable with the process number that has the name; `next` is the next process to start.
 OWNER, NEXT_PROCESS = "SBATCHGEN_WANDB", "next"
-RESUMABLE = (
-    "SBATCHGEN_AGAIN_FILE",
-    "SBATCHGEN_STOP_FILE",
-    "SBATCHGEN_EXIT_FILE",
-)  # variables of a job that can be resumed
+# Variables of a job that can be resumed.
+RESUMABLE = ("SBATCHGEN_AGAIN_FILE", "SBATCHGEN_STOP_FILE", "SBATCHGEN_EXIT_FILE")
 
 
 def keep() -> None:
     """Set the run's name in the environment of a trainer that has wandb, unless a name is set."""
-    by = os.environ.get(OWNER, "")
-    if by not in ("", NEXT_PROCESS, str(os.getpid())):
+    owner = os.environ.get(OWNER, "")
+    if owner not in ("", NEXT_PROCESS, str(os.getpid())):
         for name in ("WANDB_RUN_ID", "WANDB_RESUME", OWNER):  # inherited from the parent process
             os.environ.pop(name, None)
         return
-    if by == NEXT_PROCESS:
+    if owner == NEXT_PROCESS:
         del os.environ[OWNER]
     resumes = any(name in os.environ for name in RESUMABLE)
     folder = os.environ.get("RUN_DIR", "")
-    is_first = by == NEXT_PROCESS or os.environ.get("RANK") == "0"
+    is_first = owner == NEXT_PROCESS or os.environ.get("RANK") == "0"
     if not (folder and resumes and is_first) or any(name in os.environ for name in NAMES):
         return
     if os.environ.get("WANDB_MODE") in UNSENT or importlib.util.find_spec("wandb") is None:

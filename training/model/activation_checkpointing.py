@@ -1,4 +1,7 @@
-"""Activation checkpointing: the backward pass computes stages again, with less memory and the same bits."""
+"""Activation checkpointing: the backward pass computes stages again, which needs less memory.
+
+The results are the same to the bit.
+"""
 
 import contextlib
 import functools
@@ -18,7 +21,7 @@ OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # tim
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """Return the model with checkpointing, by an own method (OWN_METHODS) or in outermost nn.Sequentials.
+    """Return the model with checkpointing, by its own method (OWN_METHODS), or of outermost nn.Sequentials.
 
     Raises UserError if the model has no such method and no nn.Sequential.
     """
@@ -26,13 +29,13 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
     if method is not None:
         method()
         return model
-    made = _replace(model)
-    if not any(isinstance(module, Stages) for module in made.modules()):
+    replaced = _replace(model)
+    if not any(isinstance(module, Stages) for module in replaced.modules()):
         methods = " or ".join(f"{name}()" for name in OWN_METHODS)
         fix = f"leave it out, or give the model nn.Sequential stages, or {methods}"
         what = f"--activation-checkpointing: {type(model).__name__} has no stages to recompute"
         raise UserError(what, fix=fix)
-    return made
+    return replaced
 
 
 def _replace(module: nn.Module) -> nn.Module:
@@ -45,7 +48,7 @@ def _replace(module: nn.Module) -> nn.Module:
 
 
 class Stages(nn.Sequential):
-    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module, for the least memory."""
+    """An nn.Sequential that keeps only the input of each sqrt(n)-th of its n modules: the least memory."""
 
     # Chen et al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174
 

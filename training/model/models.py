@@ -9,7 +9,7 @@ from torch import nn
 from training.config import Config
 from training.data.datasets import Data
 from training.data.images import import_torchvision
-from training.data.order import mix
+from training.data.order import derive_seed
 from training.data.own_module import import_function
 from training.errors import UserError
 from training.model.activation_checkpointing import checkpoint_activations
@@ -23,14 +23,14 @@ def build_model(config: Config, data: Data) -> nn.Module:
     The model maps x_BCHW (float32) to logits (B, classes). Raises UserError if the model is unknown or does
     not fit the images.
     """
-    torch.manual_seed(mix("weights", config.seed))
+    torch.manual_seed(derive_seed("weights", config.seed))
     if config.model == "convnet":
-        made = _convnet(data.shape_CHW, data.classes)
+        model = _convnet(data.shape_CHW, data.classes)
     elif ":" in config.model:
-        made = import_function(config.model, "--model")(config)
+        model = import_function(config.model, "--model")(config)
     else:
-        made = _from_torchvision(config.model, data)
-    return checkpoint_activations(made) if config.activation_checkpointing else made
+        model = _from_torchvision(config.model, data)
+    return checkpoint_activations(model) if config.activation_checkpointing else model
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
@@ -90,21 +90,21 @@ def load_all_but_head(
     """
     present = model.state_dict()
     given = {name.removeprefix("module."): value for name, value in weights.items()}
-    left = [name for name in head_of(model) if name not in given]
+    not_loaded = [name for name in head_of(model) if name not in given]
     # A weight of the head may differ only in the number of classes.
     for name in present.keys() & given.keys():
         new, old = present[name].shape, given[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
-            left.append(name)
-    load_weights(model, given | {name: present[name] for name in left}, origin)
-    return sorted(left)
+            not_loaded.append(name)
+    load_weights(model, given | {name: present[name] for name in not_loaded}, origin)
+    return sorted(not_loaded)
 
 
 def head_of(model: nn.Module) -> list[str]:
     """Return the names of the head's weights."""
-    having = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]]
-    last = having[-1] + "." if having and having[-1] else ""
-    return [name for name, _ in model.named_parameters() if name.startswith(last)]
+    modules = [name for name, module in model.named_modules() if [*module.parameters(recurse=False)]]
+    prefix = modules[-1] + "." if modules and modules[-1] else ""
+    return [name for name, _ in model.named_parameters() if name.startswith(prefix)]
 
 
 def freeze(model: nn.Module, config: Config) -> None:

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from training.config import Config
 from training.model.models import head_of
 
-EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
-# The names in each optimizer's state of a weight.
+EMA_WARM_UP = 10  # about so many steps, until the mean has forgotten the random initial weights
+# The parts of each optimizer's state of a weight.
 STATE_NAMES: dict[type[Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -27,15 +27,17 @@ STATE_NAMES: dict[type[Optimizer], set[str]] = {
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     """Return the optimizer of a model on its device; biases and norms (1-D) come last."""
     head = head_of(model) if config.head_lr else ()
-    alike = config.weight_decay_on == "all" or not config.weight_decay
+    same_decay = config.weight_decay_on == "all" or not config.weight_decay
     groups = []
-    for of_head in (False, True)[: 1 + bool(head)]:
-        weights = [p for name, p in model.named_parameters() if p.requires_grad and (name in head) == of_head]
-        matrices, others = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
-        if alike:  # one kernel for all weights: the second group is empty
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for is_head in (False, True)[: 1 + bool(head)]:
+        weights = [weight for name, weight in trained.items() if (name in head) == is_head]
+        matrices = [weight for weight in weights if weight.ndim > 1]
+        others = [weight for weight in weights if weight.ndim <= 1]
+        if same_decay:  # one kernel for all weights: the second group is empty
             matrices, others = matrices + others, []
-        scale = {"lr_scale": config.head_lr / config.lr} if of_head else {}
-        for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * alike)):
+        scale = {"lr_scale": config.head_lr / config.lr} if is_head else {}
+        for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * same_decay)):
             groups.append({"params": params, "weight_decay": decay, **scale})
     if config.optimizer == "sgd":
         return _with_momentum(_fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum))
@@ -44,15 +46,15 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     return torch.optim.Adadelta(groups, lr=config.lr)  # has no fused version
 
 
-def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **how: Any) -> Optimizer:
+def _fused(kind: Callable[..., Optimizer], groups: list[dict[str, Any]], **options: Any) -> Optimizer:
     """Return a fused optimizer, or an ordinary optimizer if torch has no fused kernels for the device.
 
     SGD has fused kernels since torch 2.3, and on CPUs since torch 2.4.
     """
     try:
-        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal would change the groups
+        return kind([dict(group) for group in groups], fused=True, **options)  # copies, which it may change
     except (TypeError, RuntimeError):
-        return kind(groups, **how)
+        return kind(groups, **options)
 
 
 def _with_momentum(sgd: Optimizer) -> Optimizer:
@@ -84,8 +86,8 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
         if parts and not (plain and shapes == wanted and parts.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
         if parts:  # in the memory format of the weight: fused kernels don't look at strides
-            like = {name: torch.empty_like(weight, device="cpu") for name in parts if name != "step"}
-            state[place] = parts | {name: value.copy_(parts[name]) for name, value in like.items()}
+            copies = {name: torch.empty_like(weight, device="cpu") for name in parts if name != "step"}
+            state[place] = parts | {name: copy.copy_(parts[name]) for name, copy in copies.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     set_lr(optimizer, lr)
     _with_momentum(optimizer)
@@ -119,17 +121,17 @@ class Updater:
         if optimizer:
             load_state(self.optimizer, state["optimizer"])
 
-    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+    def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
         """Give the model, within this context, the weights to evaluate and export: the means, if any."""
         return self.ema.in_place() if self.ema else contextlib.nullcontext()
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
     """Return the approximate bytes of a checkpoint: the weights, their mean and the optimizer's state."""
-    of_each = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    others = sum(b.numel() * b.element_size() for b in model.buffers())
-    return weights * (1 + of_each + (config.ema > 0)) + others
+    per_weight = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    others = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    return weights * (1 + per_weight + (config.ema > 0)) + others
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
@@ -159,9 +161,9 @@ class Ema:
         self.decay = decay
         saved = model.state_dict().keys()
         tensors = (*model.named_parameters(), *model.named_buffers())
-        meant = {name: t.detach() for name, t in tensors if name in saved and t.is_floating_point()}
-        self._weights = list(meant.values())
-        self.means = {name: weight.clone() for name, weight in meant.items()}
+        kept = {name: part.detach() for name, part in tensors if name in saved and part.is_floating_point()}
+        self._weights = list(kept.values())
+        self.means = {name: weight.clone() for name, weight in kept.items()}
 
     def update(self, step: int) -> None:
         """Add the weights after a step, counted from 0."""

@@ -74,13 +74,10 @@ def build_scaler(config: Config, device: torch.device) -> Any:
 
 
 def warn_of_bf16() -> str | None:
-    """Return a warning if the CPU's features in /proc/cpuinfo lack bf16.
-
-    The result is None if the CPU has bf16, or if its features are not known.
-    """
+    """Return a warning if the CPU lacks bf16; None if it has bf16, or if its features are unknown."""
     with contextlib.suppress(OSError):
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
         if flags and not set(BF16_FEATURES) & set(flags[1].split()):
-            without = f"this processor has neither {BF16_FEATURES[0]} nor {BF16_FEATURES[1]}"
-            return f"Warning: {without}: --precision bf16 is slower than fp32 on it"
+            lacks = f"this processor has neither {BF16_FEATURES[0]} nor {BF16_FEATURES[1]}"
+            return f"Warning: {lacks}: --precision bf16 is slower than fp32 on it"
     return None

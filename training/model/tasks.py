@@ -27,29 +27,29 @@ Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Functions of a batch's outputs and targets, which return a value for each sample, such as losses_B."""
+    """The functions of a training, which return a value for each sample of a batch."""
 
     loss: Loss  # the loss of the validation
-    trained: Loss  # the loss of the training steps
+    training_loss: Loss  # the loss of the training steps
     metrics: Metrics  # the metrics of the validation; the best weights have the highest first metric
     score: Loss  # the first metric, for the training steps
     # the transform of images and targets by --mixup and --cutmix
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
     names: tuple[str, ...] = ("accuracy",)  # names of the metrics
-    # the confusion matrix of a batch, and the size of the matrix
+    # the counts of a batch for the confusion matrix, and the number of these counts
     counts: Loss = lambda _, y_B: torch.zeros(0, dtype=torch.float64, device=y_B.device)
-    counted: int = 0
+    number_of_counts: int = 0
 
 
 def build_task(config: Config, data: Data) -> Task:
     """Return the task of --task, or classification; raises UserError if the function can't be imported."""
     if not config.task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
-        metrics = functools.partial(_count, top=data.classes > 2 * TOP)
+        metrics = functools.partial(_accuracies, top=data.classes > 2 * TOP)
         task = Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
         first = min(data.classes, confusion.MAX_CLASSES)
         counts = functools.partial(confusion.count_confused, classes=first)
-        return dataclasses.replace(task, counts=counts, counted=first * (first + 1))
+        return dataclasses.replace(task, counts=counts, number_of_counts=first * (first + 1))
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 
@@ -65,11 +65,11 @@ def check_output(config: Config, task: Task, data: Data, outputs: Any, y_B: torc
         return tuple(task.metrics(outputs, y_B))
     try:
         metrics = task.metrics(outputs, y_B)
-        given = {"the loss": task.trained(outputs, y_B)} | metrics
+        results = {"the loss": task.training_loss(outputs, y_B)} | metrics
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         what = f"--task {config.task} cannot take the model's output ({one_line(error)[:200]})"
         raise UserError(what, fix="another loss, or another --model") from error
-    for name, values in given.items():
+    for name, values in results.items():
         if not isinstance(values, torch.Tensor) or values.shape != (images,):
             shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
             what = f"--task {config.task}: {name} is {shape} for {images} images"
@@ -88,11 +88,12 @@ def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: flo
 
 
 def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
+    """Return whether the likeliest class of each sample is the right one."""
     return torch.eq(logits_BK.argmax(dim=1), y_B)
 
 
-def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
-    """Return the accuracy of each sample, and with `top` also its top-5 accuracy."""
+def _accuracies(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
+    """Return whether each sample is right, and with `top` also whether its class is among the likeliest 5."""
     metrics = {"accuracy": _correct(logits_BK, y_B)}
     if top:
         likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
@@ -101,7 +102,7 @@ def _count(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.T
 
 
 def _build_mix(config: Config, data: Data) -> Any:
-    """Return torchvision's MixUp or CutMix for the images of a batch, or a random choice of both, or None."""
+    """Return torchvision's MixUp or CutMix for a batch, or a random choice of both; None without flags."""
     if not (config.mixup or config.cutmix):
         return None
     v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")

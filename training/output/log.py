@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError, complain, one_line
-from training.files import near, open_regular, own_folder, parse, read_small, replace
+from training.files import open_regular, own_folder, parse, reachable, read_small, replace
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
 MAX_EVENTS_BYTES, MAX_EVENT_BYTES = 1 << 28, 1 << 16  # bytes that are read of all events, and of one event
 CURVES = "tensorboard"  # the folder of the curves
-FLUSH_S = 10  # seconds whose points a killed run loses
-CURVE_EVENTS = {
-    "train": "train",
-    "epoch": "validation",
-    "evaluation": "validation",
-}  # events with curves, and the endings of their tags
+FLUSH_S = 10  # seconds between two writes of points; a killed run loses the points since the last
+# Events with curves, and the endings of their tags.
+CURVE_EVENTS = {"train": "train", "epoch": "validation", "evaluation": "validation"}
+# Parts of those events that have no curve.
 NO_CURVES = {"event", "time", "epoch", "step", "samples", "train_loss", "slow", "confusion", "weights"}
-# facts of training steps only, whose tags have no ending
+# Numbers that only training steps have. Their tags have no ending.
 TRAINING_TAGS = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 
 
@@ -41,8 +39,8 @@ class Log:
     began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer
-    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # by name
-    order: Any = field(default_factory=threading.RLock)  # orders the events of the training and of the writer
+    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # by their names
+    event_lock: Any = field(default_factory=threading.RLock)  # the writer's thread also adds events
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
@@ -52,10 +50,10 @@ class Log:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
-        with self.order:  # trackers get the events in the order of the file
+        with self.event_lock:  # trackers get the events in the order of the file
             event = {"event": kind, **facts, **_now()}
             line = json.dumps(event) + "\n"
-            self._record(EVENTS, lambda path: append(path, line.encode()))
+            self._try_write(EVENTS, lambda path: append(path, line.encode()))
             if self.curves and kind in CURVE_EVENTS:
                 with self._drawing():
                     _draw(self.curves, event)
@@ -115,7 +113,7 @@ class Log:
 
         The state stays "failed" if another process has failed since this process started.
         """
-        known = read_status(near(self.run_dir)) if self.speaks and state == "running" else {}
+        known = read_status(reachable(self.run_dir)) if self.speaks and state == "running" else {}
         if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
             return
         facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
@@ -123,14 +121,14 @@ class Log:
 
     def write(self, name: str, value: dict[str, Any], *, indent: int | None = None) -> None:
         """Replace a JSON file in the run folder."""
-        self._record(name, lambda path: write_json(path, value, indent=indent))
+        self._try_write(name, lambda path: write_json(path, value, indent=indent))
 
-    def _record(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file; print a failure once, and continue the run."""
+    def _try_write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file of the run folder; print a failure once, and continue the run."""
         if not (self.speaks and self.records):
             return
         try:
-            write(near(self.run_dir) / name)
+            write(reachable(self.run_dir) / name)
             self.failing.discard(name)
         except OSError as error:
             if name not in self.failing:

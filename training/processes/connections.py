@@ -1,6 +1,7 @@
-"""The connections of this machine, and the bytes that TCP connections carried, by the kernel's sock_diag(7).
+"""The TCP connections of this machine and the bytes that they carried, from the kernel's sock_diag(7).
 
-/proc/PID/io does not count the bytes of recv(2) and send(2), and /proc/PID/net counts the whole machine.
+/proc does not have these bytes: /proc/PID/io does not count recv(2) and send(2), and /proc/PID/net counts the
+whole machine.
 """
 
 from __future__ import annotations
@@ -18,12 +19,8 @@ NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301
 ESTABLISHED, SYN_SENT = 1, 2
 ALL_STATES, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # a mask; a flag; the attribute with a Unix socket's other end
 TCP_INFO = 2  # the attribute with struct tcp_info
-SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = (
-    44,
-    52,
-    120,
-    128,
-)  # last_data_sent, last_data_recv, bytes_acked, ..received
+# The offsets in tcp_info of last_data_sent, last_data_recv, bytes_acked and bytes_received.
+SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = 44, 52, 120, 128
 HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
 UNIX_MESSAGE = struct.Struct("=4xI8x")
 READ_BYTES = 1 << 20  # bytes of one read of an answer
@@ -33,20 +30,20 @@ TIMEOUT_S = 2.0
 class Connection(NamedTuple):
     """A TCP connection, seen from one end."""
 
-    local: str
-    remote: str  # such as 10.1.2.3:8000
+    local: str  # the address of this end, such as 10.1.2.3:8000
+    remote: str
     moved: int  # bytes so far, in both directions
-    waits: bool  # whether this end waits for an answer, because it sent last, or may have
+    waits: bool  # whether this end waits for an answer, because it sent the last message, or may have sent it
 
 
 def connections() -> dict[int, Connection]:
-    """Return all TCP connections by the inode of their sockets; empty if the kernel does not answer."""
+    """Return all TCP connections by the inode of their socket; {} if the kernel does not answer."""
     known: dict[int, Connection] = {}
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for family in (socket.AF_INET, socket.AF_INET6):
             states = 1 << ESTABLISHED | 1 << SYN_SENT
-            ask = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), 0, states)
-            for message in _dump(ask):
+            request = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), 0, states)
+            for message in _dump(request):
                 inode, connection = _read(message)
                 if inode:
                     known[inode] = connection
@@ -54,7 +51,7 @@ def connections() -> dict[int, Connection]:
 
 
 def other_end(inode: int) -> int:
-    """Return the inode of a Unix socket's other end; 0 without one, or if the kernel does not answer."""
+    """Return the inode of the other end of a Unix socket; 0 if the kernel does not know it."""
     with contextlib.suppress(OSError, AttributeError, struct.error):
         for message in _dump(struct.pack("=4B5I", socket.AF_UNIX, 0, 0, 0, ALL_STATES, 0, SHOW_PEER, 0, 0)):
             if UNIX_MESSAGE.unpack_from(message)[0] == inode:
@@ -63,11 +60,11 @@ def other_end(inode: int) -> int:
     return 0
 
 
-def _dump(ask: bytes) -> Iterator[bytes]:
-    """Yield the kernel's messages about the sockets that a request asks for; raises OSError."""
+def _dump(request: bytes) -> Iterator[bytes]:
+    """Yield the kernel's messages about the sockets of a request; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(TIMEOUT_S)
-        link.send(HEADER.pack(HEADER.size + len(ask), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + ask)
+        link.send(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
         while True:
             data = link.recv(READ_BYTES)
             while len(data) >= HEADER.size:
@@ -88,7 +85,7 @@ def _read(message: bytes) -> tuple[int, Connection]:
     acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
     (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (SENT_AT, RECEIVED_AT))
     has_asked = acked > 1  # the first acknowledged byte belongs to opening the connection
-    # With equal times the last message is not known: this end may have received an answer, or sent one.
+    # If both times are equal, it is not known which end sent the last message.
     waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))
     return inode, Connection(*ends, acked + received, waits)
 

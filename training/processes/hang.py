@@ -2,10 +2,10 @@
 
 Each watcher reads /proc about the ranks of its node. The watcher of rank 0 leads. If nothing new appears in
 the run folder and the log for long enough, that watcher asks all watchers up to three times what their ranks
-do. The first question is answered by /proc, the second also by the stacks of idle ranks, the third also by
-the stacks of computing ranks. If the ranks wait for a rank that does not come, a line names that rank. No
-process gets a signal before the time is over. A running process only gets the signal that Python answers
-between two instructions (stacks.py).
+do. The first answers come from /proc, the second also have the stacks of idle ranks, and the third also the
+stacks of computing ranks. If the ranks wait for a rank that does not come, a line names that rank. No process
+gets a signal before the time is over. A running process only gets the signal that Python answers between two
+instructions (stacks.py).
 """
 
 from __future__ import annotations
@@ -34,23 +34,29 @@ from training.processes.rank import Rank
 from training.processes.signs import FOLDER, REPORT, Signs
 from training.processes.stop import end_with_parent, ignore_signals
 
-AFTER, AFTER_S = "HANG_AFTER", 120.0  # the variable (seconds, or off), and the seconds without a variable
+LIMIT_VARIABLE = "HANG_AFTER"  # seconds without a sign of life, or off
+AFTER_S = 120.0  # the limit without the variable
 SET_PTRACER = 0x59616D61  # an option of prctl(2) without which Yama lets no process trace its parent
-ACT = "HANG"  # the variable: report, stop or requeue
+ACTION_VARIABLE = "HANG"  # report, stop or requeue
 LOOKS = 8  # looks in the time of HANG_AFTER
-FIRST_STEP_FACTOR = 2  # factor of the time before the first step: a trainer compiles, and prepares its data
-LATE_FACTOR = 8  # factor of the time after which ranks count that compute, wait outside, or do not answer
-PAUSE_FACTOR = 3  # factor of the longest pause so far
+FIRST_STEP_FACTOR = 2  # factor of the limit before the first step, when a trainer compiles and prepares data
+LATE_FACTOR = 8  # factor of the limit for ranks that compute, wait outside of the run, or do not answer
+PAUSE_FACTOR = 3  # the limit is at least so many times the longest pause so far
 CONTINUING_SIGNS = 3  # signs of life after a report that show that the run continues
 LAST_LOOKS = 3  # looks right before the end, in whose time a watcher of another node looks twice
 ANSWER_S = 10.0  # seconds that other watchers have at least for an answer, on busy machines
 QUESTION = "ask"  # the file in FOLDER with the question, and the time for which a rank must have been idle
-BY_PROC, ASLEEP, AWAKE = range(3)  # kinds of questions; each kind includes the kinds before
+# The kinds of questions. ABOUT_IDLE also asks for the stacks of idle ranks, ABOUT_ALL for all stacks.
+BY_PROC, ABOUT_IDLE, ABOUT_ALL = range(3)
 ODD_NODES = f"{FOLDER}/odd"  # the file with a line for each end: the job, and the node of the rank that hung
 
 
 class Watcher:
-    """The watcher of the ranks at and below this process; with `spawns` the trainer starts its ranks."""
+    """The watcher of the ranks at and below this process.
+
+    With `spawns`, the trainer starts its ranks itself. If `after_s` is 0, the limit is AFTER_S, and it grows
+    with the pauses of the run.
+    """
 
     def __init__(self, run_dir: Path, after_s: float, *, spawns: bool) -> None:
         self.run_dir, self._spawns, self._root = run_dir, spawns, os.getpid()
@@ -58,17 +64,17 @@ class Watcher:
         self.after_s = after_s or AFTER_S
         self._learns = not after_s
         self._signs = Signs(run_dir, os.environ)
-        self._ranks: dict[int, Rank] = {}  # ended ranks stay
+        self._ranks: dict[int, Rank] = {}  # also ranks that have ended
         self._now_s = 0.0  # time of a clock that stops while the whole job is suspended
-        self._looked = time.monotonic()
+        self._looked_at = time.monotonic()
         self._alive_s = 0.0  # time of the last sign of life
         self._next_s = 0.0  # time of the next question
-        self._answered = self._asked()["number"]
+        self._answered = self._last_question()["number"]
         self._still_s = 0.0  # seconds for which all ranks of this node had been idle at the last look
         self._outside_s = 0.0  # seconds for which a rank has waited outside of the run, in this pause
-        self._longest_s = self._longest_outside_s = 0.0  # the longest of such pauses that are over
-        self._reported_s: float | None = None
-        self._news = 0  # signs of life since the report
+        self._longest_s = self._longest_outside_s = 0.0  # the longest of these times in pauses that are over
+        self._reported_s: float | None = None  # time of the report; None without a report
+        self._signs_since_report = 0
 
     def run(self) -> None:
         """Watch until the process ends. No error of the watcher may end the training."""
@@ -82,19 +88,20 @@ class Watcher:
         self._note_ranks()
         if 0 in self._ranks:
             self._lead()
-        elif self._answered != self._asked()["number"]:
-            self._answered = self._asked()["number"]
+        elif self._answered != self._last_question()["number"]:
+            self._answered = self._last_question()["number"]
             self._answer()
 
     def _note_ranks(self) -> None:
+        """Find the ranks of this node, and note what they have done since the last look."""
         now = time.monotonic()
-        self._now_s += min(now - self._looked, self.after_s)
-        self._looked = now
-        there = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
-        if not self._spawns or len(there) >= len(self._ranks):  # otherwise a rank has ended
+        self._now_s += min(now - self._looked_at, self.after_s)
+        self._looked_at = now
+        found = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
+        if not self._spawns or len(found) >= len(self._ranks):  # with fewer ranks, a rank has ended
             if self._spawns:  # the trainer itself was seen as a rank before it started its ranks
-                self._ranks = {number: rank for number, rank in self._ranks.items() if number in there}
-            for number, pid in there.items():
+                self._ranks = {number: rank for number, rank in self._ranks.items() if number in found}
+            for number, pid in found.items():
                 known = self._ranks.get(number)
                 if known is None or known.pid != pid:
                     self._ranks[number] = Rank(pid, self._now_s)
@@ -108,7 +115,7 @@ class Watcher:
         if self._signs.look():
             self._note_life(self._now_s, learns=self._learns and had_begun)
         self._still_s = min((rank.still_s(self._now_s) for rank in self._ranks.values()), default=0.0)
-        has_news = self._signs.of_programs()  # such as a server that works on a request
+        has_news = self._signs.programs_have_printed()  # such as a server that works on a request
         early_s, late_s = self._limits()
         quiet_s = self._now_s - self._alive_s
         if has_news and self._outside_s:
@@ -120,10 +127,10 @@ class Watcher:
         """Return whether a judgement could have an effect: the first report, or the action after a report."""
         if self._reported_s is None:
             return True
-        return os.environ.get(ACT, "") in ("stop", "requeue")
+        return os.environ.get(ACTION_VARIABLE, "") in ("stop", "requeue")
 
     def _limits(self) -> tuple[float, float]:
-        """Return the limits of a pause: if all ranks are idle, and if a rank computes or waits outside."""
+        """Return a pause's limits in seconds: for idle ranks, and for ranks that compute or wait outside."""
         base_s = self.after_s * (1 if self._signs.has_begun else FIRST_STEP_FACTOR)
         early_s = max(base_s, PAUSE_FACTOR * self._longest_s)
         return early_s, max(LATE_FACTOR * base_s, early_s, PAUSE_FACTOR * self._longest_outside_s)
@@ -132,7 +139,7 @@ class Watcher:
         """Note a sign of life at a time, which ends a pause.
 
         With `learns` the length of the pause raises the limits of later pauses. Without `is_news` the sign is
-        doubtful: no rank is ended now, but the sign does not show that the run continues.
+        doubtful: it prevents the end of the ranks, but it does not show that the run continues.
         """
         if at_s <= self._alive_s:
             return
@@ -143,14 +150,15 @@ class Watcher:
             self._longest_outside_s = max(self._longest_outside_s, min(self._outside_s, pause_s))
         self._next_s = self._outside_s = 0.0
         if self._reported_s is not None and is_news:
-            self._news += 1
-            if self._news >= CONTINUING_SIGNS:
-                self._reported_s, self._news = None, 0
+            self._signs_since_report += 1
+            if self._signs_since_report >= CONTINUING_SIGNS:
+                self._reported_s, self._signs_since_report = None, 0
                 complain("hang: it continues")
                 with contextlib.suppress(OSError):
                     (self.run_dir / REPORT).unlink()
 
     def _judge(self, early_s: float, late_s: float) -> None:
+        """Ask all watchers about their ranks, and report a hang."""
         ranks = self._ask(BY_PROC, early_s)
         self._note_life(self._now_s - min((rank["life_s"] for rank in ranks), default=0.0))
         quiet_s = self._now_s - self._alive_s
@@ -158,39 +166,41 @@ class Watcher:
             return
         late = quiet_s >= late_s
         self._next_s = self._now_s + (quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s)))
-        ranks = self._ask(ASLEEP, early_s, may_cut=late)
-        if verdict.wants_awake(ranks, late=late):
-            ranks = self._ask(AWAKE, early_s, may_cut=late)
+        ranks = self._ask(ABOUT_IDLE, early_s, may_cut=late)
+        if verdict.needs_all_stacks(ranks, late=late):
+            ranks = self._ask(ABOUT_ALL, early_s, may_cut=late)
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
-        made = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
-        if made.says:
+        hang = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
+        if hang.says:
             late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).says
             self._next_s = self._now_s + (late_s if late else early_s)
-            self._report(made, late=late, early_s=early_s)
+            self._report(hang, late=late, early_s=early_s)
 
-    def _report(self, made: verdict.Verdict, *, late: bool, early_s: float) -> None:
-        """Report a hang; a full period after the report, if no rank does anything, act as the job asks."""
+    def _report(self, hang: verdict.Verdict, *, late: bool, early_s: float) -> None:
+        """Report a hang. If no rank does anything for a full period after the report, act as the job asks."""
         if self._reported_s is None:
-            self._reported_s, self._news = self._now_s, 0
-            _put(self.run_dir / REPORT, json.dumps({"says": made.says, "time": time.time()}))
-            complain(f"hang: {made.says}; stacks: {self.run_dir / FOLDER}")
+            self._reported_s, self._signs_since_report = self._now_s, 0
+            _write(self.run_dir / REPORT, json.dumps({"says": hang.says, "time": time.time()}))
+            complain(f"hang: {hang.says}; stacks: {self.run_dir / FOLDER}")
         elif self._alive_s > self._reported_s:  # a rank has moved since the report: this is another pause
             self._reported_s = self._now_s
-        elif made.is_sure and self._is_unchanged(made, late=late, early_s=early_s):
-            self._act(os.environ.get(ACT, ""), made.says)
+        elif hang.is_sure and self._is_unchanged(hang, late=late, early_s=early_s):
+            self._act(os.environ.get(ACTION_VARIABLE, ""), hang.says)
 
-    def _is_unchanged(self, made: verdict.Verdict, *, late: bool, early_s: float) -> bool:
+    def _is_unchanged(self, hang: verdict.Verdict, *, late: bool, early_s: float) -> bool:
         """Return whether nothing has moved since the verdict, by a last look at all signs of life."""
         found_s = self._now_s
-        before = self._ask(ASLEEP, early_s, may_cut=late)
-        again = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
+        before = self._ask(ABOUT_IDLE, early_s, may_cut=late)
+        second = verdict.judge(before, self._ranks.keys(), self._now_s - self._alive_s, late=late)
         # The first look sees the effects of this watcher's signals on each node. No signal is sent before the
         # next look.
         for _ in range(LAST_LOOKS):
             time.sleep(self.after_s / LOOKS)
             self._note_ranks()
         after, since_s = self._ask(BY_PROC, early_s), self._now_s - found_s
-        busy = {rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES}  # spinning in NCCL
+        busy = {
+            rank["rank"] for rank in before if rank["does"] == verdict.COMPUTES
+        }  # ranks that spin in NCCL
         known = {rank["rank"]: rank["state"] for rank in before if rank["state"] in verdict.HELD}
         has_moved = any(
             rank["life_s"] < since_s
@@ -198,18 +208,18 @@ class Watcher:
             or known.get(rank["rank"], rank["state"]) != rank["state"]
             for rank in after
         )
-        is_the_same = again.is_sure and _without_time(again.says) == _without_time(made.says)
+        is_the_same = second.is_sure and _without_time(second.says) == _without_time(hang.says)
         has_news = self._signs.look()
         if has_news or has_moved or not is_the_same or len(after) != len(before):
             self._note_life(self._now_s, is_news=has_news)
             return False
         return True
 
-    def _act(self, act: str, says: str) -> None:
-        """End the training if the job asks for that; the launchers then end the ranks of other nodes."""
-        if act not in ("stop", "requeue"):
+    def _act(self, action: str, says: str) -> None:
+        """End the training if the action is stop or requeue. The launchers end the ranks of other nodes."""
+        if action not in ("stop", "requeue"):
             return
-        if act == "requeue" and os.environ.get(AGAIN_FILE):
+        if action == "requeue" and os.environ.get(AGAIN_FILE):
             self._note_node(says)
             ask_again()
         leave_status(HANGS)
@@ -221,36 +231,37 @@ class Watcher:
                 os.kill(pid, signal.SIGKILL)  # a rank in a collective handles no other signal
 
     def _note_node(self, says: str) -> None:
+        """Add a line about the node to ODD_NODES, if the verdict names ranks of a single node."""
         nodes = {*re.findall(r"rank \d+ on (\S+)", says)}
         if len(nodes) == 1:
             with (self.run_dir / ODD_NODES).open("a") as file:
                 file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {nodes.pop()}\n")
 
-    def _asked(self) -> dict[str, Any]:
+    def _last_question(self) -> dict[str, Any]:
         """Return the last question of rank 0's watcher, or a question with the number 0."""
         with contextlib.suppress(OSError, ValueError):
-            asked: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / QUESTION))
-            return asked
+            question: dict[str, Any] = json.loads(read_small(self.run_dir / FOLDER / QUESTION))
+            return question
         return {"number": 0, "what": BY_PROC, "still_s": 0.0, "may_cut": False}
 
-    def _ask(self, what: int, still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
-        """Ask every node's watcher what its ranks do, and return the answers; remote watchers answer later.
+    def _ask(self, kind: int, still_s: float, *, may_cut: bool = False) -> list[dict[str, Any]]:
+        """Ask every node's watcher what its ranks do; wait for the answers, and return their facts.
 
-        With `may_cut` ranks are also asked if a signal ends their system call early.
+        `still_s` is the time for which a rank must have been idle before it is asked for its stack. With
+        `may_cut`, ranks are also asked if a signal ends their system call early.
         """
         folder = self.run_dir / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         number = time.time_ns()
-        _put(
-            folder / QUESTION,
-            json.dumps({"number": number, "what": what, "still_s": still_s, "may_cut": may_cut}),
-        )
+        question = {"number": number, "what": kind, "still_s": still_s, "may_cut": may_cut}
+        _write(folder / QUESTION, json.dumps(question))
         self._answer()
         until = time.monotonic() + max(self.after_s / 2, ANSWER_S)
         while True:
             answers = [json.loads(read_small(path).partition(b"\n")[0]) for path in folder.glob("rank-*.txt")]
             known = [answer for answer in answers if answer.get("to") == number]
-            have_ended = verdict.absent(known) <= self._ranks.keys()  # this node's ranks have answered above
+            # This node's ranks have answered above, so ranks of this node without an answer have ended.
+            have_ended = verdict.missing_ranks(known) <= self._ranks.keys()
             if time.monotonic() > until or (known and have_ended):
                 return verdict.facts(known, self._ends(), still_s)
             time.sleep(self.after_s / 40)
@@ -262,56 +273,55 @@ class Watcher:
 
     def _answer(self) -> None:
         """Write the answers of this node's ranks to the last question."""
-        asked = self._asked()
+        question = self._last_question()
+        kind, still_s, may_cut = question["what"], question["still_s"], question["may_cut"]
         for number, rank in self._ranks.items():
             if rank.state:
-                about, text = self._about(
-                    number, rank, asked["what"], asked["still_s"], may_cut=asked["may_cut"]
-                )
-                about["to"] = asked["number"]
-                _put(self.run_dir / FOLDER / f"rank-{number:05}.txt", f"{json.dumps(about)}\n{text}")
+                facts, text = self._facts(number, rank, kind, still_s, may_cut=may_cut)
+                facts["to"] = question["number"]
+                _write(self.run_dir / FOLDER / f"rank-{number:05}.txt", f"{json.dumps(facts)}\n{text}")
 
-    def _about(
-        self, number: int, rank: Rank, what: int, still_s: float, *, may_cut: bool
+    def _facts(
+        self, number: int, rank: Rank, kind: int, still_s: float, *, may_cut: bool
     ) -> tuple[dict[str, Any], str]:
-        """Return the facts about a rank, and its stack if the question asks for the stack."""
-        # A rank in the state R may only look for an event again and again.
+        """Return the facts about a rank, and its stack if the kind of question asks for the stack."""
+        # A rank in the state R may do nothing but look for an event again and again.
         stands_still = rank.still_s(self._now_s) >= still_s and rank.state in ("S", "R")
         computes = self._now_s - rank.computed_s < still_s and rank.state in ("R", "S")
         text = ""
-        rank.was_asked |= what >= ASLEEP
-        if what >= ASLEEP and stands_still:
+        rank.was_asked |= kind >= ABOUT_IDLE
+        if kind >= ABOUT_IDLE and stands_still:
             text = stacks.stack_asleep(rank.pid, may_cut=may_cut or stacks.has_locked_loader(rank.pid))
-        elif what >= AWAKE and computes:
+        elif kind >= ABOUT_ALL and computes:
             text = stacks.stack_awake(rank.pid)
         frames = stacks.frames(text)
-        call, at = stacks.place(rank.pid, frames)
+        call, at = stacks.call_and_line(rank.pid, frames)
         waits_for_loader = stacks.waits_for_loader(frames)
-        # Without a stack: in a poll, with torch before 2.5, or a busy machine lets the rank wait for a CPU.
-        if what >= ASLEEP and not frames:
+        # A rank has no stack while it polls, with torch before 2.5, or while it waits for a CPU.
+        if kind >= ABOUT_IDLE and not frames:
             at = stacks.locked_loader_line(rank.pid)
             waits_for_loader = stands_still and bool(at)
-        about = {
+        facts = {
             "rank": number,
             "size": self._size(rank.pid),
             "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             "state": rank.state,
             "call": call,
             "at": at,
-            "spins": what >= AWAKE and computes and not frames and proc.state(rank.pid) == "R",
+            "spins": kind >= ABOUT_ALL and computes and not frames and proc.state(rank.pid) == "R",
             "computed_s": self._now_s - rank.computed_s,
             "moved_s": self._now_s - rank.moved_s,
             "sleeps": proc.sleeps(rank.pid),
             "woke_s": self._now_s - rank.woke_s,
             "alone": self._now_s - rank.open_s >= still_s,
             "stuck": self._is_stuck(rank, still_s, waits_for_loader=waits_for_loader),
-            "program": rank.awaited_program({each.pid for each in self._ranks.values()}) if text else "",
+            "program": rank.awaited_program({other.pid for other in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),
         }
-        return about, text
+        return facts, text
 
     def _is_stuck(self, rank: Rank, still_s: float, *, waits_for_loader: bool) -> bool:
-        """Return whether a rank is deadlocked: only the rank or its loader could wake it, and can't.
+        """Return whether a rank is deadlocked: only its own threads or its loader could wake it, but can't.
 
         rank.py has the conditions.
         """
@@ -321,33 +331,36 @@ class Watcher:
 
     def _size(self, pid: int) -> int:
         """Return the number of ranks of the run; SLURM_NTASKS does not count ranks that a trainer starts."""
-        here = len(self._ranks)
+        on_node = len(self._ranks)
         if self._spawns:
-            return here * self._nodes
-        return max(int(proc.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or 0), here)
+            return on_node * self._nodes
+        return max(int(proc.variable(pid, "WORLD_SIZE", "SLURM_NTASKS") or 0), on_node)
 
 
 def _without_time(says: str) -> str:
+    """Return the line of a verdict without the length of the pause."""
     return says.rpartition(" for ")[0]
 
 
-def _put(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> None:
     replace(path, lambda file: file.write(text.encode()))
 
 
 def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
-    """Start a thread that watches the ranks of this launcher, which have this environment and `with_hook`.
+    """Start a thread that watches the ranks of this launcher.
 
-    With `itself` a new process watches this process, which is a rank, and ends with it.
+    `environ` is the environment of the ranks, which must have the hook (`stacks.with_hook`). With `itself`,
+    this process is a rank. Then a new process watches it, and ends with it.
     """
-    after, parent, flags = environ.get(AFTER) or "0", os.getpid(), zip(sys.argv, sys.argv[1:])  # noqa: B905 - Python 3.7
+    after, parent = environ.get(LIMIT_VARIABLE) or "0", os.getpid()
+    flags = zip(sys.argv, sys.argv[1:])  # noqa: B905 - Python 3.7
     run_dir = environ.get("RUN_DIR") or next((value for flag, value in flags if flag == "--run-dir"), "")
     if after != "off" and not re.fullmatch(r"\d+(\.\d+)?", after):
-        complain(f"warning: {AFTER} is {after}; fix: seconds, or off")
+        complain(f"warning: {LIMIT_VARIABLE} is {after}; fix: seconds, or off")
         after = "0"
     if not run_dir or after == "off" or not hasattr(os, "memfd_create"):
         return
-    with contextlib.suppress(OSError):  # such as for too many processes
+    with contextlib.suppress(OSError):  # for example, if there are too many processes
         (Path(run_dir) / REPORT).unlink(missing_ok=True)
         spawns = sys.argv[1:3] == ["--launcher", "spawn"] and not environ.get("RANK")
         watcher = Watcher(Path(run_dir), float(after), spawns=spawns)

@@ -1,7 +1,7 @@
-"""The files that job script and trainer share: `stop`, `again` and `exit` in the run folder.
+"""The files that the job script and the trainer share: `stop`, `again` and `exit` in the run folder.
 
-The script names the files in SBATCHGEN_STOP_FILE, _AGAIN_FILE and _EXIT_FILE. Without these variables the
-trainer writes no such file.
+The script names the files in SBATCHGEN_STOP_FILE, SBATCHGEN_AGAIN_FILE and SBATCHGEN_EXIT_FILE. If a variable
+is not set, the trainer does not write its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BYTES = 64  # bytes that are read of a stop file
 
 
 def read_stop_file(path: Path) -> str:
-    """Return LIMIT or CANCELLED if the script wrote the stop file, else ""."""
+    """Return LIMIT or CANCELLED if the script wrote the stop file; "" if a user made it."""
     with contextlib.suppress(OSError):
         return STOP_WORDS.get(read_small(path, size=MAX_BYTES).strip(), "")
     return ""
@@ -35,7 +35,7 @@ def ask_again() -> None:
 
 
 def leave_status(status: int) -> None:
-    """Write the exit status for the script; the first status stays, because it belongs to the cause."""
+    """Write the exit status for the script. An earlier status stays, because it shows the first failure."""
     if os.environ.get(EXIT_FILE):
         with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
             file.write(f"{status}\n".encode())
@@ -52,7 +52,7 @@ def finish(status: int) -> int:
 
 
 def refuse(error: UserError) -> int:
-    """Print why this process cannot start; write and return its exit status."""
+    """Print why this process can't start; write its exit status, and return it."""
     complain(f"error: {error}")
     leave_status(FAILED)
     return FAILED

@@ -1,6 +1,6 @@
-"""Facts about processes in /proc. The processes notice nothing.
+"""Facts about processes, read from /proc without an effect on the processes.
 
-Of a process that has ended, these functions return an empty text or an empty collection.
+For a process that has ended, the functions return an empty text or an empty collection.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ _WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
 _INODE = re.compile(r"socket:\[(\d+)\]")
 # read(2), recvfrom(2) and recvmsg(2), by their numbers
 _RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
-# futex(2): the number of the call, and of its operations that wait. With PRIVATE no other process can end the
-# wait.
+# futex(2): the number of the call, and the numbers of its operations that wait. With the flag PRIVATE, no
+# other process can end the wait.
 FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
 LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
-# epoll_wait(2) of gloo's thread: the numbers of the call, and its arguments (64 events, 10 ms).
-EPOLL_WAITS, GLOO_ARGUMENTS = (
-    {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ()),
-    ["0x40", "0xa"],
-)
+EPOLL_WAITS = {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ())  # epoll_wait(2)
+GLOO_ARGUMENTS = ["0x40", "0xa"]  # the arguments of gloo's thread: 64 events, 10 ms
 ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
 # Signals that may wake up a process. Other caught signals end a process, come from a child, or belong to
 # Python, torch or the watcher.
@@ -47,12 +44,12 @@ class Thread(NamedTuple):
 
     name: str
     state: str  # the letter in /proc/PID/stat: R, S, D, T, t, Z
-    wakes: int  # how often the thread has begun to wait
+    wakes: int  # the number of times that the thread has begun to wait
     wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU
 
 
 def processes() -> list[int]:
-    """Return the processes that this process sees."""
+    """Return the ids of all processes that this process sees."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
@@ -69,14 +66,14 @@ def state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
-def wait(pid: int) -> str:
+def waits_in(pid: int) -> str:
     """Return the kernel function in which the main thread waits; "" for a running thread, or if hidden."""
-    where = read(pid, "wchan")
-    return "" if where == "0" else where
+    function = read(pid, "wchan")
+    return "" if function == "0" else function
 
 
-def read_from(pid: int) -> str:
-    """Return the name in /proc of the socket or pipe from which the main thread waits to read, or ""."""
+def read_target(pid: int) -> str:
+    """Return the name in /proc of the socket or pipe that the main thread waits to read; "" without one."""
     call = read(pid, "syscall").split()
     return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
 
@@ -84,7 +81,7 @@ def read_from(pid: int) -> str:
 def waits_for_own_lock(pid: int, task: int) -> bool:
     """Return whether a thread waits, without a time limit, for a lock that only its own process releases.
 
-    The result is False for each other wait, and if the kernel hides the wait.
+    The result is False for any other wait, and if the kernel hides the wait.
     """
     call = read(pid, f"task/{task}/syscall").split()
     if len(call) < 5 or call[0] != FUTEX:
@@ -96,7 +93,7 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
 def polls_for_gloo(pid: int, task: int) -> bool:
     """Return whether a thread waits like gloo's thread, which wakes up 100 times a second.
 
-    Torch 2.2 gives that thread no name.
+    The name of the thread does not show this, because torch 2.2 gives it no name.
     """
     call = read(pid, f"task/{task}/syscall").split()
     return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == GLOO_ARGUMENTS
@@ -132,27 +129,30 @@ def holders(target: str) -> Iterator[int]:
 
 def sleeps(pid: int) -> bool:
     """Return whether the main thread sleeps, which ends after a time."""
-    return "nanosleep" in wait(pid)
+    return "nanosleep" in waits_in(pid)
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process, without this process."""
+    """Return the ids of a process's children, without this process."""
     texts = [read(pid, f"task/{task}/children") for task in _entries(pid, "task")]
     seen = [int(child) for text in texts for child in text.split()]
     return [child for child in seen if child != os.getpid()]
 
 
-def below(pid: int, apart: Container[int] = ()) -> Iterator[int]:
-    """Yield all descendants of a process, parents first, without the processes `apart` and theirs."""
+def descendants(pid: int, without: Container[int] = ()) -> Iterator[int]:
+    """Yield all descendants of a process, parents first; omit processes in `without` and below them."""
     for child in children(pid):
-        if child not in apart:
+        if child not in without:
             yield child
-            yield from below(child, apart)
+            yield from descendants(child, without)
 
 
 def variable(pid: int, *names: str) -> str:
-    """Return the first of these variables that is a number in a process's first environment, or ""."""
-    known = dict(each.partition("=")[::2] for each in read(pid, "environ").split("\0"))
+    """Return the value of the first variable that is a number in the environment of a process's start.
+
+    Returns "" if no variable of `names` is a number.
+    """
+    known = dict(text.partition("=")[::2] for text in read(pid, "environ").split("\0"))
     return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
 
 
@@ -162,7 +162,7 @@ def program(pid: int) -> str:
 
 
 def threads(pid: int) -> dict[int, Thread]:
-    """Return the threads of a process by number; the main thread has the number of the process."""
+    """Return the threads of a process by their ids; the main thread has the id of the process."""
     seen = {}
     for task in _entries(pid, "task"):
         status, used = read(pid, f"task/{task}/status"), read(pid, f"task/{task}/schedstat").split()
@@ -188,7 +188,7 @@ def bytes_moved(pid: int) -> int:
 def bytes_of_main(pid: int) -> tuple[int, int]:
     """Return the bytes that the main thread has read, and the bytes that it has written.
 
-    A few bytes mean little for a whole process, but are a sign of life of the main thread.
+    Even a few bytes are a sign of life of the main thread, although they mean little for a whole process.
     """
     counts = dict(re.findall(r"(\w+): (\d+)", read(pid, f"task/{pid}/io")))
     return int(counts.get("rchar", 0)), int(counts.get("wchar", 0))
@@ -197,7 +197,7 @@ def bytes_of_main(pid: int) -> tuple[int, int]:
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
     """Return the sizes of the files that a process writes, by name, and the inodes of its sockets."""
     sizes, sockets = {}, set()
-    log = {_target(os.getpid(), number) for number in ("1", "2")}  # the log is watched elsewhere
+    log = {_target(os.getpid(), number) for number in ("1", "2")}  # signs.py watches the log
     for number in _entries(pid, "fd"):
         with contextlib.suppress(OSError):
             target = _target(pid, number)
@@ -211,6 +211,7 @@ def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
 
 
 def _target(pid: int, number: str) -> str:
+    """Return the name in /proc of a descriptor's file, pipe or socket; "" for a closed descriptor."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - Python 3.7
     return ""
@@ -223,7 +224,7 @@ def _is_written(pid: int, number: str) -> bool:
 
 def _entries(pid: int, name: str) -> list[str]:
     with contextlib.suppress(OSError):
-        return os.listdir(f"/proc/{pid}/{name}")  # noqa: PTH208 - the numbers alone
+        return os.listdir(f"/proc/{pid}/{name}")  # noqa: PTH208 - only the names
     return []
 
 

@@ -1,14 +1,15 @@
-"""A rank of this node, and the time since its last sign of life, by /proc alone: this module sends no signal.
+"""A rank of this node, and the time since its last sign of life.
 
-The activity of a rank includes all processes below its process. There are four kinds of life:
+The module only reads /proc, and sends no signal. The activity of a rank includes all processes below its
+process. There are four kinds of life:
 
 - the rank computes: a thread uses a CPU, wants a CPU, or is woken many times a second
 - the rank moves data: it reads, writes, sends or receives, or a file grows that the rank has open
 - the rank waits for a disk
 - the rank waits for an event: a time, an answer, a program, another job
 
-In doubt the rank waits for an event. A rank is deadlocked only if each thread of its process waits, without a
-time limit, for a lock that only a thread of this process releases.
+In case of doubt, the rank waits for an event. A rank is deadlocked only if each thread of its process waits,
+without a time limit, for a lock that only a thread of this process releases.
 """
 
 from __future__ import annotations
@@ -22,53 +23,53 @@ from typing import Any, NamedTuple
 from training.processes import proc
 from training.processes.connections import Connection, other_end
 
-# Limits in a second. A rank below all limits is idle.
+# Limits for each second. A rank below all limits is idle.
 MAIN_CPU, OTHER_CPU = 0.01, 0.05  # shares of a CPU; threads of libraries wake up now and then
-MAIN_WAKES, OTHER_WAKES = 50, 400
+MAIN_WAKES, OTHER_WAKES = 50, 400  # numbers of wake-ups of a thread
 READ_OR_WRITTEN = 64 << 10  # bytes; a library that monitors the machine reads some of /proc
 TENSORS = 8 << 10  # bytes between two ranks on a slow network; the store of waiting ranks carries less
-GROWN_BELOW = 4 << 10  # bytes by which files of the processes below grow: loggers write all the time
+GROWN_BELOW = 4 << 10  # bytes by which files of the processes below grow, because loggers write all the time
 CARRIED, CARRIED_BELOW = 200, 4 << 10  # bytes of a connection of the rank itself, and of the processes below
-# Threads of libraries that wake up many times a second. A loader's worker runs the user's code.
+# Threads of libraries that wake up many times a second. A loader's worker runs user code, so it is excluded.
 _POLLING_THREADS = re.compile(r"gloo|pt_(?!data_worker)|NCCL|cuda")
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _HOOK_THREADS = "pt_autograd"  # threads that also run hooks of the user
-_PROGRAM_WAITS = re.compile(
-    r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait"
-)  # kernel functions in which a thread may wait for a program
+# Kernel functions in which a thread may wait for a program.
+_PROGRAM_WAITS = re.compile(r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|sk_wait")
 
 
 class Sample(NamedTuple):
     """The resources that a rank and all processes below it have used so far."""
 
     state: str  # state of the rank's main thread; D if any thread waits for a disk; "" without the process
-    threads: dict[tuple[int, int], proc.Thread]
-    children_s: dict[int, float]
-    moved: dict[int, int]
-    sizes: dict[tuple[int, str], int]
+    threads: dict[tuple[int, int], proc.Thread]  # by process and thread
+    children_s: dict[int, float]  # by process: the CPU time of its children that have ended
+    moved: dict[int, int]  # by process: the bytes that it has read and written
+    sizes: dict[tuple[int, str], int]  # by process and name: the sizes of the files that it writes
     carried: dict[tuple[int, int], Connection]  # by process and socket
     read: int  # bytes that the main thread has read
     written: int  # bytes that the main thread has written
-    receives: str  # the socket or pipe from which the main thread waits to read, or ""
+    receives: str  # the socket or pipe that the main thread waits to read; "" without one
 
 
-def sample(pid: int, known: Mapping[int, Connection], apart: Container[int] = ()) -> Sample:
-    """Return the resources of a rank; `apart` are other ranks, which may be below this rank.
+def sample(pid: int, known: Mapping[int, Connection], other_ranks: Container[int] = ()) -> Sample:
+    """Return the resources that a rank has used so far.
 
-    `known` are the connections of this machine.
+    `known` are the connections of this machine. The processes of `other_ranks` do not count, although they
+    may be below this rank.
     """
-    now = Sample(proc.state(pid), {}, {}, {}, {}, {}, *proc.bytes_of_main(pid), proc.read_from(pid))
-    tree = [pid, *proc.below(pid, apart)] if now.state else []
-    for each in tree:
-        now.threads.update({(each, task): thread for task, thread in proc.threads(each).items()})
-        now.children_s[each] = proc.ended_children_s(each)
-        now.moved[each] = proc.bytes_moved(each)
+    now = Sample(proc.state(pid), {}, {}, {}, {}, {}, *proc.bytes_of_main(pid), proc.read_target(pid))
+    tree = [pid, *proc.descendants(pid, other_ranks)] if now.state else []
+    for process in tree:
+        now.threads.update({(process, task): thread for task, thread in proc.threads(process).items()})
+        now.children_s[process] = proc.ended_children_s(process)
+        now.moved[process] = proc.bytes_moved(process)
     if any(thread.state == "D" for thread in now.threads.values()):
-        return now._replace(state="D")  # its file system could block this process
-    for each in tree:
-        sizes, sockets = proc.files_and_sockets(each)
-        now.sizes.update({(each, name): size for name, size in sizes.items()})
-        now.carried.update({(each, inode): known[inode] for inode in sockets & known.keys()})
+        return now._replace(state="D")  # the file system that a thread waits for could block this process too
+    for process in tree:
+        sizes, sockets = proc.files_and_sockets(process)
+        now.sizes.update({(process, name): size for name, size in sizes.items()})
+        now.carried.update({(process, inode): known[inode] for inode in sockets & known.keys()})
     return now
 
 
@@ -77,15 +78,15 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
 
     The main thread of the process `asked` does not count, because its answer to a signal uses a CPU.
     """
-    work = 0.0
+    work = 0.0  # in shares of the limits
     for key, thread in after.threads.items():
-        was = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
+        earlier = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
         is_main = key[0] == key[1]
         if is_main and key[0] == asked:
             continue
         cpu, wakes = (MAIN_CPU, MAIN_WAKES) if is_main else (OTHER_CPU, OTHER_WAKES)
         if is_main or not _POLLING_THREADS.match(thread.name):
-            work += max((thread.wanted_s - was.wanted_s) / cpu, (thread.wakes - was.wakes) / wakes)
+            work += max((thread.wanted_s - earlier.wanted_s) / cpu, (thread.wakes - earlier.wakes) / wakes)
     ended_s = sum(after.children_s[pid] - before.children_s.get(pid, 0.0) for pid in after.children_s)
     return work + max(ended_s, 0.0) / OTHER_CPU > seconds
 
@@ -93,13 +94,14 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
 def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked: bool = False) -> bool:
     """Return whether a rank read or wrote data between two looks, or a file grew.
 
-    Each byte of the main thread counts. A main thread that woke up in a receiving call has received data;
-    only TCP sockets count their bytes. The stack of a main thread that `was_asked` does not count.
+    Each byte of the main thread counts. If the main thread woke up in a receiving call, it has received data,
+    although only TCP sockets count their bytes. The stack that a main thread wrote because it `was_asked`
+    does not count.
     """
-    moved = sum(after.moved[each] - before.moved.get(each, 0) for each in after.moved)
+    moved = sum(after.moved[process] - before.moved.get(process, 0) for process in after.moved)
     grown = {key: size - before.sizes.get(key, size) for key, size in after.sizes.items()}
-    is_larger = any(size > 0 for (each, _), size in grown.items() if each == pid)
-    below = sum(size for (each, _), size in grown.items() if each != pid and size > 0)
+    is_larger = any(size > 0 for (process, _), size in grown.items() if process == pid)
+    below = sum(size for (process, _), size in grown.items() if process != pid and size > 0)
     has_received = bool(after.receives) and _has_woken(pid, before, after)
     has_done = after.written > before.written or has_received
     is_of_main = after.read > before.read or (has_done and not was_asked)
@@ -117,11 +119,14 @@ def is_locked(pid: int, after: Sample) -> bool:
 
 
 def is_alone(pid: int, after: Sample) -> bool:
-    """Return whether a process can do nothing while its main thread waits, by a thread or by a signal."""
+    """Return whether a process can do nothing while its main thread waits.
+
+    Then no other thread runs, and no signal handler of the user can.
+    """
     tasks = [
         task
-        for (each, task), thread in after.threads.items()
-        if each == pid != task
+        for (process, task), thread in after.threads.items()
+        if process == pid != task
         and (not _POLLING_THREADS.match(thread.name) or thread.name.startswith(_HOOK_THREADS))
     ]
     may_be_woken = proc.awaits_signals(pid) and not _is_bundled(pid)
@@ -152,11 +157,11 @@ class Rank:
         self._busy_s: dict[tuple[str, str], float] = {}  # the last time that a connection carried tensors
         self._asked_s: dict[tuple[str, str], float] = {}  # the time since which an answer is awaited
         self._own: set[tuple[str, str]] = set()  # connections of the rank itself
-        self._of_gloo: set[tuple[int, int]] = set()  # gloo's threads without a name
+        self._gloo_threads: set[tuple[int, int]] = set()  # gloo's threads without a name
 
-    def look(self, known: Mapping[int, Connection], now_s: float, apart: Collection[int] = ()) -> None:
-        """Note the activity since the last look; `apart` are other ranks, which may be child processes."""
-        before, after = self._sample, sample(self.pid, known, apart)
+    def look(self, known: Mapping[int, Connection], now_s: float, other_ranks: Collection[int] = ()) -> None:
+        """Note the activity since the last look; arguments like `sample`."""
+        before, after = self._sample, sample(self.pid, known, other_ranks)
         self._name_threads(after)
         seconds, self._looked_s = now_s - self._looked_s, now_s
         self._sample, self.state = after, after.state
@@ -178,18 +183,22 @@ class Rank:
     def _name_threads(self, after: Sample) -> None:
         """Give gloo's threads their name, because on a busy machine they seem to compute."""
         for key, thread in after.threads.items():
-            if key in self._of_gloo or (key[0] != key[1] and proc.polls_for_gloo(*key)):
-                self._of_gloo.add(key)
+            if key in self._gloo_threads or (key[0] != key[1] and proc.polls_for_gloo(*key)):
+                self._gloo_threads.add(key)
                 after.threads[key] = thread._replace(name="gloo")
 
     def still_s(self, now_s: float) -> float:
-        """Return for how long the rank has neither computed nor moved data."""
+        """Return the seconds for which the rank has neither computed nor moved data."""
         return now_s - max(self.computed_s, self.moved_s)
 
     def connections(self, now_s: float) -> list[dict[str, Any]]:
-        """Return the connections with other processes: since when they carry little, or await an answer."""
+        """Return the connections with other processes, as facts for `verdict.facts`.
+
+        The times are the seconds since a connection carried more than a little, since it waits for an answer,
+        and since it carried tensors.
+        """
         after = self._sample
-        each_once = {each[:2]: each for each in after.carried.values()} if after else {}
+        all_ends = dict.fromkeys(connection[:2] for connection in after.carried.values()) if after else {}
         return [
             {
                 "ends": ends,
@@ -198,15 +207,16 @@ class Rank:
                 "busy_s": now_s - self._busy_s[ends] if ends in self._busy_s else None,
                 "own": ends in self._own,
             }
-            for ends in each_once
-            if ends[::-1] not in each_once  # else both ends are in this rank
+            for ends in all_ends
+            if ends[::-1] not in all_ends  # else both ends are in this rank
         ]
 
     def _note_connections(self, before: Sample, after: Sample, seconds: float, now_s: float) -> None:
+        """Note the times at which connections carried data, or began to wait for an answer."""
         awaited = proc.inode(after.receives)  # each byte from this socket is a sign of life
         for (pid, inode), connection in after.carried.items():
-            ends, was = connection[:2], before.carried.get((pid, inode))
-            carried = connection.moved - (was.moved if was else 0)
+            ends, earlier = connection[:2], before.carried.get((pid, inode))
+            carried = connection.moved - (earlier.moved if earlier else 0)
             if pid == self.pid:
                 self._own.add(ends)
             much = (CARRIED if ends in self._own else CARRIED_BELOW) * seconds
@@ -219,22 +229,30 @@ class Rank:
             else:
                 self._asked_s.pop(ends, None)
 
-    def awaited_program(self, apart: Collection[int] = ()) -> str:
-        """Return the program for which the main thread waits, below the rank or outside of the run, or "".
+    def awaited_program(self, other_ranks: Collection[int] = ()) -> str:
+        """Return the name of the program for which the main thread waits; "" without such a program.
+
+        The program is a child of the rank, or outside of the run.
 
         Processes of multiprocessing, such as the workers of a loader, are parts of the rank. The search may
         look at all processes of the machine, so it is made only for a report.
         """
         own = proc.read(self.pid, "cmdline")
-        if not _PROGRAM_WAITS.match(proc.wait(self.pid)):
+        if not _PROGRAM_WAITS.match(proc.waits_in(self.pid)):
             return ""
         for child in proc.children(self.pid):
             command = proc.read(child, "cmdline")
-            if child not in apart and command not in ("", own) and "multiprocessing" not in command:
+            if child not in other_ranks and command not in ("", own) and "multiprocessing" not in command:
                 return proc.program(child)
-        target = proc.read_from(self.pid)
+        target = proc.read_target(self.pid)
         inode = proc.inode(target)
         end = f"socket:[{other_end(inode)}]" if inode else target
-        run = {os.getpid(), *proc.below(os.getpid()), self.pid, *proc.below(self.pid), *apart}
-        beside = next((holder for holder in proc.holders(end) if holder not in run), 0) if target else 0
-        return proc.program(beside) if beside else ""
+        run = {
+            os.getpid(),
+            *proc.descendants(os.getpid()),
+            self.pid,
+            *proc.descendants(self.pid),
+            *other_ranks,
+        }
+        outside = next((holder for holder in proc.holders(end) if holder not in run), 0) if target else 0
+        return proc.program(outside) if outside else ""

@@ -1,4 +1,7 @@
-"""Rank and world size: from the variables of torchrun, srun or mpirun, and for spawned processes."""
+"""The rank and the world size of a process, from the variables of torchrun, srun or mpirun.
+
+The module also makes these variables for the processes that `--launcher spawn` starts.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,12 @@ class Place(NamedTuple):
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """Return the place of this process by the variables of `launcher`; raises UserError if one is missing.
+    """Return the place of this process by the variables of `launcher`.
 
-    With "auto" and no launcher the process is single.
+    With "auto" the variables decide on the launcher. Without any launcher, the process is the only one.
+    Raises UserError if a variable is missing or wrong.
     """
-    # some platforms set RANK and WORLD_SIZE without LOCAL_RANK for nodes
+    # LOCAL_RANK is needed too, because some platforms set RANK and WORLD_SIZE for nodes.
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
@@ -64,7 +68,7 @@ def spawn_environments(
     environ: Mapping[str, str], processes: int, *, nodes: int = 0, node: int = 0
 ) -> list[dict[str, str]]:
     """Return the environment of each process that `--launcher spawn` starts on node `node` of `nodes`."""
-    # RANK, LOCAL_RANK and WORLD_SIZE of this process, which pyxis sets, are ignored
+    # This process may have RANK, LOCAL_RANK and WORLD_SIZE, because pyxis sets them. They are ignored.
     if not nodes:  # Slurm's number of nodes, or 1 without Slurm
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
         nodes = _number(environ, step_nodes, default=1)
@@ -72,7 +76,7 @@ def spawn_environments(
     if nodes > 1:
         require(environ, MEETING, fix=MEETING_FIX)
     shared = {**environ, "WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    if nodes == 1:  # replaces variables that a container image may set
+    if nodes == 1:  # variables that a container image may have set are replaced
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(probe.getsockname()[1])
@@ -85,9 +89,9 @@ def usable_cpus() -> int:
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
-    """Return the place by the variables of rank, local rank and size, in this order.
+    """Return the place; `names` are the variables of the rank, the local rank and the size.
 
-    Raises UserError if a number is wrong, or if several processes have no address to meet at.
+    Raises UserError if a number is wrong, or if several processes have no address for their rendezvous.
     """
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
@@ -114,6 +118,7 @@ def require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> 
 
 
 def _number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+    """Return the number in a variable; raise UserError if it is not a number."""
     text = environ.get(name, "" if default is None else str(default))
     if not text.isdecimal():
         raise UserError(f"{name} is {text!r}, not a number", at="environment")

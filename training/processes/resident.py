@@ -1,9 +1,9 @@
-"""The libraries of a container image, read into memory: the image's file system may end before the process.
+"""The loading of a container image's libraries into memory, because the image's file system may end early.
 
 Without setuid, Apptainer mounts a .sif file by squashfuse, which is a process of the step. pyxis with
 use_squashfuse=1 does the same. Slurm may signal all processes of a step (with proctrack/linuxproc, or by
-scancel --full). Then SIGTERM ends squashfuse at once, and the first access to a page of a library is a bus
-error, for example in the middle of the last save.
+scancel --full). Then SIGTERM ends squashfuse at once, and the next access to a page of a library that is not
+in memory is a bus error, for example in the middle of the last save.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from training.processes import proc
 
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # variables with the image in Apptainer
 ENROOT = re.compile(r"[ ,]lowerdir=[^,:]*/overlay/lower,")  # the place of an image that Enroot mounts
-POPULATE_READ, WILL_NEED = 22, 3  # advice of madvise(2); Linux has the first since 5.14
+POPULATE_READ, WILL_NEED = 22, 3  # advice for madvise(2); Linux has POPULATE_READ since 5.14
 CHUNK = 4 << 20  # bytes of one call, during which an mmap of another thread waits
 
 
 def keep() -> threading.Thread:
-    """Start a thread that reads the image's libraries which this process has mapped; return the thread.
+    """Start a thread that reads the image's libraries of this process into memory; return the thread.
 
-    Pages that are already in memory cost nothing. If no process mounts the image, the thread ends at once.
+    Pages that are already in memory cost nothing. If no process such as squashfuse mounts the image, the
+    thread ends at once.
     """
     parts = [*mapped(_lines("maps"), _lines("mountinfo"))] if is_mounted() else []
     thread = threading.Thread(target=_read, args=(parts,), name="resident pages", daemon=True)
@@ -41,10 +42,10 @@ def is_mounted() -> bool:
 
 
 def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
-    """Return whether a process may mount the root folder, by variables and lines of mountinfo.
+    """Return whether a process may mount the root folder, by variables and by `mounts`, lines of mountinfo.
 
-    An overlay hides the mount below. Apptainer and Enroot put an overlay over squashfuse, and other runtimes
-    put an overlay over folders. No process mounts an image that is a folder.
+    An overlay hides the mount below it. Apptainer and Enroot put an overlay over squashfuse, and other
+    runtimes put an overlay over folders. No process mounts an image that is a folder.
     """
     images = [environ[name] for name in APPTAINER if environ.get(name)]
     if any(Path(image).is_dir() for image in images):
@@ -59,8 +60,9 @@ def in_image(environ: Mapping[str, str], mounts: list[str]) -> bool:
 def mapped(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, int]]:
     """Yield the address and the length of each mapping of the image's libraries.
 
-    Data are excluded, because they may be too large to read. An overlay may show the device of the file below
-    it (before Linux 6.8), which no mount here has. Enroot mounts parts of the image onto itself.
+    `maps` and `mounts` are the lines of the files maps and mountinfo. Data files are excluded, because they
+    may be too large to read. Before Linux 6.8, a file in an overlay may have the device of the file below it,
+    which no mount here has. Enroot mounts parts of the image onto itself.
     """
     devices = {place: device for device, place, _ in map(_mount, mounts)}
     others = {*devices.values()} - {devices.get("/")}

@@ -18,7 +18,7 @@ WATCHER_PREFIX = "hang: "  # the start of each line of the watcher
 FOLDER, REPORT = "stacks", "hang.json"  # the folder and the file of the watcher in the run folder
 MAX_FILES = 256  # files of the run folder that are looked at
 MAX_READ_BYTES = 1 << 16  # bytes of new text in a log that are read
-FIRST_STEPS = 2  # lines of steps, or records of metrics, that show the first step
+FIRST_STEPS = 2  # lines of steps, or records of metrics, that show that the first step has come
 _LOG = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
 _METRICS = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
 _STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
@@ -35,10 +35,11 @@ class Signs:
         self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_job_log(environ)]
         self._known: dict[str, tuple[int, ...]] = {}
         self._programs: dict[str, int] = {}
-        self._steps = FIRST_STEPS  # so that the first look counts no steps of an earlier start
+        self._steps = FIRST_STEPS  # so the first look does not count steps of an earlier start
         self.look()
         self._steps = 0
-        self._first_lines: dict[str, str] = {}  # lines of steps: the start without numbers, and the rest
+        # the first lines of steps: the rest of a line by its start, without the numbers in the start
+        self._first_lines: dict[str, str] = {}
 
     @property
     def has_begun(self) -> bool:
@@ -56,7 +57,7 @@ class Signs:
                 is_new |= path.name not in (REPORT, FOLDER, LOCK) and self._is_new(path)
         return is_new
 
-    def of_programs(self) -> bool:
+    def programs_have_printed(self) -> bool:
         """Return whether another program of the job has printed something since the last look."""
         sizes = {}
         for path in (self._run_dir / "programs").glob("*.log"):
@@ -66,6 +67,7 @@ class Signs:
         return any(size > before.get(name, size) for name, size in sizes.items())
 
     def _is_new(self, path: Path) -> bool:
+        """Return whether a file of the run folder has changed since the last look."""
         status = path.lstat()
         if _LOG.match(path.name):
             return self._has_grown(str(path), path)
@@ -76,7 +78,7 @@ class Signs:
         return before != sign
 
     def _has_grown(self, name: str, path: Path) -> bool:
-        """Return whether a log has new lines of others than the watcher, and count the lines of steps."""
+        """Return whether a log has new lines that the watcher did not print; count the lines of steps."""
         with contextlib.suppress(OSError, ValueError):
             status = path.stat()
             if not os.path.isfile(path):  # noqa: PTH113 - a pipe, or a terminal
@@ -97,8 +99,9 @@ class Signs:
     def _steps_of(self, line: str) -> int:
         """Return how many steps a line shows.
 
-        A line counts together with an earlier line if only their numbers differ. A line of the configuration,
-        such as `batch size 32`, does not count: its numbers never change.
+        A line with a rate counts as a step. Two lines that differ only in their numbers show that steps have
+        begun. A line of the configuration, such as `batch size 32`, does not count, because its numbers never
+        change.
         """
         rate, step = _RATE.search(line), _STEP.search(line)
         if rate and _STEP_BAR.search(line[: rate.start()]):
@@ -110,7 +113,10 @@ class Signs:
 
 
 def _job_log(environ: Mapping[str, str]) -> list[Path]:
-    """Return the log of this job if its script runs on this node; tasks of srun only have a pipe to it."""
+    """Return the log of the job as a list, if the job's script runs on this node; else [].
+
+    The output of this process may be a pipe to srun, which writes the log.
+    """
     job = f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID', '')}"
     for pid in proc.processes():
         if proc.program(pid) == "slurm_script" and job in proc.read(pid, "environ").split("\0"):

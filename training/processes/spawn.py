@@ -23,7 +23,7 @@ GRACE_S = 10.0  # time for the other processes to notice and report the failure 
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start this package `processes` times on node `node` of `nodes`, and wait; return like `start`."""
+    """Start this package `processes` times on node number `node` of `nodes`; return the status of `start`."""
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     known = {**os.environ, PARENT: str(os.getpid())}
@@ -34,12 +34,12 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     return status
 
 
-def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:
+def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_signals: bool = True) -> int:
     """Start commands with their environments, pass all signals on, and wait for all processes.
 
-    With `ours` the processes are of this package, which unblocks signals when it is ready. The result is the
-    exit status of the process that failed first (128 + N if signal N ended it), else 75 if a process was
-    preempted, else 0.
+    `unblocks_signals`: the processes start with blocked signals, and unblock them when they are ready, as
+    processes of this package do. The result is the exit status of the process that failed first, or 128 + N
+    if signal N ended it. If no process failed, it is 75 if a process was preempted, else 0.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -49,7 +49,7 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
 
     handlers = {number: signal.getsignal(number) for number in handled_signals()}
     # Signals are blocked until all children are in the list. Processes of this package inherit the block (see
-    # Stop), so no signal kills a starting process.
+    # Stop), so a signal does not kill them while they start.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def unblock() -> None:
@@ -58,8 +58,9 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: boo
     try:
         for number in handlers:
             signal.signal(number, pass_on)
+        before_exec = None if unblocks_signals else unblock
         children.extend(
-            subprocess.Popen(command, env=stacks.with_hook(env), preexec_fn=None if ours else unblock)  # noqa: PLW1509 - one thread
+            subprocess.Popen(command, env=stacks.with_hook(env), preexec_fn=before_exec)  # noqa: PLW1509 - one thread
             for command, env in processes
         )
         unblock()
@@ -83,11 +84,11 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
     while True:
         codes = [child.poll() for child in children]
         if not failed:
-            # of two failures, the process that a signal ended (below 0) is the cause: the other lost its peer
+            # If two processes failed, the cause is the one that a signal ended (below 0).
             failed = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
             deadline = time.monotonic() + GRACE_S if failed else deadline
         if None not in codes:
-            status = 128 - failed if failed < 0 else failed  # like a shell: Popen's -9 becomes 137
+            status = 128 - failed if failed < 0 else failed  # as in a shell: -9 of Popen becomes 137
             return status or (PREEMPTED if PREEMPTED in codes else DONE)
         if time.monotonic() > deadline:
             for child in children:

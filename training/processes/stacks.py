@@ -1,6 +1,7 @@
-"""The stacks of main threads, which training/hook writes, and the processes that may get a signal.
+"""The stacks of main threads, and the ranks below a launcher.
 
-There are two signals. Each signal goes to the main thread, which writes only its own stack:
+training/hook installs two signals in each rank. Each signal goes to the main thread, which writes only its
+own stack:
 
 - ASLEEP is for a main thread that sleeps, and has not run between two looks. If the thread wakes up
   meanwhile, it first writes its stack, so no frame can move under the handler.
@@ -24,16 +25,18 @@ from training.processes.connections import connections
 from training.processes.verdict import OF_A_LOADER
 
 HOOK = Path(__file__).parents[1] / "hook"
-ANSWER_S, POLL_S = 2.0, 0.02  # limit of an answer, which a running process writes in a few milliseconds
-APART_S, TRIES = 0.01, 50  # seconds between two looks, and pairs of looks: a polling thread often wakes up
-RECORDED_CALLS = "2000"  # collective operations in the flight recorder; later versions of torch keep as many
+ANSWER_S = 2.0  # limit of an answer, which a running process writes in a few milliseconds
+POLL_S = 0.02  # seconds between two looks for an answer
+# Seconds between two looks, and the number of pairs of looks, because a polling thread often wakes up.
+APART_S, TRIES = 0.01, 50
+RECORDED_CALLS = "2000"  # collective operations in the flight recorder, as in later versions of torch
 TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2); glibc has the function since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
-# Kernel functions in which a thread waits. The first continue after a signal. The second end early
-# (signal(7)): Python then repeats the call, but torch before 2.5 gives up while it connects. The third end
-# early if the socket has a time limit, which /proc does not show. A thread in another function gets no
-# signal, because a slow file system may fail.
+# Kernel functions in which a thread waits. A signal does not end the waits of _CONTINUE. It ends the waits of
+# _END_EARLY (signal(7)): Python then repeats the call, but torch before 2.5 gives up while it connects. It
+# ends the waits of _SOCKET if the socket has a time limit, which /proc does not show. A thread in any other
+# function gets no signal, because a slow file system may fail.
 _CONTINUE = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
 _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
 _SOCKET = re.compile(r"unix_stream|wait_woken|sk_wait|inet_csk_accept")
@@ -43,25 +46,29 @@ _GROUP_THREADS = re.compile(r"pt_(?:gloo|nccl|tcpstore)|gloo")
 _WAITS_FOR_WORK = re.compile(r"/multiprocessing/|/selectors\.py$")  # files of the queue of work
 _TORCH = re.compile(r"/torch/")
 _C10D = re.compile(r"torch/distributed/distributed_c10d\.py \w+$")
-# functions that may wait for other ranks, such as DDP's `backward`
+# Functions that may wait for other ranks, such as DDP's `backward`.
 _WAITING_CALLS = re.compile(
     r"torch/(?:distributed|nn/parallel/distributed)|/torch/.* (?:backward|synchronize)$"
 )
 
 
 def with_hook(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the hook, in which a Python program can write its stack.
+    """Return the environment with the hook on PYTHONPATH, so that a Python program can write its stack.
 
-    In a shell with --debug also with the debugger, whose folder the PYTHONPATH of a container may lack.
+    In a shell with --debug, the folder of the debugger is added too, because the PYTHONPATH of a container
+    may lack it.
     """
     known = environ.get("PYTHONPATH", "")
     debugger = environ.get("SBATCHGEN_DEBUG_AT", "").split(" ", 4)[4:]
-    folders = [str(HOOK), *[each for each in debugger if each not in known.split(":")], known]
+    folders = [str(HOOK), *[folder for folder in debugger if folder not in known.split(":")], known]
     return {**environ, "PYTHONPATH": ":".join(filter(None, folders))}
 
 
 def with_recorder(environ: Mapping[str, str], run_dir: str) -> dict[str, str]:
-    """Return the environment in which torch writes NCCL's last operations after a timeout, a file a rank."""
+    """Return an environment in which torch writes each rank's last NCCL operations to a file after a timeout.
+
+    Variables that the user has set stay.
+    """
     size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
     if _torch_is_before(2, 9):  # the old names of the variables
         size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -80,7 +87,7 @@ def _torch_is_before(*release: int) -> bool:
 
 
 def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, int]:
-    """Return the processes of ranks at and below a launcher, by rank.
+    """Return the process ids of the ranks at and below a launcher, by rank.
 
     The process of a rank is its topmost Python program, or the trainer that this program wraps. With `spawns`
     the trainer itself starts its ranks, on node number `node`.
@@ -92,21 +99,21 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
 
 
 def _spawned(pid: int, node: int) -> dict[int, int]:
-    """Return the ranks that a trainer started by a launcher or by multiprocessing, else the trainer itself.
+    """Return the process ids of the ranks that a trainer started, by rank, or else the trainer itself.
 
-    A launcher sets RANK for each rank. Lightning sets LOCAL_RANK for all ranks but the first, which is the
+    A launcher sets RANK for each rank. Lightning sets LOCAL_RANK for all ranks except the first, which is the
     trainer itself. multiprocessing sets no variable, so its ranks are numbered in the order of their start.
     """
     numbered = [*_numbered(pid)]
-    ranks = {proc.variable(each, "RANK"): each for each in numbered}
+    ranks = {proc.variable(process, "RANK"): process for process in numbered}
     if ranks and "" not in ranks:
-        return {int(rank): each for rank, each in ranks.items()}
+        return {int(rank): process for rank, process in ranks.items()}
     if numbered:
-        local = {int(proc.variable(each, "LOCAL_RANK")): each for each in numbered}
+        local = {int(proc.variable(process, "LOCAL_RANK")): process for process in numbered}
         local.setdefault(0, pid)
     else:
         local = dict(enumerate(_by_multiprocessing(pid) or [pid]))
-    return {node * len(local) + number: each for number, each in local.items()}
+    return {node * len(local) + number: process for number, process in local.items()}
 
 
 def _numbered(pid: int) -> Iterator[int]:
@@ -123,23 +130,24 @@ def _numbered(pid: int) -> Iterator[int]:
 
 def _by_multiprocessing(pid: int) -> list[int]:
     """Return the processes that a process started by multiprocessing: new processes, or its forks."""
-    below, own = proc.children(pid), proc.read(pid, "cmdline")
-    new = [each for each in below if "multiprocessing.spawn" in proc.read(each, "cmdline")]
-    return new or [each for each in below if proc.read(each, "cmdline") == own and _memory(each)]
+    children, own = proc.children(pid), proc.read(pid, "cmdline")
+    new = [child for child in children if "multiprocessing.spawn" in proc.read(child, "cmdline")]
+    return new or [child for child in children if proc.read(child, "cmdline") == own and _memory(child)]
 
 
 def top_programs(pid: int) -> Iterator[int]:
     """Yield the topmost Python programs at and below a launcher."""
     if _memory(pid):
         yield pid
-    else:  # far fewer processes than all descendants
+    else:  # this reads far fewer processes than a search of all descendants
         for child in proc.children(pid):
             yield from top_programs(child)
 
 
 def _wrapped(pid: int) -> int:
-    """Return the only trainer with torch that a program started, if the program trains nothing; else itself.
+    """Return the trainer that a program wraps, or the program itself.
 
+    The trainer is the only program with torch that the program started, if the program itself trains nothing.
     Processes with the program's command line, or of multiprocessing, are parts of the program.
     """
     own = proc.read(pid, "cmdline")
@@ -148,7 +156,7 @@ def _wrapped(pid: int) -> int:
         command = proc.read(child, "cmdline")
         if command not in ("", own) and "multiprocessing" not in command:
             started += map(_wrapped, top_programs(child))
-    trainers = [each for each in started if _has_torch(each)]
+    trainers = [process for process in started if _has_torch(process)]
     if len(trainers) != 1 or _is_in_group(pid) or (_has_torch(pid) and not _is_in_group(trainers[0])):
         return pid
     return trainers[0]
@@ -159,7 +167,10 @@ def _has_torch(pid: int) -> bool:
 
 
 def _is_in_group(pid: int) -> bool:
-    """Return whether a process is in a process group, by its threads, or before torch 2.5 its connections."""
+    """Return whether a process is in a process group of torch.
+
+    Its threads show this, or before torch 2.5 its connections.
+    """
     if any(_GROUP_THREADS.match(thread.name) for thread in proc.threads(pid).values()):
         return True
     return _torch_is_before(2, 5) and _is_at_store(pid)
@@ -175,9 +186,9 @@ def _is_at_store(pid: int) -> bool:
 def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects: bool = True) -> str:
     """Return the stack of a sleeping main thread; "" if it runs now and then, or may not get the signal.
 
-    With `may_cut` the thread may be in a call that a signal ends early: Python repeats such a call, but a
-    library in C may not. With `connects` torch may be connecting to other ranks, unlike in a loader's
-    process.
+    With `may_cut`, a thread in a call that a signal ends early also gets the signal. Python repeats such a
+    call, but a library in C may not. With `connects`, torch may be connecting to other ranks, unlike in a
+    loader's process.
     """
     if not _may_be_asked(pid, ASLEEP):
         return ""
@@ -188,7 +199,7 @@ def stack_asleep(pid: int, tries: int = TRIES, *, may_cut: bool = True, connects
         if before is None or after is None or after.state not in ("S", "R"):
             return ""
         if before == after and after.state == "S":
-            may_ask = _may_be_interrupted(proc.wait(pid), may_cut=may_cut, connects=connects)
+            may_ask = _may_be_interrupted(proc.waits_in(pid), may_cut=may_cut, connects=connects)
             return _answer(pid, ASLEEP) if may_ask else ""
     return ""
 
@@ -201,7 +212,7 @@ def _may_be_interrupted(wait: str, *, may_cut: bool, connects: bool) -> bool:
 
 
 def stack_awake(pid: int) -> str:
-    """Return the stack of a main thread that runs Python; "" if it runs a library's code, or waits."""
+    """Return the stack of a main thread that runs Python; "" if it runs code of a library, or waits."""
     if not _may_be_asked(pid, AWAKE):
         return ""
     until = time.monotonic() + ANSWER_S
@@ -213,7 +224,7 @@ def stack_awake(pid: int) -> str:
 
 
 def _may_be_asked(pid: int, which: int) -> bool:
-    """Return whether a process catches the signal ASLEEP or AWAKE, which would end other processes."""
+    """Return whether a process catches ASLEEP or AWAKE. The signal would end any other process."""
     match = re.search(r"SigCgt:\s(\w+)", proc.read(pid, "status"))
     return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - which - 1) and _memory(pid))
 
@@ -245,14 +256,18 @@ def frames(text: str) -> list[tuple[str, str, str]]:
     return _FRAME.findall(text)
 
 
-def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """Return the call in which a stack waits for other ranks, and the line of the user's code, or ""."""
+def call_and_line(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """Return the call in which a stack waits for other ranks, and the line of the user's code.
+
+    The call is "" if the stack does not wait for other ranks. If it waits for a loader, the line may be the
+    loader's. The line is "" without a stack.
+    """
     at = _user_frame(stack)
     inner = [f"{path} {function}" for path, _, function in stack[:at]]
     calls = [*filter(_C10D.search, inner)] or [*filter(_WAITING_CALLS.search, inner)]
-    if calls and not _TORCH.search(stack[0][0]):  # such as an upload of torch's own checkpoint
+    if calls and not _TORCH.search(stack[0][0]):  # for example, an upload of torch's own checkpoint
         calls = []
-    if not calls and any(_LOADER in each for each in inner):
+    if not calls and any(_LOADER in text for text in inner):
         for loader in proc.children(pid):
             line = _loader_line(frames(stack_asleep(loader, tries=3)))
             if line:
@@ -262,7 +277,7 @@ def place(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
 
 
 def are_stuck(pid: int) -> bool:
-    """Return whether a process's loaders are deadlocked: some wait for own locks, the others for work."""
+    """Return whether a process's loaders are deadlocked: some wait for own locks, and the others for work."""
     locked = [child for child in proc.children(pid) if _is_locked(child)]
     others = [child for child in proc.children(pid) if child not in locked]
     stacks = (frames(stack_asleep(child, tries=3, connects=False)) for child in others)
@@ -270,7 +285,7 @@ def are_stuck(pid: int) -> bool:
 
 
 def has_locked_loader(pid: int) -> bool:
-    """Return whether a loader is deadlocked: it waits without a time limit for a lock of its process."""
+    """Return whether a loader of a process is deadlocked: it waits for its own lock without a time limit."""
     return any(proc.program(child) == _LOADER_NAME and _is_locked(child) for child in proc.children(pid))
 
 
@@ -281,6 +296,7 @@ def locked_loader_line(pid: int) -> str:
 
 
 def _is_locked(pid: int) -> bool:
+    """Return whether all threads of a loader wait for its own locks, or accept connections."""
     tasks = [*proc.threads(pid)]  # one of them may be multiprocessing's thread that accepts connections
     is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
     return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
@@ -294,15 +310,17 @@ def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
 
 
 def waits_for_loader(stack: Sequence[Sequence[str]]) -> bool:
-    """Return whether a stack waits for a loader, which torch polls every few seconds."""
+    """Return whether a stack waits for a loader. torch looks for the loader's answer every few seconds."""
     return any(_LOADER in path for path, *_ in stack[: _user_frame(stack)])
 
 
 def _user_frame(stack: Sequence[Sequence[str]]) -> int:
-    """Return the index of the innermost frame of the user's code, or of the outermost frame without one."""
-    return next(
-        (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0])), max(len(stack) - 1, 0)
-    )
+    """Return the index of the innermost frame of the user's code.
+
+    A stack without such a frame gives the index of its outermost frame.
+    """
+    places = (at for at, frame in enumerate(stack) if not _LIBRARY.search(frame[0]))
+    return next(places, max(len(stack) - 1, 0))
 
 
 def _loader_line(stack: Sequence[Sequence[str]]) -> str:

@@ -16,34 +16,35 @@ from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_fil
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that this process finds itself
-OUT_OF_TIME = (LIMIT, DEADLINE)  # only after these reasons the job may start again
+OUT_OF_TIME = (LIMIT, DEADLINE)  # the reasons after which the job may start again
 REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # by priority
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
-MARGIN_S = 30.0  # before a deadline, plus the time of a step and twice the time of the last save
+MARGIN_S = 30.0  # a run stops so long before its deadline, plus a step and twice the time of the last save
 EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller number counts from the start
 
 
 class Stop:
-    """The requests to stop this process. Signals no longer kill the process after this object is made.
+    """The requests to stop this process.
 
-    So it is made before each slow import.
+    From the creation of this object on, signals do not kill the process. So it is created before slow
+    imports.
     """
 
     def __init__(self) -> None:
-        self._asked = [False] * len(REASONS)
+        self._requested = [False] * len(REASONS)
         self._file: Path | None = None
-        self._looked = float("-inf")
+        self._looked_at = float("-inf")
         self.began = time.time()
         self._end = float("inf")
         self.save_s = 0.0  # time of the last save
-        self.step_s = 0.0  # time of a step, after which the next look comes
+        self.step_s = 0.0  # time of a step, until which the next look may have to wait
         for number in handled_signals():  # a signal may come twice, from Slurm and from torchrun
-            signal.signal(number, lambda number, _: self._ask(signal.Signals(number).name))
+            signal.signal(number, lambda number, _: self._request(signal.Signals(number).name))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn blocks the signals of its children
 
-    def _ask(self, why: str) -> None:
-        """Note a reason to stop. A save in a signal's handler would happen in the middle of a step."""
-        self._asked[REASONS.index(why)] = True
+    def _request(self, reason: str) -> None:
+        """Note a reason to stop. A signal handler can't save, because it runs in the middle of a step."""
+        self._requested[REASONS.index(reason)] = True
 
     def watch(self, file: Path, end: float) -> None:
         """Watch the stop file and the end (seconds since 1970); only rank 0 calls this function."""
@@ -52,15 +53,15 @@ class Stop:
     def requests(self) -> list[float]:
         """Return a number for each of REASONS: 1 if the reason was given, else 0."""
         now = time.monotonic()
-        if self._file and now - self._looked >= LOOK_EVERY_S:
-            self._looked = now
-            with contextlib.suppress(OSError):  # a file system that does not answer now
+        if self._file and now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            with contextlib.suppress(OSError):  # the file system may answer at the next look
                 if self._file.exists():
-                    self._ask(read_stop_file(self._file) or STOP_FILE)
+                    self._request(read_stop_file(self._file) or STOP_FILE)
             half = max(0.0, self._end - self.began) / 2  # half of a short job's time
             if time.time() >= self._end - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
-                self._ask(DEADLINE)
-        return [float(asked) for asked in self._asked]
+                self._request(DEADLINE)
+        return [float(requested) for requested in self._requested]
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
@@ -92,7 +93,7 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
 
 
 def ignore_signals() -> None:
-    """Ignore signals in a loader: Slurm also signals loaders, and a dead loader would end the run unsaved."""
+    """Ignore the signals of Slurm in a loader, because a dead loader would end the run before its save."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

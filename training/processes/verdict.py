@@ -1,6 +1,6 @@
 """The verdict on a run: which rank waits for which rank, and whether that is a hang.
 
-This module judges the answers of watchers. It reads no process and sends no signal.
+This module only judges the answers of watchers. hang.py gathers the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MIN_RANKS = 2  # ranks, because a single rank waits for no other rank
 MAX_NAMED = 4  # ranks that the line names
 HELD = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 # The activity of a rank. A rank in a collective call waits, whatever its threads do. STILL needs evidence:
-# the rank can't act again by itself, and nothing outside of the run can wake it up. Each other wait is
+# the rank can't act again by itself, and nothing outside of the run can wake it up. Any other wait is
 # OUTSIDE.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
 ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
@@ -26,52 +26,48 @@ class Verdict(NamedTuple):
     """The verdict on a run: the line of a hang, or "" if the run may be healthy."""
 
     says: str = ""
-    # whether the run may be ended: all ranks have answered, and no rank does anything or has woken up
+    # whether the run may be ended, because all ranks have answered, and none does anything or has woken up
     is_sure: bool = False
 
 
 def facts(
     answers: Sequence[Mapping[str, Any]], ends: Iterable[Sequence[str]], early_s: float
 ) -> list[dict[str, Any]]:
-    """Return the answers, each with the rank's activity, its last sign of life, and its wait outside the run.
+    """Return the answers, each with four more facts.
 
-    `ends` are the ends of launchers' connections, as pairs of addresses. A connection whose other end belongs
-    to another rank or a launcher is inside the run.
+    `does` is the activity of the rank, `waits_for` names the program or the address for which it waits,
+    `waits_s` are the seconds for which it has waited outside of the run, and `life_s` the seconds since its
+    last sign of life. `ends` are the ends of launchers' connections, as pairs of addresses. A connection
+    whose other end belongs to another rank or a launcher is inside the run.
     """
-    of_run = {tuple(each["ends"]) for answer in answers for each in answer["connections"]}
-    of_run |= {tuple(each) for each in ends}
+    inside = {tuple(link["ends"]) for answer in answers for link in answer["connections"]}
+    inside |= {tuple(pair) for pair in ends}
     ranks = []
     for answer in answers:
-        outside = [each for each in answer["connections"] if tuple(each["ends"][::-1]) not in of_run]
-        idle = [each["idle_s"] for each in outside if each["idle_s"] is not None]
-        idle += [each["busy_s"] for each in answer["connections"] if each["busy_s"] is not None]
-        asked = [each for each in outside if each["asked_s"] is not None]
-        own = sorted((each for each in asked if each["own"]), key=lambda each: float(-each["asked_s"]))
+        outside = [link for link in answer["connections"] if tuple(link["ends"][::-1]) not in inside]
+        idle = [link["idle_s"] for link in outside if link["idle_s"] is not None]
+        idle += [link["busy_s"] for link in answer["connections"] if link["busy_s"] is not None]
+        waiting = [link for link in outside if link["asked_s"] is not None]
+        own = sorted((link for link in waiting if link["own"]), key=lambda link: float(-link["asked_s"]))
         waits_for = f"an answer of {own[0]['ends'][1]}" if own else ""
         if answer["program"]:
             waits_for = f"the program {answer['program']}"
         is_held = answer["state"] in HELD
-        does = STILL if is_held or ((answer["stuck"] or answer["call"]) and not asked) else OUTSIDE
+        can_not_act = (answer["stuck"] or answer["call"]) and not waiting
+        does = STILL if is_held or can_not_act else OUTSIDE
         if answer["state"] == "D":
             does = DISK
         elif answer["computed_s"] < early_s and not is_held:
             does = COMPUTES
         life_s = min([answer["moved_s"], *idle])
+        waits_s = min(answer["computed_s"], life_s) if does == OUTSIDE and not answer["call"] else 0.0
         ranks.append(
-            {
-                **answer,
-                "does": does,
-                "waits_for": waits_for,
-                "waits_s": min(answer["computed_s"], life_s)
-                if does == OUTSIDE and not answer["call"]
-                else 0.0,
-                "life_s": life_s,
-            }
+            {**answer, "does": does, "waits_for": waits_for, "waits_s": waits_s, "life_s": life_s},
         )
     return ranks
 
 
-def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
+def needs_all_stacks(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
     """Return whether computing ranks must also write their stacks.
 
     With NCCL a rank spins, and so seems to compute, while it waits for a rank that does not come. The stacks
@@ -81,39 +77,39 @@ def wants_awake(ranks: Sequence[Mapping[str, Any]], *, late: bool) -> bool:
     return any(rank["does"] == COMPUTES for rank in ranks) and (late or is_odd)
 
 
-def absent(answers: Sequence[Mapping[str, Any]]) -> set[int]:
+def missing_ranks(answers: Sequence[Mapping[str, Any]]) -> set[int]:
     """Return the ranks of a run that have not answered."""
     size = max((answer["size"] for answer in answers), default=0)
     return {*range(size)} - {answer["rank"] for answer in answers}
 
 
 def judge(
-    ranks: Sequence[Mapping[str, Any]], here: Collection[int], quiet_s: float, *, late: bool = False
+    ranks: Sequence[Mapping[str, Any]], own_ranks: Collection[int], quiet_s: float, *, late: bool = False
 ) -> Verdict:
     """Return the verdict with the rank for which the others wait; an empty verdict without such a rank.
 
-    `here` are the ranks that the asking node has or had. Only a `late` verdict may name a rank that is busy,
-    waits outside of the run or does not answer, or a run whose ranks are all in the same call. Before that
-    time a slow network or a slow GPU looks the same.
+    `own_ranks` are the ranks that the asking node has or had. Only a `late` verdict may name a rank that is
+    busy, waits outside of the run or does not answer, or a run whose ranks are all in the same call. Before
+    that time a slow network or a slow GPU looks the same.
     """
     size = max((rank["size"] for rank in ranks), default=0)
     waiting = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD]
     others = [rank for rank in ranks if rank not in waiting]
-    gone = sorted(absent(ranks))
+    gone = sorted(missing_ranks(ranks))
     odd = [rank for rank in others if not rank["spins"]]
     spinning = [rank for rank in others if rank["spins"]]
-    stands = (STILL, OUTSIDE) if late else (STILL,)
-    if spinning and all(rank["does"] in stands for rank in odd) and (odd or gone):
+    still_kinds = (STILL, OUTSIDE) if late else (STILL,)
+    if spinning and all(rank["does"] in still_kinds for rank in odd) and (odd or gone):
         waiting, others = waiting + spinning, odd
     if not waiting or size < MIN_RANKS:
         return Verdict()
-    is_whole = {*here} >= {*gone}  # otherwise ranks of another node may be late with their answer
+    is_whole = {*own_ranks} >= {*gone}  # otherwise ranks of another node may be late with their answer
     is_still = all(rank["does"] == STILL for rank in others)
     is_odd = bool(others or gone)
-    # Another thread of a rank in a call may do the work for which another rank waits, such as in a group of
-    # its own.
+    # While a rank waits in a call, another of its threads may do the work for which another rank waits, for
+    # example in a process group of its own.
     is_alone = all(rank["alone"] for rank in waiting) or any(rank["state"] in HELD for rank in others)
-    is_apart = len({*map(says, waiting)}) > 1 and all(rank["call"] != GPU_CALL for rank in waiting)
+    is_apart = len({*map(activity, waiting)}) > 1 and all(rank["call"] != GPU_CALL for rank in waiting)
     all_wait = is_whole and is_still and all(_waits(rank, is_odd=is_odd) for rank in waiting)
     is_early = all_wait and ((is_alone and (is_odd or is_apart)) or late)
     may_end = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
@@ -124,7 +120,7 @@ def judge(
     )
     if not is_early and not is_late:
         return Verdict()
-    # A rank that wakes up now and then may come. Ranks in one call may have a slow network.
+    # A rank that wakes up now and then may come later. If all ranks are in a call, the network may be slow.
     is_odd_asleep = all(rank["does"] == STILL or rank["woke_s"] > ASLEEP_SHARE * quiet_s for rank in others)
     is_silent = is_still or all(rank["does"] != COMPUTES for rank in waiting)
     is_sure = is_whole and may_end and is_odd_asleep and is_silent and is_alone and (is_odd or is_apart)
@@ -132,7 +128,10 @@ def judge(
 
 
 def _waits(rank: Mapping[str, Any], *, is_odd: bool) -> bool:
-    """Return whether a rank in a call waits. A rank that computes in a call counts only if a rank is odd."""
+    """Return whether a rank in a call waits; `is_odd`: another rank is not in a call, or has ended.
+
+    Only then a rank that computes in its call counts as waiting.
+    """
     return rank["does"] in (STILL, OUTSIDE) or (is_odd and rank["does"] == COMPUTES)
 
 
@@ -145,20 +144,21 @@ def _line(
     *,
     is_whole: bool,
 ) -> str:
-    does, count = Counter(map(says, waiting)).most_common(1)[0]
-    named = others if others or gone else [rank for rank in waiting if says(rank) != does]
+    """Return the line about a hang: what most ranks do, and which ranks they wait for."""
+    does, count = Counter(map(activity, waiting)).most_common(1)[0]
+    named = others if others or gone else [rank for rank in waiting if activity(rank) != does]
     if count > 1:
         does = re.sub("^is ", "are ", re.sub("^(waits|computes)", lambda verb: verb[0][:-1], does))
     parts = [f"{count} of {size} ranks {does}"]
     parts += [f"rank {rank} has ended" + " or gives no answer" * (not is_whole) for rank in gone[:MAX_NAMED]]
-    parts += [f"rank {rank['rank']} on {rank['host']} {says(rank)}" for rank in named[:MAX_NAMED]]
+    parts += [f"rank {rank['rank']} on {rank['host']} {activity(rank)}" for rank in named[:MAX_NAMED]]
     if max(len(gone), len(named)) > MAX_NAMED:
         parts.append("more ranks are elsewhere")
     long, unit = (quiet_s / 60, "minutes") if quiet_s >= 100 else (quiet_s, "seconds")
     return f"{'; '.join(parts)} for {long:.0f} {unit}"
 
 
-def says(rank: Mapping[str, Any]) -> str:
+def activity(rank: Mapping[str, Any]) -> str:
     """Return the activity of a rank, as the rest of a sentence after its name."""
     at = rank["at"]
     if rank["state"] in HELD:

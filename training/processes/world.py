@@ -1,4 +1,4 @@
-"""The process group: joining, leaving, and the collective operations of a run."""
+"""The process group of a run: how a process joins and leaves it, and the collective operations."""
 
 import ctypes
 import inspect
@@ -18,7 +18,7 @@ from training.processes.ranks import MEETING, Place, usable_cpus
 
 T = TypeVar("T")
 
-TEXT_BYTES = 1024  # longer texts are cut off by `gather_text`
+TEXT_BYTES = 1024  # bytes of a text in `gather_text`
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
@@ -30,8 +30,9 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or "" without a launcher: without a process group collectives do nothing
-    threads: int
+    # nccl or gloo; "" without a launcher, when there is no process group and collectives do nothing
+    backend: str
+    threads: int  # threads of torch
     host: str
     cpus: int = 1  # CPUs of this process
 
@@ -42,9 +43,9 @@ class World:
 
 
 def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose the device and the threads, and meet the other processes.
+    """Choose the device and the threads, and join the process group.
 
-    All processes raise UserError if the check or the choice of the device fails on any process.
+    All processes raise UserError if `check` or the choice of the device fails on any process.
     """
     chosen, problem = torch.device("cpu"), None
     try:
@@ -52,8 +53,8 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
         chosen = _choose_device(place, device, backend)
     except UserError as error:
         problem = error
-    cpus, wanted = _cpus(place), os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    threads = int(wanted) if wanted.isdecimal() and int(wanted) else cpus
+    cpus, variable = _cpus(place), os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(variable) if variable.isdecimal() and int(variable) else cpus
     torch.set_num_threads(threads)
     if chosen.type == "cpu":
         keep_memory()
@@ -70,9 +71,9 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 
 def keep_memory() -> bool:
     """Use huge pages, and keep freed memory; return whether the C library can keep memory (mallopt(3))."""
-    # torch reads this variable before its first large tensor: c10/core/impl/alloc_cpu.cpp
+    # torch reads this variable before it makes its first large tensor: c10/core/impl/alloc_cpu.cpp
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    # by default glibc returns large blocks in each step, which takes a tenth to a third of the time of C1-C3
+    # By default glibc returns large blocks to Linux in each step, which takes a tenth to a third of the step.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
     is_set = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
@@ -80,7 +81,7 @@ def keep_memory() -> bool:
 
 
 def leave(world: World) -> None:
-    """Wait for the other processes, and leave: a launcher mistakes an early exit for a failure."""
+    """Wait for the other processes, and leave the group. A launcher mistakes an early exit for a failure."""
     if world.backend:
         reduce_sum(world, torch.zeros(1, device=world.device)).item()
     if world.backend == "nccl":  # gloo's destructor would hold the GIL while it waits for threads
@@ -119,17 +120,17 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
 
 
 def gather_text(world: World, text: str) -> list[str]:
-    """Return the texts of all processes by rank, on every process; longer texts end at TEXT_BYTES."""
+    """Return the texts of all processes in the order of ranks, on every process, each cut at TEXT_BYTES."""
     if not world.backend:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
-    mine = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
-    all_texts = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(all_texts, mine)
+    own_text = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
+    all_texts = [torch.empty_like(own_text) for _ in range(world.size)]
+    dist.all_gather(all_texts, own_text)
     return [bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore") for text in all_texts]
 
 
-def together(world: World, make: Callable[[], T]) -> T:
+def on_all_ranks(world: World, make: Callable[[], T]) -> T:
     """Call `make` on all processes, and return its result.
 
     If a process raises UserError or OSError, all processes raise a UserError with the lowest rank's error.
@@ -147,10 +148,11 @@ def together(world: World, make: Callable[[], T]) -> T:
 
 def on_rank0(world: World, make: Callable[[], T]) -> T | None:
     """Call `make` on rank 0; return its result there, None elsewhere; raise its error on all processes."""
-    return together(world, lambda: make() if world.rank == 0 else None)
+    return on_all_ranks(world, lambda: make() if world.rank == 0 else None)
 
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
+    """Return the device of --device for this process; raise UserError if it has no GPU of its own."""
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if wanted == "cuda" and not count:
         built = torch.version.cuda or torch.version.hip
@@ -183,13 +185,13 @@ def _cpus(place: Place) -> int:
 
 
 def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
-    """Make the process group after all processes have come; if a process has a problem, all raise it."""
-    how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
+    """Make the process group when all processes have come. If one has a problem, all processes raise it."""
+    options: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     try:
         store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
         if world.size > 1:
-            store, *_ = next(rendezvous("env://", world.rank, world.size, **how))
-            store.set_timeout(how["timeout"])
+            store, *_ = next(rendezvous("env://", world.rank, world.size, **options))
+            store.set_timeout(options["timeout"])
         if problem:
             store.set("problem", f"{world.name}: " * (world.size > 1) + str(problem))
             store.add("problems", 1)
@@ -199,8 +201,8 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
             _wait_for_all(store, "told", world, waits=not world.rank)  # the store ends with rank 0
             raise UserError(text, shared=True) if not problem or world.rank else problem
         if world.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-            how["device_id"] = world.device  # since torch 2.3 NCCL then connects here, not at the first use
-        dist.init_process_group(world.backend, store=store, rank=world.rank, world_size=world.size, **how)
+            options["device_id"] = world.device  # since torch 2.3, NCCL then connects here
+        dist.init_process_group(world.backend, store=store, rank=world.rank, world_size=world.size, **options)
     except (RuntimeError, ValueError) as error:
         address = ":".join(os.environ.get(name, "") for name in MEETING)
         what = f"the {world.size} processes did not meet at {address} ({one_line(error)[:200]})"
@@ -208,8 +210,9 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
         raise problem or UserError(what, fix=fix) from error
 
 
-def _wait_for_all(store: Any, what: str, world: World, *, waits: bool = True) -> None:
-    if store.add(what, 1) == world.size:
-        store.set(f"all {what}", "")
+def _wait_for_all(store: Any, key: str, world: World, *, waits: bool = True) -> None:
+    """Count this process under a key of the store, and with `waits` wait until all processes are counted."""
+    if store.add(key, 1) == world.size:
+        store.set(f"all {key}", "")
     if waits:
-        store.wait([f"all {what}"])
+        store.wait([f"all {key}"])

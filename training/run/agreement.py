@@ -6,7 +6,7 @@ import torch
 
 from training.errors import NotFiniteError, UserError
 from training.processes.stop import first_reason
-from training.processes.world import gather_text, reduce_sum, together
+from training.processes.world import gather_text, on_all_ranks, reduce_sum
 from training.run.session import Progress, Session
 
 
@@ -17,32 +17,33 @@ class StoppedError(Exception):
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
     """Add up the results of all processes since the last synchronisation.
 
-    One all-reduce has losses, counts, paces and requests to stop, so the CPU waits for the GPU only here.
-    `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` the weights are checked.
+    A single all-reduce has the losses, counts, paces and requests to stop, so the CPU waits for the GPU only
+    here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` the weights are
+    checked.
 
     Raises:
         StoppedError: A process has a request to stop.
         NotFiniteError: The loss or a weight is not finite.
         UserError: A process could not read an image.
     """
-    spent = session.meter.pace.spent(saves=saves, is_saving=session.writer.is_busy)
-    noted = torch.tensor([0.0, *spent], dtype=torch.float64, device=since_sync.device)
+    times = session.meter.pace.take_times(saves=saves, is_saving=session.writer.is_busy)
+    further = torch.tensor([0.0, *times], dtype=torch.float64, device=since_sync.device)
     if saves:
         broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
-        noted[0] = torch.stack(broken).any()
-    (loss, correct, samples, broken_weights, *spent), why = agree(session, torch.cat((since_sync, noted)))
+        further[0] = torch.stack(broken).any()
+    (loss, correct, samples, broken_weights, *times), why = agree(session, torch.cat((since_sync, further)))
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may not be written yet
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
-        mine = session.world.name if not since_sync.isfinite().all() else ""
-        names = [*filter(None, gather_text(session.world, mine))]
+        own_name = session.world.name if not since_sync.isfinite().all() else ""
+        names = [*filter(None, gather_text(session.world, own_name))]
         at = f"; at: {', '.join(names)}" if 0 < len(names) < session.world.size else ""
         raise NotFiniteError(f"{what}{at}; newest checkpoint: {progress.checkpoint}")
     since_sync.zero_()
-    if slow := session.meter.pace.judge(spent, session.stop.step_s / session.config.accumulate):
+    if slow := session.meter.pace.judge(times, session.stop.step_s / session.config.accumulate):
         session.log.say(f"Slow: {slow}")
     session.meter.usage.sample()
-    session.meter.trained += round(samples)
+    session.meter.trained_samples += round(samples)
     for sums in (progress.sums, session.meter.window):
         sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
     if why:
@@ -56,19 +57,19 @@ def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
     *totals, step_s = total(session, values, *session.stop.requests(), step_s)
     session.stop.step_s = step_s
-    session.meter.synchronised(step_s)
+    session.meter.note_sync(step_s)
     return totals[: len(values)], first_reason(totals[len(values) :])
 
 
 def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
-    """Return these values (float64, 1-D), and `more`, summed over the processes.
+    """Return the values (float64, 1-D) and the numbers `more`, summed over the processes.
 
     If a process has a problem with its data, all processes raise UserError.
     """
-    noted = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
-    totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
+    further = torch.tensor((*more, len(session.data.problems)), dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, further))).tolist()
     if totals.pop():
-        together(session.world, lambda: _raise_first(session.data.problems))
+        on_all_ranks(session.world, lambda: _raise_first(session.data.problems))
     return totals
 
 

@@ -23,14 +23,14 @@ def write_card(session: Session, weights: Path) -> None:
 
     A failure is only logged, because the weights themselves are written.
     """
-    place = weights.with_suffix(ENDING)
+    path = weights.with_suffix(ENDING)
     try:
-        if os.path.lexists(place) and "weights" not in parse(read_small(place)):
-            session.log.say(f"{place} is another file: the weights have no card")
+        if os.path.lexists(path) and "weights" not in parse(read_small(path)):
+            session.log.say(f"{path} is another file: the weights have no card")
             return
-        write_json(place, card(session, weights.name), indent=2)
+        write_json(path, card(session, weights.name), indent=2)
     except OSError as error:
-        session.log.say(f"Cannot write {place} ({one_line(error)}): the weights have no card")
+        session.log.say(f"Cannot write {path} ({one_line(error)}): the weights have no card")
 
 
 def card(session: Session, weights: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from training.run.export import check_export, export, write_weights
 from training.run.loop import steps_left, time_left_s, train_epoch
 from training.run.pace import Pace
 from training.run.resume import checkpoint_folder, restore, save
-from training.run.score import report, show
+from training.run.score import metrics_text, report
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, prepare, surroundings, warm_up, wrap
 from training.run.usage import Usage, add_up, gpus_of, trace
@@ -36,13 +36,16 @@ from training.saving.lock import RunLock
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
-    """Train, or only evaluate, and return the exit status; raise UserError or NotFiniteError on failure."""
+    """Train, or only evaluate with --evaluate; return the exit status.
+
+    Raises UserError, or NotFiniteError for a loss or a weight that is not finite.
+    """
     run_dir = Path(config.run_dir)
     log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate, began=stop.began)
     lock = RunLock(run_dir)
     try:
         world = _join(config, place, lock, log)
-        resident.keep()  # reads torch's libraries meanwhile
+        resident.keep()  # a thread reads torch's libraries meanwhile
         announce(config, world, log)
         try:
             session = prepare(config, world, log, stop, lock)
@@ -55,7 +58,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     finally:
         log.end()
         lock.release()
-        files.let_go()
+        files.release()
     return status
 
 
@@ -69,7 +72,7 @@ def _open_run(lock: RunLock, log: Log) -> None:
         lock.take(log.say)
         if resident.is_mounted():
             files.hold(log.run_dir)
-        log.status("running", **progress_of(read_status(log.run_dir)))  # an earlier start's
+        log.status("running", **progress_of(read_status(log.run_dir)))  # the progress of an earlier start
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
         raise FolderError(what, at=str(log.run_dir), fix="another --run-dir") from error
@@ -102,7 +105,9 @@ def _train(session: Session) -> int:
     on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
     progress = restore(session)
     if progress.done >= config.epochs:
-        log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
+        log.say(
+            f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_other_job(session)}"
+        )
         export(session)  # the last start may have been killed before this
         _conclude(session, progress, "done")
         return DONE
@@ -113,22 +118,22 @@ def _train(session: Session) -> int:
     facts = surroundings(session) | {"settings": session.settings, "job": os.environ.get("SLURM_JOB_ID", "")}
     log.event("start", step=progress.step, epoch=progress.done, **facts)
     log.status("running", step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint)
-    session = dataclasses.replace(session, trained=wrap(session))  # after the weights are loaded
+    session = dataclasses.replace(session, training_model=wrap(session))  # only now, with the loaded weights
     if world.size > 1:
         warm_up(session)
-    resident.keep().join()  # a save may come after the image's file system has ended
+    resident.keep().join()  # now, because the image's file system may end before a save
     try:
         with trace(config, log, steps_left(session, progress)) as profiler:
-            usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
+            usage = Usage(gpus=gpus_of(world.device, all_gpus=config.dataparallel))
             pace = Pace(gather_text(world, world.host), world.rank, on_gpu=world.device.type == "cuda")
             meter = Meter(usage=usage, pace=pace, profiler=profiler)
-            return _train_on(dataclasses.replace(session, meter=meter), progress)
+            return _train_epochs(dataclasses.replace(session, meter=meter), progress)
     finally:
-        session.writer.wait()  # even if the run fails, because the checkpoint is good
+        session.writer.wait()  # also if the run fails, because the checkpoint is good
 
 
-def _by_whom(session: Session) -> str:
-    """Return a clause with the other job that trained last in this folder, and the user's choices, or ""."""
+def _other_job(session: Session) -> str:
+    """Return a clause about the other job that trained last in this folder; "" if it was this job."""
     newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
     job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):
@@ -136,7 +141,8 @@ def _by_whom(session: Session) -> str:
     return f" by job {job}; for a new run: another --run-dir, or --resume off; to train longer: more --epochs"
 
 
-def _train_on(session: Session, progress: Progress) -> int:
+def _train_epochs(session: Session, progress: Progress) -> int:
+    """Train the remaining epochs, or until a request to stop; return the exit status."""
     config, world, log = session.config, session.world, session.log
     began = progress.step
     try:
@@ -147,7 +153,7 @@ def _train_on(session: Session, progress: Progress) -> int:
             _finish_epoch(session, progress)
     except StoppedError as stopped:
         files.enter()
-        progress.trained(session.data.train.samples)
+        progress.count_epoch(session.data.train.samples)
         save(session, progress, must=True)
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
@@ -159,7 +165,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _tell_usage(session, progress)
         return PREEMPTED
     export(session)
-    best = show({session.task.names[0]: progress.best}).replace(":", "").lower()
+    best = metrics_text({session.task.names[0]: progress.best}).replace(":", "").lower()
     log.say(f"Training completed: {config.epochs} epochs, best {best}")
     _conclude(session, progress, "done")
     return DONE
@@ -177,9 +183,10 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
+    """Validate the trained epoch, log its score, and save a checkpoint."""
     score = evaluate(session)
     loss, _, samples = progress.sums
-    best = progress.validated(score.metrics[session.task.names[0]])
+    is_best = progress.note_score(score.metrics[session.task.names[0]])
     rate = session.meter.rate()
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
     details = f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
@@ -188,8 +195,8 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
     _tell_usage(session, progress)
     try:
-        save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
-    except UserError as error:  # of rank 0, at the end: the weights are saved without the checkpoint
+        save(session, progress, best=is_best, must=progress.epoch >= session.config.epochs)
+    except UserError as error:  # the last save failed on rank 0, so the weights are saved by themselves
         if not isinstance(error, FolderError):
             with contextlib.suppress(UserError):
                 write_weights(session)
@@ -198,12 +205,13 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
 
 
 def _tell_usage(session: Session, progress: Progress) -> None:
-    """Write the resources that all processes have used since this start into the events."""
+    """Add an event with the resources that all processes have used since this start."""
     used = add_up(session.world, session.meter.usage)
-    session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
+    session.log.event("resources", step=progress.step, samples=session.meter.trained_samples, **used)
 
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
+    """Write the final state of the run into status.json and the events."""
     facts: dict[str, Any] = {"step": progress.step, "epoch": progress.done, "reason": reason}
     session.log.status(state, checkpoint=progress.checkpoint, **facts)
     session.log.event(state, **facts)

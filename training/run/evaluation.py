@@ -17,26 +17,26 @@ def evaluate(session: Session) -> Score:
     Raises StoppedError for a request to stop, and UserError for an image that can't be read.
     """
     world, split, model = session.world, session.data.validation, session.model
-    chunk = session.config.eval_batch or max(1, session.images_at_once)  # the training had room for it
+    chunk = session.config.eval_batch or max(1, session.images_at_once)  # as many images as in the training
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
-    size = 2 + len(session.task.names) + session.task.counted
+    size = 2 + len(session.task.names) + session.task.number_of_counts
     sums = torch.zeros(size, dtype=torch.float64, device=world.device)
     model.eval()
     session.meter.begin()
-    with torch.no_grad(), session.updater.evaluated():
+    with torch.no_grad(), session.updater.evaluated_weights():
         copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
-        for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
+        for number, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
                 outputs = forward(session, model, x_BCHW)
                 scores = session.task.metrics(outputs, y_B).values()
                 means = sums_of(session.task.loss(outputs, y_B), *scores)
                 sums += torch.cat((means, session.task.counts(outputs, y_B)))
-            if session.meter.due(done, session.config.sync_every):
+            if session.meter.is_due(number, session.config.sync_every):
                 _, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)
     loss, *totals = total(session, sums)
     samples, counts = totals[len(session.task.names)], totals[1 + len(session.task.names) :]
-    named = {name: value / samples for name, value in zip(session.task.names, totals, strict=False)}
-    return Score(loss=loss / samples, metrics=named, samples=round(samples), confusion=as_rows(counts))
+    metrics = {name: value / samples for name, value in zip(session.task.names, totals, strict=False)}
+    return Score(loss=loss / samples, metrics=metrics, samples=round(samples), confusion=as_rows(counts))

@@ -23,9 +23,9 @@ def check_export(config: Config) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        tried = temporary_name(path)
-        tried.touch()
-        tried.unlink()
+        trial = temporary_name(path)
+        trial.touch()
+        trial.unlink()
     except OSError as error:
         what = f"the weights could not be written after the training ({one_line(error)})"
         raise UserError(what, at=str(path), fix="another --export, or --export off") from error
@@ -49,7 +49,7 @@ def write_weights(session: Session) -> None:
     if not (path := _export_path(session.config)):
         return
     try:
-        with session.updater.evaluated():
+        with session.updater.evaluated_weights():
             state = session.model.state_dict()
             checkpoint.export(path, {key: value.cpu().contiguous() for key, value in state.items()})
         write_card(session, path)

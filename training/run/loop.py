@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from training.config import steps_to_end
-from training.data.order import cut_steps, epoch_order, mix, share
+from training.data.order import cut_steps, derive_seed, epoch_order, share
 from training.data.splits import Batch, FromLoaders, Split
 from training.errors import UserError
 from training.model.models import train_mode
@@ -24,7 +24,8 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
-# The outputs of so many parts of steps, each with so many values, are kept until their metrics are computed.
+# Outputs of at most so many values are kept, for at most so many parts of steps, until their metrics are
+# computed.
 MAX_KEPT_VALUES, MAX_KEPT_PARTS = 1 << 20, 16
 EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
 
@@ -51,9 +52,12 @@ class Tally:
         """Return the sums so far; the caller may set the tensor to zero in place."""
         if self._parts:
             losses, outputs, targets = zip(*self._parts, strict=True)
-            both = (outputs[0], targets[0]) if len(losses) == 1 else (torch.cat(outputs), torch.cat(targets))
+            if len(losses) == 1:
+                scored = (outputs[0], targets[0])
+            else:
+                scored = (torch.cat(outputs), torch.cat(targets))
             with torch.no_grad():
-                self._sums += sums_of(torch.cat(losses), self._task.score(*both))
+                self._sums += sums_of(torch.cat(losses), self._task.score(*scored))
             self._parts.clear()
         return self._sums
 
@@ -63,16 +67,16 @@ def train_epoch(session: Session, progress: Progress) -> None:
     config, split, rank, size = session.config, session.data.train, session.world.rank, session.world.size
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
-    todo = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
+    steps = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
     part = batch // config.accumulate
-    parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in todo]
-    mine = [share(order_N, first, count, rank=rank, size=size) for step in parts for first, count in step]
+    parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in steps]
+    shares = [share(order_N, first, count, rank=rank, size=size) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / batch)
     tally = Tally(session)
-    train_mode(session.trained)
+    train_mode(session.training_model)
     session.meter.begin()
-    batches = batches_of(session, split, mine, progress.epoch)
-    for (first, count), step_parts in zip(todo, parts, strict=True):
+    batches = batches_of(session, split, shares, progress.epoch)
+    for (first, count), step_parts in zip(steps, parts, strict=True):
         lr = lr_at(config, progress.epoch, first / batch, steps_per_epoch=steps_per_epoch)
         set_lr(session.updater.optimizer, lr)
         train_step(session, batches, [count for _, count in step_parts], tally, step=progress.step)
@@ -82,14 +86,14 @@ def train_epoch(session: Session, progress: Progress) -> None:
             session.meter.profiler.step()
         if config.step_delay:
             time.sleep(config.step_delay)
-        ends = progress.consumed == split.samples
-        saves = ends or (config.save_every > 0 and progress.step % config.save_every == 0)
-        if session.meter.due(progress.step, config.sync_every) or saves:
+        is_last = progress.consumed == split.samples
+        saves = is_last or (config.save_every > 0 and progress.step % config.save_every == 0)
+        if session.meter.is_due(progress.step, config.sync_every) or saves:
             synchronise(session, progress, tally.total(), saves=saves)
             _report(session, progress, lr, steps_per_epoch)
-            if saves and not ends:
+            if saves and not is_last:
                 save(session, progress)
-    progress.trained(split.samples)
+    progress.count_epoch(split.samples)
     save(session, progress)  # the validation may fail
 
 
@@ -110,7 +114,7 @@ def train_step(
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
-    no_sync = getattr(session.trained, "no_sync", contextlib.nullcontext)  # the last part averages gradients
+    no_sync = getattr(session.training_model, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
         session.meter.pace.mark()
         began = time.perf_counter()
@@ -118,16 +122,17 @@ def train_step(
         session.meter.usage.data_s += time.perf_counter() - began
         session.meter.pace.mark()
         # reading images may also use random numbers
-        _seed(session, mix("step", config.seed, step, world.rank, part))
-        real = float(world.rank < count)
+        _seed(session, derive_seed("step", config.seed, step, world.rank, part))
+        has_image = float(world.rank < count)  # 0 for a stand-in
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
+        # Only the last part averages the gradients.
         with no_sync() if part < len(counts) else contextlib.nullcontext():
-            outputs = forward(session, session.trained, x_mixed)
-            losses_B = session.task.trained(outputs, y_mixed)
-            share_B = torch.full_like(losses_B, real * world.size / images)  # weights of the losses
+            outputs = forward(session, session.training_model, x_mixed)
+            losses_B = session.task.training_loss(outputs, y_mixed)
+            share_B = torch.full_like(losses_B, has_image * world.size / images)  # weights of the losses
             session.meter.pace.mark()
             torch.autograd.backward(losses_B, scaler.scale(share_B) if scaler else share_B)
-        if real:
+        if has_image:
             tally.add(losses_B, outputs, y_B)
     _update(session, logged=step % config.log_every == 0)
     if session.updater.ema:
@@ -136,12 +141,13 @@ def train_step(
 
 def _update(session: Session, *, logged: bool) -> None:
     """Update the weights, unless gradients overflowed under a loss scale; note the norm for the log."""
-    optimizer, scaler, longest = session.updater.optimizer, session.updater.scaler, session.config.clip_norm
-    if longest or logged:
+    optimizer, scaler, max_norm = session.updater.optimizer, session.updater.scaler, session.config.clip_norm
+    if max_norm or logged:
         if scaler:
             scaler.unscale_(optimizer)
         weights = session.model.parameters()
-        session.meter.grad_norm = nn.utils.clip_grad_norm_(weights, longest) if longest else norm_of(weights)
+        norm = nn.utils.clip_grad_norm_(weights, max_norm) if max_norm else norm_of(weights)
+        session.meter.grad_norm = norm
     if scaler:
         scaler.step(optimizer)
         scaler.update()
@@ -203,8 +209,8 @@ def _seed(session: Session, key: int) -> None:
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
     if session.world.device.type == "cuda":
         generators: Any = torch.cuda.default_generators
-        mine = session.world.device.index or 0
-        for generator in generators if session.config.dataparallel else generators[mine : mine + 1]:
+        own = session.world.device.index or 0
+        for generator in generators if session.config.dataparallel else generators[own : own + 1]:
             generator.manual_seed(key)
 
 
@@ -227,15 +233,15 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     facts = means | {"lr": lr, "samples_per_s": rate} | costs | slow
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
-    place = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
-    session.log.say(f"{place}, loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left")
+    position = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
+    session.log.say(f"{position}, loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left")
     meter.restart()
 
 
 def time_left_s(session: Session, progress: Progress) -> float:
     """Return the seconds to the end of the last epoch, at the speed so far; 0 before the first step."""
     left = (session.config.epochs - progress.epoch) * session.data.train.samples - progress.consumed
-    return left / max(session.meter.rate(), 1e-9) if session.meter.trained else 0.0
+    return left / max(session.meter.rate(), 1e-9) if session.meter.trained_samples else 0.0
 
 
 def steps_left(session: Session, progress: Progress) -> int:

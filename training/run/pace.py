@@ -1,4 +1,4 @@
-"""Slow ranks, by the time that each rank needs for a step before it waits for the other ranks' gradients."""
+"""The search for slow ranks, by the time that each rank needs before it waits for other ranks' gradients."""
 
 import time
 from statistics import median_low
@@ -8,7 +8,7 @@ import torch
 
 SLOW_FACTOR = 1.5  # a slow rank needs so many times the median of the ranks
 SLOW_STEPS = 20  # steps for which a rank must be slow
-MIN_ROUNDS = 3  # synchronisations at least, because a rank may be late once
+MIN_ROUNDS = 3  # synchronisations for which a rank must be slow, because it may be late once
 MAX_TIMED_PARTS = 20  # parts of steps that are timed after a synchronisation
 # The share of a step's time that a slow rank must cost. The backward pass, twice as long as the forward pass,
 # is not timed. If all ranks load data at nearly the same speed, only the slowest rank waits, because the
@@ -17,63 +17,66 @@ MIN_LOST_SHARE = {"data wait": 1 / 3, "forward pass": 1 / 10}
 
 
 class Pace:
-    """The pace of the ranks on these hosts, measured without new collectives and without waits for GPUs."""
+    """The pace of the ranks, measured without further collectives and without waiting for GPUs."""
 
     def __init__(self, hosts: list[str], rank: int, *, on_gpu: bool) -> None:
         self._hosts, self._rank, self._on_gpu = hosts, rank, on_gpu
         self._marks: list[Any] = []  # three marks for each part of a step: times, or events of the GPU
         self._parts, self._saved = 0, False
-        self._steps = [0] * len(hosts)  # steps in a row that contradict the known pace of a rank
-        self._known: dict[int, str] = {}  # descriptions of slow ranks
+        self._steps = [0] * len(hosts)  # by rank: steps in a row that contradict its known pace
+        self._slow: dict[int, str] = {}  # descriptions of the slow ranks
 
     @property
     def says(self) -> str:
-        """The ranks that are slow now, each with the slow part of its step, or ""."""
-        return "; ".join(self._known.values())
+        """The ranks that are slow now, each with the slow part of its step; "" without a slow rank."""
+        return "; ".join(self._slow.values())
 
     def mark(self) -> None:
         """Mark the beginning of a part of a step, of its forward pass, or of its backward pass."""
         if len(self._hosts) > 1 and len(self._marks) < 3 * MAX_TIMED_PARTS:
             self._marks.append(_event() if self._on_gpu else time.perf_counter())
 
-    def spent(self, *, saves: bool, is_saving: bool) -> list[float]:
-        """Return the seconds of data wait and forward pass in a part, two numbers for each rank.
+    def take_times(self, *, saves: bool, is_saving: bool) -> list[float]:
+        """Return the seconds of data wait and forward pass in a part of a step, and remove the marks.
 
-        The numbers of other ranks are 0. The numbers of this rank are also 0 if it has saved since the last
-        call. The marks begin again after each call.
+        The list has two numbers for each rank. The numbers of other ranks are 0. The numbers of this rank are
+        also 0 if it has saved since the last call, or saves now.
         """
         marks, self._marks, self._parts = self._marks, [], len(self._marks) // 3
         is_fair, self._saved = not (self._saved or is_saving), saves
-        spent = [0.0] * 2 * len(self._hosts)
+        times = [0.0] * 2 * len(self._hosts)
         if marks and is_fair:
             begins, passes, ends = marks[0::3], marks[1::3], marks[2::3]
-            mine = _mean(begins, passes), _mean(passes, ends)
-            spent[2 * self._rank : 2 * self._rank + 2] = mine
-        return spent
+            times[2 * self._rank : 2 * self._rank + 2] = _mean(begins, passes), _mean(passes, ends)
+        return times
 
-    def judge(self, spent: list[float], part_s: float) -> str:
-        """Judge the ranks by the times of all ranks; return a description if a rank became slow, or ""."""
-        took = {"data wait": spent[0::2], "forward pass": spent[1::2]}
-        if not min(took["forward pass"], default=0):
+    def judge(self, times: list[float], part_s: float) -> str:
+        """Judge the ranks by the times of all ranks, in seconds; `part_s` is the time of a part of a step.
+
+        Returns the description of all slow ranks if a rank has become slow, else "".
+        """
+        phases = {"data wait": times[0::2], "forward pass": times[1::2]}
+        if not min(phases["forward pass"], default=0):
             return ""
-        usual = {what: median_low(each) for what, each in took.items()}
-        own = [sum(each) for each in zip(*took.values(), strict=True)]
-        limit, new = SLOW_FACTOR * median_low(own), ""
+        medians = {phase: median_low(seconds) for phase, seconds in phases.items()}
+        sums = [sum(seconds) for seconds in zip(*phases.values(), strict=True)]
+        limit, new = SLOW_FACTOR * median_low(sums), ""
         for rank, host in enumerate(self._hosts):
-            if own[rank] <= limit and rank not in self._known:
+            if sums[rank] <= limit and rank not in self._slow:
                 self._steps[rank] = 0
                 continue
-            lost = {what: each[rank] - usual[what] for what, each in took.items()}
-            is_slow = own[rank] > limit and any(lost[what] > MIN_LOST_SHARE[what] * part_s for what in lost)
-            differs = is_slow != (rank in self._known)
+            lost = {phase: seconds[rank] - medians[phase] for phase, seconds in phases.items()}
+            loses_much = any(lost[phase] > MIN_LOST_SHARE[phase] * part_s for phase in lost)
+            is_slow = sums[rank] > limit and loses_much
+            differs = is_slow != (rank in self._slow)
             self._steps[rank] = (self._steps[rank] + min(self._parts, -(-SLOW_STEPS // MIN_ROUNDS))) * differs
             if self._steps[rank] < SLOW_STEPS:
                 continue
             self._steps[rank] = 0
-            if self._known.pop(rank, None) is None:
-                what = max(lost, key=lambda each: lost[each])
-                times = f"{took[what][rank]:.2g} s, median of the ranks {usual[what]:.2g} s"
-                self._known[rank] = f"rank {rank} on {host}: {what} of {times}"
+            if self._slow.pop(rank, None) is None:
+                phase = max(lost, key=lambda name: lost[name])
+                text = f"{phases[phase][rank]:.2g} s, median of the ranks {medians[phase]:.2g} s"
+                self._slow[rank] = f"rank {rank} on {host}: {phase} of {text}"
                 new = self.says
         return new
 

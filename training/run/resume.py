@@ -15,10 +15,10 @@ from typing import IO
 
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
-from training.files import CHECKPOINTS, EPOCH_NAME, name_of, near, own_folder
+from training.files import CHECKPOINTS, EPOCH_NAME, checkpoint_name, own_folder, reachable
 from training.model.models import load_weights
 from training.output.log import read_events
-from training.processes.world import broadcast_bytes, on_rank0, together
+from training.processes.world import broadcast_bytes, on_all_ranks, on_rank0
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
@@ -36,7 +36,7 @@ Found = tuple[bytes, bytes, State, Progress]
 
 def checkpoint_folder(config: Config) -> Path:
     """Return the folder of the run's checkpoints."""
-    return near(Path(config.run_dir)) / CHECKPOINTS
+    return reachable(Path(config.run_dir)) / CHECKPOINTS
 
 
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
@@ -50,15 +50,15 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
         return
     began = time.monotonic()
     copies = session.writer.copies
-    again = copies.last.get("step") == progress.step  # only the validation was done since
-    if not again:
+    is_copied = copies.last.get("step") == progress.step  # after that copy only the validation was done
+    if not is_copied:
         _wait_for_writer(session, progress)  # the copy replaces the last one
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
         saved = {"step": progress.step, "model": session.model.state_dict()}
         copies.take(saved | session.updater.state() | facts)
-    now = dataclasses.replace(progress, sums=[*progress.sums])
-    work = functools.partial(_write, session, progress, now, began, best=best, must=must)
-    session.writer.start(work, after=again)
+    snapshot = dataclasses.replace(progress, sums=[*progress.sums])
+    work = functools.partial(_write, session, progress, snapshot, began, best=best, must=must)
+    session.writer.start(work, after=is_copied)
     if must:
         _wait_for_writer(session, progress)
 
@@ -67,9 +67,8 @@ def _wait_for_writer(session: Session, progress: Progress) -> None:
     """Wait until the last copy is written, and report a wait of LATE_S; raise the writer's error."""
     if not session.writer.ends_within(LATE_S):
         step = session.writer.copies.last["step"]
-        why = (
-            f"The save of step {step} has not ended: the training has waited {LATE_S:g} s for its file system"
-        )
+        waited = f"the training has waited {LATE_S:g} s for its file system"
+        why = f"The save of step {step} has not ended: {waited}"
         session.log.say(f"{why}, and waits on")
         session.log.event("save_late", step=step, reason=why)
         newest = progress.checkpoint
@@ -78,18 +77,22 @@ def _wait_for_writer(session: Session, progress: Progress) -> None:
 
 
 def _write(
-    session: Session, progress: Progress, now: Progress, began: float, *, best: bool, must: bool
+    session: Session, progress: Progress, snapshot: Progress, began: float, *, best: bool, must: bool
 ) -> None:
-    """Write the copied state to disk, in the thread, which changes only `checkpoint` of `progress`."""
-    place, step, keep = checkpoint_folder(session.config), now.step, session.config.keep
-    name = f"{place.name}/{name_of(step)}"
-    state = session.writer.copies.last | {key: getattr(now, key) for key in PROGRESS_FIELDS}
-    named = now.epoch if session.config.keep_epochs and not now.consumed else 0
-    if progress.checkpoint == name and (place / name_of(step)).exists():
+    """Write the copied state to disk, in the thread.
+
+    `snapshot` is the progress of that state. Of `progress` only `checkpoint` is changed.
+    """
+    place, step, keep = checkpoint_folder(session.config), snapshot.step, session.config.keep
+    name = f"{place.name}/{checkpoint_name(step)}"
+    state = session.writer.copies.last | {key: getattr(snapshot, key) for key in PROGRESS_FIELDS}
+    kept_epoch = snapshot.epoch if session.config.keep_epochs and not snapshot.consumed else 0
+    if progress.checkpoint == name and (place / checkpoint_name(step)).exists():
         state = None  # the state is saved already
-    put = functools.partial(checkpoint.save, place, state, step=step, keep=keep, best=best, epoch=named)
+    options = {"step": step, "keep": keep, "epoch": kept_epoch}
+    write = functools.partial(checkpoint.save, place, state, best=best, **options)
     try:
-        size = _put(session, put)
+        size = _try_write(session, write)
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
@@ -97,22 +100,23 @@ def _write(
             raise UserError(f"cannot save step {step} ({error})", fix=f"{fix}, then start again") from error
         why = f"Could not save step {step} ({error})"
         session.log.say(f"{why}: training continues, and it is tried again every {RETRY_S:g} s")
-        session.log.status("running", step=step, epoch=now.done, checkpoint=progress.checkpoint, reason=why)
-        if not (later := _put_later(session, put)):
+        newest = progress.checkpoint
+        session.log.status("running", step=step, epoch=snapshot.done, checkpoint=newest, reason=why)
+        if not (later := _write_later(session, write)):
             return
         session.log.say(f"Step {step} is saved after all")
         size = later
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = name
     facts = {"checkpoint": name, "bytes": size, "best": best, "save_s": round(session.stop.save_s, 2)}
-    if named:
-        facts["also"] = EPOCH_NAME.format(named)
-    consumed = session.data.train.samples if now.unvalidated else now.consumed
-    session.log.event("save", step=step, epoch=now.done, consumed=consumed, **facts)
-    session.log.status("running", step=step, epoch=now.done, checkpoint=name)
+    if kept_epoch:
+        facts["also"] = EPOCH_NAME.format(kept_epoch)
+    consumed = session.data.train.samples if snapshot.unvalidated else snapshot.consumed
+    session.log.event("save", step=step, epoch=snapshot.done, consumed=consumed, **facts)
+    session.log.status("running", step=step, epoch=snapshot.done, checkpoint=name)
 
 
-def _put(session: Session, put: Callable[[], int]) -> int:
+def _try_write(session: Session, write: Callable[[], int]) -> int:
     """Write a checkpoint, and make its folder again if the folder was removed; return the size in bytes.
 
     Raises OSError.
@@ -122,14 +126,14 @@ def _put(session: Session, put: Callable[[], int]) -> int:
         own_folder(place.parent)
         place.mkdir()
         session.log.note(f"{place} was removed, and is made again: the earlier checkpoints are gone")
-    return put()
+    return write()
 
 
-def _put_later(session: Session, put: Callable[[], int]) -> int:
+def _write_later(session: Session, write: Callable[[], int]) -> int:
     """Retry until the checkpoint is written; return 0 when the training saves again, or ends."""
     while session.writer.pause(RETRY_S):
         with contextlib.suppress(OSError):
-            return _put(session, put)
+            return _try_write(session, write)
     return 0
 
 
@@ -144,7 +148,7 @@ def restore(session: Session) -> Progress:
     if label is None or data is None:
         return Progress()
     name, state = label.decode(), restored[2] if restored else load(io.BytesIO(data))
-    progress = together(world, lambda: restored[3] if restored else _apply(session, state, name))
+    progress = on_all_ranks(world, lambda: restored[3] if restored else _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:
         return progress
@@ -152,8 +156,8 @@ def restore(session: Session) -> Progress:
         checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
     if progress.unvalidated:
         reads = world.rank == 0 and name.startswith(CHECKPOINTS)
-        if known := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
-            progress.validated(float(known))
+        if score := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
+            progress.note_score(float(score))
     if state["world"] != world.size:
         now = f"now there are {world.size}: same samples, different dropout"
         session.log.say(f"The checkpoint was saved by {state['world']} processes, {now}")

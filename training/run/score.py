@@ -15,7 +15,7 @@ from training.model.confusion import as_lines
 from training.output.log import append
 from training.run.session import Session
 
-TABLE = "evaluations.csv"  # in the run folder
+TABLE = "evaluations.csv"  # the table in the run folder
 PERCENTS = {"accuracy": "Accuracy", "top5": "Top-5"}  # metrics that are shown as percents
 
 
@@ -35,11 +35,11 @@ class Score:
         return self.metrics | {"loss": self.loss, "samples": self.samples} | confusion
 
     def __str__(self) -> str:
-        return f"Avg Loss: {self.loss:.6f}, {show(self.metrics)}"
+        return f"Avg Loss: {self.loss:.6f}, {metrics_text(self.metrics)}"
 
 
-def show(metrics: dict[str, float]) -> str:
-    """Return the metrics as one line."""
+def metrics_text(metrics: dict[str, float]) -> str:
+    """Return metrics as text on a line, such as Accuracy: 98.50%."""
     return ", ".join(
         f"{PERCENTS[name]}: {100 * value:.2f}%" if name in PERCENTS else f"{name}: {value:.4g}"
         for name, value in metrics.items()
@@ -49,8 +49,8 @@ def show(metrics: dict[str, float]) -> str:
 def report(session: Session, score: Score, weights: str, *, step: int) -> None:
     """Print the score and the confusion matrix, send the event, and add the row to evaluations.csv.
 
-    Without a run folder no row is added. If the row can't be written, the failure is logged and the command
-    succeeds, because the score is printed.
+    A row is added only if the run folder exists. If the row can't be written, the failure is logged and the
+    command succeeds, because the score is printed.
     """
     log, config = session.log, session.config
     log.say(f"Evaluation of {weights} - {score} (validation of {score.samples})")
@@ -77,7 +77,10 @@ def report(session: Session, score: Score, weights: str, *, step: int) -> None:
 
 
 def _add_row(path: Path, facts: dict[str, object]) -> None:
-    """Add a row to a table, after a line of names in a new table; raise ValueError for other names."""
+    """Add a row to a table. A new table gets a line with the names of the columns first.
+
+    Raises ValueError if the table has other columns.
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     names = b""

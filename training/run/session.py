@@ -1,4 +1,4 @@
-"""The objects that a run works with, its progress and its speed."""
+"""The session of a run: the objects that the training works with, its progress and its speed."""
 
 import time
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from training.run.usage import Usage
 from training.saving.writer import Writer
 
 WORST_SCORE = -1e299
-SYNC_S = 1.0  # seconds between synchronisations: a request to stop waits so long, or for the end of a step
+SYNC_S = 1.0  # seconds between synchronisations, for which a request to stop waits, or until a step ends
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,8 +32,8 @@ class Progress:
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # loss, score, samples of this epoch
     checkpoint: str | None = None  # path of the newest checkpoint in the run folder
 
-    def trained(self, samples: int) -> None:
-        """Count the current epoch if all its `samples` are trained."""
+    def count_epoch(self, samples: int) -> None:
+        """Count the current epoch as trained if all its `samples` are trained."""
         if self.consumed == samples:
             self.epoch, self.consumed = self.epoch + 1, 0
 
@@ -47,11 +47,11 @@ class Progress:
         """The number of epochs that are trained and validated."""
         return self.epoch - self.unvalidated
 
-    def validated(self, score: float) -> bool:
-        """Note the score of an epoch, and begin the next epoch; return whether the score is the best."""
-        best, self.sums = score > self.best, [0.0, 0.0, 0.0]
+    def note_score(self, score: float) -> bool:
+        """Note the score of an epoch's validation; return whether it is the best score so far."""
+        is_best, self.sums = score > self.best, [0.0, 0.0, 0.0]
         self.best = max(self.best, score)
-        return best
+        return is_best
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,41 +61,44 @@ class Meter:
     A window is the time since the last progress line.
     """
 
-    trained: int = 0  # samples since this start, over all processes
+    trained_samples: int = 0  # since this start, over all processes
     window_began: float = field(default_factory=time.perf_counter)
-    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # sums of the window: Progress.sums
+    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # like Progress.sums, for the window
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s at the beginning of the window
     usage: Usage = field(default_factory=Usage)
     pace: Pace = field(default_factory=lambda: Pace([], 0, on_gpu=False))
     profiler: Any = None  # the profiler of --profile-steps, on rank 0
     grad_norm: Any = None  # norm of the gradients in a step of the window, before clipping
-    synced: float = field(default_factory=time.perf_counter)  # the last synchronisation
+    synced_at: float = field(default_factory=time.perf_counter)  # the time of the last synchronisation
     steps: int = 0  # steps since the last synchronisation
-    every: int = 1  # steps between synchronisations, the same on all processes
+    period: int = 1  # steps between synchronisations, the same on all processes
 
     def begin(self) -> None:
-        """Begin steps of another kind, and synchronise after the first step, to measure it."""
-        self.synced, self.steps, self.every = time.perf_counter(), 0, 1
+        """Begin steps of another kind: training or validation. The first step is measured by itself."""
+        self.synced_at, self.steps, self.period = time.perf_counter(), 0, 1
 
-    def due(self, step: int, period: int) -> bool:
+    def is_due(self, step: int, longest: int) -> bool:
         """Count a step; return whether the processes synchronise after this step.
 
-        They synchronise at least after each `period` steps.
+        They synchronise at least after every `longest` steps.
         """
         self.steps += 1
         self.window_steps += 1
-        return self.steps >= self.every or step % period == 0
+        return self.steps >= self.period or step % longest == 0
 
     def step_s(self) -> float:
         """Return the mean seconds of a step since the last synchronisation; 0 without a step."""
-        return (time.perf_counter() - self.synced) / self.steps if self.steps else 0.0
+        return (time.perf_counter() - self.synced_at) / self.steps if self.steps else 0.0
 
-    def synchronised(self, step_s: float) -> None:
-        """Note a synchronisation, and choose the steps before the next; a step takes `step_s` on rank 0."""
-        self.synced, self.steps = time.perf_counter(), 0
+    def note_sync(self, step_s: float) -> None:
+        """Note a synchronisation, and choose the number of steps until the next synchronisation.
+
+        `step_s` is the time of a step on rank 0.
+        """
+        self.synced_at, self.steps = time.perf_counter(), 0
         if step_s:
-            self.every = max(1, int(SYNC_S / step_s))
+            self.period = max(1, int(SYNC_S / step_s))
 
     def restart(self) -> None:
         """Begin a new window."""
@@ -104,7 +107,7 @@ class Meter:
 
     def rate(self) -> float:
         """Return the samples per second since the start, including the time of validation and saving."""
-        return self.trained / max(time.perf_counter() - self.usage.began, 1e-9)
+        return self.trained_samples / max(time.perf_counter() - self.usage.began, 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Session:
     data: Data
     task: Task
     model: nn.Module  # the model without a wrapper, to save and to evaluate
-    trained: nn.Module  # the same model for training steps, which may have a wrapper for several GPUs
+    training_model: nn.Module  # the same model for training steps, which may have a wrapper for several GPUs
     updater: Updater
     writer: Writer = field(default_factory=Writer)
     meter: Meter = field(default_factory=Meter)
@@ -131,8 +134,8 @@ class Session:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings on which the weights depend, which checkpoints hold."""
-        of_data = {"train_samples": self.data.train.samples, "data_checksum": self.data.checksum}
-        return critical_settings(self.config, batch=self.batch) | of_data
+        data_facts = {"train_samples": self.data.train.samples, "data_checksum": self.data.checksum}
+        return critical_settings(self.config, batch=self.batch) | data_facts
 
     @property
     def images_at_once(self) -> int:

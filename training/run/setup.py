@@ -28,7 +28,7 @@ from training.model.tasks import Task, build_task, check_output
 from training.output.log import Log
 from training.processes.jobscript import STOP
 from training.processes.stop import Stop, parse_deadline
-from training.processes.world import World, copy_from_rank0, gather_text, on_rank0, together
+from training.processes.world import World, copy_from_rank0, gather_text, on_all_ranks, on_rank0
 from training.run.loop import forward, stand_in
 from training.run.session import Session
 from training.run.trackers import start_trackers
@@ -55,8 +55,8 @@ def announce(config: Config, world: World, log: Log) -> None:
         log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
     if config.precision == "bf16" and on_cpu and (warning := warn_of_bf16()):
         log.say(warning)
-    mine = f"{world.name}, local rank {world.local_rank}, device {world.device}, {world.threads} threads"
-    for line in gather_text(world, mine):
+    own_line = f"{world.name}, local rank {world.local_rank}, device {world.device}, {world.threads} threads"
+    for line in gather_text(world, own_line):
         log.say(line)
 
 
@@ -70,32 +70,32 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
     if config.log_to:
         log.trackers = on_rank0(world, lambda: start_trackers(config, log.say)) or {}
     choose_kernels(config, world.device)
-    loaded = together(world, lambda: load_data(config, world.device))
-    model = together(world, lambda: build_model(config, loaded)).to(world.device)
+    loaded = on_all_ranks(world, lambda: load_data(config, world.device))
+    model = on_all_ranks(world, lambda: build_model(config, loaded)).to(world.device)
     if config.sync_bn and world.size > 1:
         if world.device.type == "cpu":
             raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
         origin, classes = config.init_from, loaded.classes * (not config.evaluate)
-        left = on_rank0(
+        not_loaded = on_rank0(
             world, lambda: load_all_but_head(model, decode_weights(Path(origin)), origin, classes=classes)
         )
-        if left:
-            log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(left)}")
+        if not_loaded:
+            log.say(f"Weights of {origin}, but not of another number of classes: {', '.join(not_loaded)}")
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
-    together(world, lambda: freeze(model, config))
+    on_all_ranks(world, lambda: freeze(model, config))
     if wants_channels_last(config, world.device.type, model):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
         config = dataclasses.replace(config, channels_last=True)
-    scaler = together(world, lambda: build_scaler(config, world.device))
+    scaler = on_all_ranks(world, lambda: build_scaler(config, world.device))
     ema = Ema(model, config.ema) if config.ema and not config.evaluate else None
     updater = Updater(build_optimizer(config, model), scaler, ema)
-    task, writer = together(world, lambda: build_task(config, loaded)), Writer(lock.check)
+    task, writer = on_all_ranks(world, lambda: build_task(config, loaded)), Writer(lock.check)
     session = Session(config, world, log, stop, loaded, task, model, model, updater, writer)
-    session = dataclasses.replace(session, task=together(world, lambda: try_out(session)))
-    if chosen := "; ".join(_choices(session)):
-        log.say(f"Chosen: {chosen}")
+    session = dataclasses.replace(session, task=on_all_ranks(world, lambda: try_out(session)))
+    if choices := "; ".join(_choices(session)):
+        log.say(f"Chosen: {choices}")
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | surroundings(session), indent=2)
@@ -133,15 +133,16 @@ def wrap(session: Session) -> nn.Module:
     """Return the model for training steps: compiled, and wrapped for several GPUs if needed."""
     world, config = session.world, session.config
     model: Any = session.model
-    if config.compile:  # around DistributedDataParallel it compiles no nn.Sequential (pytorch#140416)
-        model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
+    if config.compile:
+        # Not around DistributedDataParallel, where no nn.Sequential is compiled (pytorch#140416).
+        model = torch.compile(model, dynamic=False)  # a short last batch must not change later computations
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-        how: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
-        how["device_ids"] = [world.device] if world.device.type == "cuda" else None
-        how["find_unused_parameters"] = config.find_unused_parameters
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True, **how)
+        options: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
+        options["device_ids"] = [world.device] if world.device.type == "cuda" else None
+        options["find_unused_parameters"] = config.find_unused_parameters
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True, **options)
     elif config.dataparallel and world.device.type == "cuda":
         model = nn.DataParallel(Autocast(model, config, world.device))
     return model  # type: ignore[no-any-return]
@@ -150,8 +151,8 @@ def wrap(session: Session) -> nn.Module:
 def only_norms_have_buffers(model: nn.Module) -> bool:
     """Return whether only norms have buffers. Then no rank needs rank 0's buffers before each step."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
-    of_norms = {id(buffer) for norm in norms for buffer in norm.buffers()}
-    return all(id(buffer) in of_norms for buffer in model.buffers())
+    norm_buffers = {id(buffer) for norm in norms for buffer in norm.buffers()}
+    return all(id(buffer) in norm_buffers for buffer in model.buffers())
 
 
 def try_out(session: Session) -> Task:
@@ -162,7 +163,7 @@ def try_out(session: Session) -> Task:
     config, data, model = session.config, session.data, session.model
     last = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
-    least = max(1, (last % part or part) // session.world.size)  # images of any process; 1 is a stand-in
+    least = max(1, (last % part or part) // session.world.size)  # images of a process; it may be a stand-in
     images = 1 if config.evaluate else min(least, 2)
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
@@ -174,8 +175,8 @@ def try_out(session: Session) -> Task:
             raise known from error
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
-        few = "another --batch-size: the last step of an epoch has one image per process"
-        raise UserError(what, fix=few if least == 1 else "another --model") from error
+        batch_fix = "another --batch-size: the last step of an epoch has one image per process"
+        raise UserError(what, fix=batch_fix if least == 1 else "another --model") from error
     with torch.no_grad():
         names = check_output(config, session.task, data, outputs, y_B)
     return dataclasses.replace(session.task, names=names)
@@ -188,9 +189,9 @@ def warm_up(session: Session) -> None:
     order. Without these steps a resumed run would round its first step differently from an uninterrupted run.
     """
     x_BCHW, y_B = stand_in(session, session.images_at_once)
-    train_mode(session.trained)
+    train_mode(session.training_model)
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second step
-            outputs = forward(session, session.trained, x_BCHW)
-            torch.autograd.backward(session.task.trained(outputs, y_B).mean())
+            outputs = forward(session, session.training_model, x_BCHW)
+            torch.autograd.backward(session.task.training_loss(outputs, y_B).mean())
     session.model.zero_grad(set_to_none=True)

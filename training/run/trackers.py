@@ -29,19 +29,19 @@ def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Trac
     A tracker that does not start, for example without a network, is reported, and the training continues
     without that tracker.
     """
-    made: dict[str, Tracker] = {}
+    trackers: dict[str, Tracker] = {}
     for name in filter(None, config.log_to.split(",")):
         if name in BUILT_IN:
             try:
-                made[name] = BUILT_IN[name](Path(config.run_dir).absolute())
+                trackers[name] = BUILT_IN[name](Path(config.run_dir).absolute())
             except ModuleNotFoundError as error:
                 what = f"--log-to {name}: this Python has no {error.name}"
                 raise UserError(what, fix=f"install {name}, or leave it out") from error
             except Exception as error:  # noqa: BLE001 - whatever the tracker raises
                 say(f"No events for --log-to {name} ({one_line(error)}): training continues")
         else:
-            made[name] = import_function(name, "--log-to")
-    return made
+            trackers[name] = import_function(name, "--log-to")
+    return trackers
 
 
 class Wandb:

@@ -1,4 +1,4 @@
-"""The resources that a training uses, as Linux and torch count them, and the trace of --profile-steps."""
+"""The resources that a training uses, by the counts of Linux and torch, and the trace of --profile-steps."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"
 MAX_FIRST_STEPS = 5  # first steps that the trace excludes, because kernels are chosen and compiled
-SAMPLE_S = 5.0  # between two samples of the GPUs' utilisation, which NVML measures over up to a second
+SAMPLE_S = 5.0  # seconds between two samples of the GPUs' utilisation, which NVML measures over a second
 
 
 def _cpu_s() -> float:
@@ -34,26 +34,26 @@ def _cpu_s() -> float:
 
 @dataclass(kw_only=True, slots=True)
 class Usage:
-    """The resources that this process uses from the beginning of the training on."""
+    """The resources that this process has used since the training began."""
 
-    gpus: tuple[int, ...] = ()  # numbers of the GPUs
+    gpus: tuple[int, ...] = ()  # the numbers of the GPUs of this process
     data_s: float = 0.0  # seconds in which this process waited for data, or made batches itself
     began: float = field(default_factory=time.perf_counter)
     cpu_began_s: float = field(default_factory=_cpu_s)
-    sampled: float = field(default_factory=time.perf_counter)
+    sampled_at: float = field(default_factory=time.perf_counter)
     busy: list[float] = field(default_factory=list)  # utilisation of the GPUs in percent
     allocated: int = 0  # peak bytes of tensors at the last sample; torch needs 400 us for the number
 
     def sample(self) -> None:
         """Sample the utilisation and the memory of the GPUs, at most every SAMPLE_S seconds."""
-        if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
+        if not self.gpus or time.perf_counter() - self.sampled_at < SAMPLE_S:
             return
-        self.sampled = time.perf_counter()
+        self.sampled_at = time.perf_counter()
         self.allocated = max(map(torch.cuda.max_memory_allocated, self.gpus))
         try:
             self.busy += [torch.cuda.utilization(gpu) for gpu in self.gpus]
         except Exception:  # noqa: BLE001 - no pynvml, a MIG slice, ...: stop sampling
-            self.sampled = math.inf
+            self.sampled_at = math.inf
 
     def facts(self) -> dict[str, Any]:
         """Return the known facts about this process."""
@@ -78,41 +78,41 @@ class Usage:
         return facts
 
 
-def gpus_of(device: torch.device, *, every: bool) -> tuple[int, ...]:
-    """Return the number of this process's GPU, with `every` the numbers of all GPUs, on a CPU nothing."""
+def gpus_of(device: torch.device, *, all_gpus: bool) -> tuple[int, ...]:
+    """Return the number of this process's GPU, or with `all_gpus` the numbers of all GPUs; () on a CPU."""
     if device.type != "cuda":
         return ()
-    return tuple(range(torch.cuda.device_count())) if every else (device.index or 0,)
+    return tuple(range(torch.cuda.device_count())) if all_gpus else (device.index or 0,)
 
 
 def add_up(world: World, usage: Usage) -> dict[str, Any]:
     """Return the resources that all processes have used: the facts of the event "resources"."""
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
-    every = [json.loads(text) for text in texts]
-    memory = Counter[str]()
-    for rank in every:
+    ranks = [json.loads(text) for text in texts]
+    memory = Counter[str]()  # by host
+    for rank in ranks:
         memory[rank["host"]] += rank["memory_bytes"]
     facts = {
         "processes": world.size,
-        "seconds": every[0]["seconds"],
-        "cpu_s": round(sum(rank["cpu_s"] for rank in every), 2),
-        "data_s": max(rank["data_s"] for rank in every),
+        "seconds": ranks[0]["seconds"],
+        "cpu_s": round(sum(rank["cpu_s"] for rank in ranks), 2),
+        "data_s": max(rank["data_s"] for rank in ranks),
     }
     if all(memory.values()):
         facts["memory_bytes"] = max(memory.values())
-    if known := [rank["gpu_utilization"] for rank in every if "gpu_utilization" in rank]:
+    if known := [rank["gpu_utilization"] for rank in ranks if "gpu_utilization" in rank]:
         facts["gpu_utilization"] = round(statistics.fmean(known), 1)
-    fullest = max(every, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
+    fullest = max(ranks, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
     names = ("gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_bytes")
     return facts | {name: fullest[name] for name in names if name in fullest}
 
 
 @contextlib.contextmanager
 def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
-    """Record steps of rank 0 within this context; yield torch's profiler, or None without --profile-steps.
+    """Record steps of rank 0 within this context; yield torch's profiler, or None if no step is recorded.
 
-    The caller calls the profiler's `step` after each step. `left` is the number of steps of this start. At
-    most MAX_FIRST_STEPS first steps are excluded.
+    The caller calls the profiler's `step` after each step. `left` is the number of steps that this start has
+    left. The first steps, at most MAX_FIRST_STEPS, are not recorded.
     """
     steps, path = config.profile_steps, log.run_dir / TRACE
     before = min(MAX_FIRST_STEPS, left - steps)

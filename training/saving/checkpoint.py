@@ -19,14 +19,14 @@ with contextlib.suppress(ImportError):  # torch.save imports it late, when an im
 
 from training import files
 from training.errors import UserError
-from training.files import BEST, EPOCH_NAME, list_checkpoints, name_of, step_of
+from training.files import BEST, EPOCH_NAME, checkpoint_name, checkpoint_step, list_checkpoints
 from training.saving.reading import FORMAT, CorruptError, State, load
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
 
 _write = functools.partial(files.replace, durable=True)
-Tell = Callable[[str], None]
-Take = Callable[[Path, State, IO[bytes]], Any]
+Tell = Callable[[str], None]  # prints a line
+Take = Callable[[Path, State, IO[bytes]], Any]  # uses a checkpoint: its path, its state and its open file
 
 
 class MisfitError(UserError):
@@ -57,7 +57,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            means = state.get("ema")  # this trainer evaluates the means
+            means = state.get("ema")  # the running means, which this trainer evaluates
             state = state[key] | (means if isinstance(means, dict) else {})
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
@@ -69,12 +69,12 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
 def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0) -> int:
     """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch; return its bytes.
 
-    Without a state the file exists, and only gets the other names. All but the `keep` newest checkpoints are
-    deleted, except best.pt and checkpoints of epochs. On a full disk all but the newest old checkpoint are
-    deleted before a second try. Raises OSError if the checkpoint can't be written; then the newest old
-    checkpoint and best.pt are unchanged.
+    Without a state, the file exists already, and only gets the other names. All but the `keep` newest
+    checkpoints are deleted, except best.pt and checkpoints of epochs. On a full disk all but the newest old
+    checkpoint are deleted before a second try. Raises OSError if the checkpoint can't be written; then the
+    newest old checkpoint and best.pt are unchanged.
     """
-    path = folder / name_of(step)
+    path = folder / checkpoint_name(step)
     if state:
         fill = functools.partial(encode, state)
         try:
@@ -98,7 +98,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     """
     disk = shutil.disk_usage(folder)
     if not disk.total:
-        return  # a network file system that does not report its size
+        return  # some network file systems do not report their size
     known = list_checkpoints(folder)
     held = {path: path.lstat() for path in (*known, folder / BEST) if os.path.lexists(path)}
     # All but the newest checkpoint can be deleted. That frees their bytes, unless best.pt is the same file.
@@ -118,9 +118,9 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
     """Make the folder, and delete files of killed saves; with resume "off" move old checkpoints away."""
     if resume == "off" and folder.is_dir() and any(folder.iterdir()):
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
-        aside = next(path for path in names if not os.path.lexists(path))
-        folder.rename(aside)
-        tell(f"Starting from scratch: the earlier checkpoints are now in {aside}")
+        unused = next(path for path in names if not os.path.lexists(path))
+        folder.rename(unused)
+        tell(f"Starting from scratch: the earlier checkpoints are now in {unused}")
     folder.mkdir(parents=True, exist_ok=True)
     _delete(folder.glob("*.tmp-*"))
 
@@ -140,7 +140,7 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
     if resume == "off":
         return None
     if resume != "auto":
-        return _chosen(folder, Path(resume), take)
+        return _use_named(folder, Path(resume), take)
     misfits: list[tuple[Path, MisfitError]] = []
     for path in list_checkpoints(folder):
         try:
@@ -163,14 +163,14 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
 
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
-    """Rename the checkpoints after `step`, where the run resumes; "auto" would later take the newest."""
+    """Rename the checkpoints after `step`, where the run resumes, because "auto" takes the newest later."""
     for path in list_checkpoints(folder):
-        if (step_of(path) or 0) > step:
+        if (checkpoint_step(path) or 0) > step:
             _set_aside(path, "abandoned", "newer than the one asked for", tell)
 
 
-def _chosen(folder: Path, wanted: Path, take: Take) -> Any:
-    path = next((path for path in (folder / wanted, wanted) if path.is_file()), None)  # first in the run
+def _use_named(folder: Path, wanted: Path, take: Take) -> Any:
+    path = next((path for path in (folder / wanted, wanted) if path.is_file()), None)
     if path is None:
         fix = "--resume auto, or the path of a checkpoint"
         raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
@@ -187,7 +187,7 @@ def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:
         state: State = load(file)
-        if step_of(path) not in {None, state["step"]}:
+        if checkpoint_step(path) not in {None, state["step"]}:
             raise CorruptError(f"it is of step {state['step']}")
         return take(path, state, file)
 
@@ -195,9 +195,9 @@ def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
 def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
     """Rename a file to NAME.ENDING, and replace an older file; a folder of that name gives NAME.ENDING-1."""
     names = (path.with_name(f"{path.name}.{ending}{f'-{i}' if i else ''}") for i in itertools.count())
-    aside = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
-    path.replace(aside)
-    tell(f"Checkpoint {path.name} is {why}: renamed to {aside.name}")
+    usable = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
+    path.replace(usable)
+    tell(f"Checkpoint {path.name} is {why}: renamed to {usable.name}")
 
 
 def _delete(paths: Iterable[Path]) -> None:
@@ -221,7 +221,7 @@ def _link(path: Path, other: Path) -> None:
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
-    """Call torch.save; raise the OSError of a failed write, because torch's own error has no number."""
+    """Call torch.save; raise the OSError of a failed write, because torch's own error has no errno."""
     errors: list[OSError] = []
 
     def write(data: Any) -> int:

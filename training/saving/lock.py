@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import LOCK, SMALL_BYTES, near, open_regular, parse, read_small
+from training.files import LOCK, SMALL_BYTES, open_regular, parse, reachable, read_small
 from training.processes.proc import read
 
-BEAT_S = 10.0
-STALE_S = 60.0  # six missed updates, because NFS may show the last updates late
+BEAT_S = 10.0  # seconds between two updates of the lock by its holder
+STALE_S = 60.0  # a holder without updates for so long is dead; NFS may show updates late
 WATCH_EVERY_S = 1.0
 
-Holder = dict[str, Any]
+Holder = dict[str, Any]  # the facts about a holder that the lock's file has
 
 
 class RunLock:
@@ -30,8 +30,8 @@ class RunLock:
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / LOCK
-        self._me = _myself(os.environ)
-        self._aside = run_dir / f"{LOCK}.tmp-{self._me['key']}"
+        self._own = _own_facts(os.environ)
+        self._aside = run_dir / f"{LOCK}.tmp-{self._own['key']}"
         self._ended = threading.Event()
         self._beating: threading.Thread | None = None
 
@@ -41,10 +41,10 @@ class RunLock:
         `tell` gets a line about a dead holder.
         """
         while not self._create():
-            holder, seen = _read(self.path)
-            if seen is None:
+            holder, updated = _read(self.path)
+            if updated is None:
                 continue  # the holder released the lock meanwhile
-            why = self._why_dead(holder, seen, tell)
+            why = self._why_dead(holder, updated, tell)
             if not why:
                 fix = "another --run-dir, or wait for it, or stop it by touching RUN_DIR/stop"
                 what = f"another job is running in this folder: {_name(holder)}"
@@ -58,9 +58,9 @@ class RunLock:
         """Raise FolderError before a write if another job took over while this job was suspended."""
         if self._beating is None:
             return  # the lock was never taken, so nothing is recorded
-        with contextlib.suppress(OSError):  # an unreachable file system proves nothing
-            holder, seen = _read(near(self.path))
-            if seen is not None and holder.get("key") != self._me["key"]:
+        with contextlib.suppress(OSError):  # an unreachable file system does not show the holder
+            holder, updated = _read(reachable(self.path))
+            if updated is not None and holder.get("key") != self._own["key"]:
                 raise FolderError(f"this run was taken over by {_name(holder)}", at=str(self.path))
 
     def release(self) -> None:
@@ -70,13 +70,13 @@ class RunLock:
             self._beating.join()
             self._beating = None
             with contextlib.suppress(OSError):
-                if _read(near(self.path))[0].get("key") == self._me["key"]:
-                    near(self.path).unlink()
+                if _read(reachable(self.path))[0].get("key") == self._own["key"]:
+                    reachable(self.path).unlink()
 
     def _create(self) -> bool:
         try:
             with self.path.open("x") as file:
-                json.dump(self._me, file)
+                json.dump(self._own, file)
         except FileExistsError:
             return False
         except OSError:
@@ -84,28 +84,28 @@ class RunLock:
             raise
         return True
 
-    def _why_dead(self, holder: Holder, seen: float, tell: Callable[[str], None]) -> str:
+    def _why_dead(self, holder: Holder, updated: float, tell: Callable[[str], None]) -> str:
         """Return why the holder must be dead, or "" if the holder runs; wait up to STALE_S for a sign."""
-        me = self._me
-        if holder.get("job") and holder.get("job") == me["job"] and holder.get("restart") != me["restart"]:
+        own = self._own
+        if holder.get("job") and holder.get("job") == own["job"] and holder.get("restart") != own["restart"]:
             return "it is an earlier start of this job"
-        if holder.get("machine") == me["machine"]:
+        if holder.get("machine") == own["machine"]:
             return "" if _is_alive(holder) else "its process is gone"
-        if self._age(seen) <= STALE_S:
+        if self._age(updated) <= STALE_S:
             tell(f"Waiting up to {STALE_S:.0f} s to see whether {_name(holder)} still runs in this folder")
-        while self._age(seen) <= STALE_S:
+        while self._age(updated) <= STALE_S:
             time.sleep(WATCH_EVERY_S)
-            _, beat = _read(self.path)
-            if beat != seen:
-                return "" if beat is not None else "it has ended"
+            _, latest = _read(self.path)
+            if latest != updated:
+                return "" if latest is not None else "it has ended"
         return f"no sign of life for {STALE_S:.0f} s"
 
-    def _age(self, beat: float) -> float:
-        """Return the seconds since an update, by the clock of the file system."""
+    def _age(self, updated: float) -> float:
+        """Return the seconds since an update of the lock, by the clock of the file system."""
         with self._aside.open("x") as file:
             now = os.fstat(file.fileno()).st_mtime
         self._aside.unlink()
-        return now - beat
+        return now - updated
 
     def _remove(self, holder: Holder) -> bool:
         """Remove a dead holder's file; return whether this process did, because only one process succeeds."""
@@ -121,18 +121,19 @@ class RunLock:
         return is_holders
 
     def _beat(self) -> None:
+        """Update the time of the lock's file every BEAT_S, until `release`."""
         while not self._ended.wait(BEAT_S):
             with contextlib.suppress(OSError):  # the next update may succeed
-                if _read(near(self.path))[0].get("key") == self._me["key"]:
-                    os.utime(near(self.path))
+                if _read(reachable(self.path))[0].get("key") == self._own["key"]:
+                    os.utime(reachable(self.path))
 
 
 def current_holder(run_dir: Path) -> str:
     """Return the holder of a run folder, without waiting for a sign of life; "" if the folder is free."""
     with contextlib.suppress(OSError):
-        holder, seen = _read(run_dir / LOCK)
+        holder, updated = _read(run_dir / LOCK)
         here = holder.get("machine") == _machine()
-        if seen is not None and (_is_alive(holder) if here else time.time() - seen <= STALE_S):
+        if updated is not None and (_is_alive(holder) if here else time.time() - updated <= STALE_S):
             return _name(holder)
     return ""
 
@@ -144,20 +145,20 @@ def _read(path: Path) -> tuple[Holder, float | None]:
     """
     try:
         with open_regular(path) as file:  # opening the file makes NFS ask the server
-            beat = os.fstat(file.fileno()).st_mtime
-            return parse(file.read(SMALL_BYTES)), beat
+            updated = os.fstat(file.fileno()).st_mtime
+            return parse(file.read(SMALL_BYTES)), updated
     except FileNotFoundError:
         return {}, None
 
 
-def _myself(environ: Mapping[str, str]) -> Holder:
+def _own_facts(environ: Mapping[str, str]) -> Holder:
     return {
         "host": environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "pid": os.getpid(),
         "job": environ.get("SLURM_JOB_ID", ""),
         "restart": environ.get("SLURM_RESTART_COUNT", "0"),
         "machine": _machine(),
-        "born": _born(os.getpid()),
+        "born": _start_ticks(os.getpid()),
         "key": secrets.token_hex(8),
     }
 
@@ -167,7 +168,7 @@ def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # without the id only updates of the lock count
+    except OSError:  # a random id: then only updates of the lock show that the holder runs
         return secrets.token_hex(8)
 
 
@@ -176,17 +177,18 @@ def _is_alive(holder: Holder) -> bool:
 
     Process numbers are reused, so the start times must also match.
     """
-    born = _born(holder.get("pid"))
-    return born is not None and born == holder.get("born")
+    start = _start_ticks(holder.get("pid"))
+    return start is not None and start == holder.get("born")
 
 
-def _born(pid: Any) -> int | None:
+def _start_ticks(pid: Any) -> int | None:
     """Return the start of a process on this machine, in clock ticks since boot; None if it has ended."""
     fields = read(pid, "stat").rpartition(")")[2].split() if isinstance(pid, int) else []
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 def _name(holder: Holder) -> str:
+    """Return the words for a holder in messages."""
     if not holder:
         return "an unknown job"
     job = f", job {holder['job']}" if holder.get("job") else ""

@@ -10,7 +10,7 @@ import torch
 
 
 class Writer:
-    """A thread for slow file systems, which does one piece of work at a time, after calling `check`."""
+    """A thread that writes checkpoints, because file systems may be slow. First it calls `check`."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.copies = Copies()
@@ -29,9 +29,9 @@ class Writer:
         if not after:
             self.wait()
         previous = self._thread
-        thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
-        # When a data loader's process dies, torch's handler raises an error at any line of this process. Here
-        # the error would leave a thread that can't be joined. So the signal is delayed.
+        thread = threading.Thread(target=self._run, args=(work, previous), name="checkpoint writer")
+        # When a data loader's process dies, torch's handler raises an error in whatever line runs. Here the
+        # error would leave a thread that can't be joined, so the signal is delayed.
         signals: list[int] = []
         handler = signal.signal(signal.SIGCHLD, lambda number, _: signals.append(number))
         try:
@@ -69,7 +69,7 @@ class Writer:
         """Wait in the thread before another try; return False when the training waits for the work."""
         return not self._hurry.wait(seconds)
 
-    def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
+    def _run(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
         try:
             if previous:
                 previous.join()
@@ -85,30 +85,30 @@ class Copies:
 
     def __init__(self) -> None:
         self.last: Any = {}
-        self._before: list[torch.Tensor] = []  # tensors of the last copy, in order
+        self._buffers: list[torch.Tensor] = []  # tensors of the last copy, in order
 
     def take(self, value: Any) -> Any:
         """Return a deep copy of dictionaries, lists and tuples, with tensors on the CPU.
 
         The copy overwrites the last copy.
         """
-        made: dict[Any, torch.Tensor] = {}
+        by_storage: dict[Any, torch.Tensor] = {}  # one copy for tensors with the same memory
         copies: dict[int, Any] = {}  # by an object's id: the object that copy.deepcopy uses instead
         for tensor in _tensors(value):
             key: Any = id(tensor)
             if tensor.numel():
                 key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if key not in made:
-                made[key] = self._copy_tensor(tensor.detach(), len(made))
-            copies[id(tensor)] = made[key]
+            if key not in by_storage:
+                by_storage[key] = self._copy_tensor(tensor.detach(), len(by_storage))
+            copies[id(tensor)] = by_storage[key]
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
             torch.cuda.synchronize()  # the copies from the GPUs are asynchronous
-        self._before, self.last = list(made.values()), copy.deepcopy(value, copies)
+        self._buffers, self.last = list(by_storage.values()), copy.deepcopy(value, copies)
         return self.last
 
     def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         on_gpu = tensor.device.type == "cuda"
-        old = self._before[place] if place < len(self._before) else None
+        old = self._buffers[place] if place < len(self._buffers) else None
         form = (tensor.shape, tensor.dtype, tensor.stride())
         if old is None or (old.shape, old.dtype, old.stride()) != form:
             old = torch.empty_like(tensor, device="cpu", pin_memory=on_gpu)
