@@ -45,7 +45,7 @@ import os
 from pathlib import Path
 from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.layers import Level, job_layer
 from sbatchgen.jobs.inputs.options import SbatchOptions
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import Places, bundled
@@ -58,7 +58,7 @@ profile = read_document(places.profile("msu"), Profile)
 
 def script(number):
     job = JobSpec(options=SbatchOptions(job_name=f"ddp{number}"))
-    plan = resolve(profile, [layer(Level.JOB, job, {})], mode_name="ddp", name="ddp")
+    plan = resolve(profile, [job_layer(Level.JOB, job, {})], mode_name="ddp", name="ddp")
     if any(finding.severity == "error" for finding in check(plan)):
         raise SystemExit("the plan has errors")
     folders = places.folders("templates")

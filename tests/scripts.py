@@ -13,7 +13,7 @@ from sbatchgen.base.finding import Finding
 from sbatchgen.base.units import ShellPath, Text
 from sbatchgen.jobs.inputs.document import Document, decode, read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.layers import Layer, Level, layer
+from sbatchgen.jobs.inputs.layers import Layer, Level, job_layer
 from sbatchgen.jobs.inputs.options import NAMES
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import bundled
@@ -108,7 +108,7 @@ def several(text: str = SEVERAL, profile: str | Path = "msu", name: str = "rl") 
     """The job of a job file that has several programs."""
     document = decode(text, JobSpec, name=f"{name}.yaml")
     file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
-    layers = [layer(Level.JOB, document.value, document.places)]
+    layers = [job_layer(Level.JOB, document.value, document.places)]
     return resolve_programs(_profile(file), layers, mode_name="single", name=name)
 
 

@@ -14,7 +14,7 @@ def described(help_text: str, default: Any = None, *, make: Any = None, **more: 
 
     `more` describes the key. A key that is also a flag has a `group` in the help, `common` if the short help
     shows the flag, a `metavar`, and a `flag` if the flag has another name. `values` is the kind of names that
-    a profile lists for the key (see `completion.names_of`). `key` is the name in YAML if it differs from the
+    a profile lists for the key (see `known_names`). `key` is the name in YAML if it differs from the
     name in Python. `extended` marks a list to which `KEY+` adds.
     """
     metadata = {"help": help_text, **more}

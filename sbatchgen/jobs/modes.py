@@ -1,4 +1,4 @@
-"""The modes: which processes a job starts. A new mode is one more row here, and a section of its page."""
+"""The modes of a job, which decide the processes that it starts. A new mode is one more row of MODES."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -10,12 +10,12 @@ class Mode:
     """The shape of a job."""
 
     name: str  # what users write
-    title: str = ""  # what starts, as the script's comment says it; "" where the launcher decides that
-    gpus: int | None = None  # GPUs of a node that it uses; None for all that the job has
+    title: str = ""  # the processes in the words of the script's comment; "" if the launcher decides them
+    gpus: int | None = None  # GPUs that it uses on a node; None for all GPUs of the job
     processes: int | None = 1  # processes on each node; None for one per GPU
-    nodes: int = 1  # the nodes of a job that names no number; more than one only where `several_nodes`
-    flag: str = ""  # the flag of the bundled trainer that chooses it, or ""
-    launchers: tuple[str, ...] = ()  # the launchers that can start its processes; none for a single process
+    nodes: int = 1  # default number of nodes; more than one if a job of the mode may have several nodes
+    flag: str = ""  # the flag of the bundled trainer that chooses the mode, or ""
+    launchers: tuple[str, ...] = ()  # the launchers that can start its processes; () for a single process
 
     def __str__(self) -> str:
         return self.name
@@ -37,7 +37,7 @@ class Mode:
 
     @property
     def as_group(self) -> str:
-        """The options by which its only process is started as a group of ranks, in mode ddp."""
+        """Command-line options that start its single process as a group of ranks, in mode ddp."""
         size = " --nproc-per-node 1" * (self.gpus == 0) + " --gpus-per-node 1" * (self.gpus == 1)
         return f"--set mode=ddp --nodes 1{size}"
 
@@ -49,15 +49,15 @@ class Mode:
 
 @frozen(kw_only=True, eq=False)
 class Starter:
-    """A program that starts the tasks of launcher srun, one for each process. A new program is a row here."""
+    """A program that starts one task per process for launcher srun. A new program is a row of STARTERS."""
 
     name: str  # what users write
-    command: str  # as bash has it; its tasks are those of the allocation, in the order of nodes
-    ranks: str  # how tasks know their ranks: the flag --launcher of the training package
+    command: str  # its command in bash; it starts the tasks of the allocation, in the order of the nodes
+    ranks: str  # where tasks find their ranks: the training package's value of --launcher
 
 
-# ibrun: TACC's, which starts the MPI that is loaded. mpirun of Open MPI, Intel MPI and MPICH takes the tasks
-# of each node from Slurm's variables (mpirun(1), "Slurm").
+# ibrun is TACC's program, and starts the MPI of the loaded module. mpirun of Open MPI, Intel MPI and MPICH
+# reads the number of tasks on each node from Slurm's variables (mpirun(1), "Slurm").
 STARTERS = {
     starter.name: starter
     for starter in (
@@ -66,7 +66,7 @@ STARTERS = {
         Starter(name="mpirun", command='mpirun -n "$SLURM_NTASKS"', ranks="mpi"),
     )
 }
-AGENTS = ("torchrun", "ft_launcher")  # one on each node, with the same options
+AGENTS = ("torchrun", "ft_launcher")  # launchers with one agent on each node; both have the same options
 LAUNCHERS = ("torchrun", "srun", "spawn", "ft_launcher")
 MODES = {
     mode.name: mode
@@ -77,7 +77,7 @@ MODES = {
         Mode(name="ddp", processes=None, nodes=2, launchers=LAUNCHERS),
     )
 }
-# A program of a job that is not a trainer: one task on each of its nodes, with all GPUs that it has there.
+# The mode of a program that is not a trainer: one task on each of its nodes, with all its GPUs there.
 COMMAND = Mode(name="command", title="a command", nodes=2)
 if TYPE_CHECKING:
     ModeName = str

@@ -12,7 +12,7 @@ from sbatchgen.jobs.inputs.flags import key_type
 from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Layer, Level
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.resolved.choice import chosen
+from sbatchgen.jobs.resolved.choice import choose_partition
 from sbatchgen.jobs.resolved.origins import surprises
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -32,7 +32,7 @@ def resolved(facts: str, mode: str = "ddp", *, partition: str = "", **options: A
     def resolved_in(name: str) -> ResolvedJob:
         return resolve(profile, [flags], mode_name=mode, name=mode, chosen=name)
 
-    return resolved_in("") if partition else chosen(resolved_in, check)
+    return resolved_in("") if partition else choose_partition(resolved_in, check)
 
 
 def errors(made: ResolvedJob) -> list[Finding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.inputs.job_file import KEYS_CHOOSING_RUNTIME, RUNTIME_KEYS
 from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.conftest import Command
 
@@ -20,7 +20,7 @@ def runtime(command: Command, *words: str) -> str:
     )
 
 
-@pytest.mark.parametrize("key", [key for key in CHOOSING if key != "image"])
+@pytest.mark.parametrize("key", [key for key in KEYS_CHOOSING_RUNTIME if key != "image"])
 def test_the_option_that_one_runtime_requires_chooses_it(key: str, command: Command) -> None:
     flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
     (name,) = (name for name, each in RUNTIMES.items() if each.requires and each.requires.key == key)

@@ -19,7 +19,7 @@ from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.document import Document, decode, read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.layers import Level, job_layer
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.judge.trainer import TrainerJob, check_trainer
@@ -46,7 +46,7 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     if not example.is_job:
         return lint(subject(page, example, folder))
     job = decode(example.text, JobSpec, name="job.yaml")
-    flags = layer(Level.JOB, job.value, job.places)
+    flags = job_layer(Level.JOB, job.value, job.places)
     assert job.value.mode
     of_job = resolve_programs if job.value.programs else resolve
     resolved = of_job(cluster(page.profile), [flags], mode_name=job.value.mode, name="job")

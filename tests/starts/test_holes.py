@@ -12,7 +12,7 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.check.script.resource_request import ResourceRequest
-from sbatchgen.jobs.resolved.request import typed
+from sbatchgen.jobs.resolved.request import with_replaced_options
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
@@ -173,7 +173,7 @@ def test_what_is_ahead_is_of_higher_priority_or_was_there_before() -> None:
 
 def test_an_option_takes_the_place_of_the_one_that_was_typed() -> None:
     run = ("sbatchgen", "submit", "ddp", "--nodes", "4", "--time", "1:00", "--", "--nodes", "9")
-    assert typed(run, ("--nodes", "2", "--partition", "gpu")) == [
+    assert with_replaced_options(run, ("--nodes", "2", "--partition", "gpu")) == [
         *("sbatchgen", "submit", "ddp", "--time", "1:00", "--nodes", "2", "--partition", "gpu"),
         *("--", "--nodes", "9"),
     ]

@@ -1,7 +1,7 @@
-"""Shell completion of names in profiles, folders and lists; a broken file gives no names.
+"""Shell completion of names in profiles, folders and lists. A broken file gives no names.
 
-bash puts an offered name on the command line without quotes, and other users choose names in shared folders:
-only plain words are offered.
+bash puts a completed name on the command line without quotes, and other users choose the names in shared
+folders. So only plain words are offered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.profile import Partition, Profile
     from sbatchgen.jobs.inputs.search import Places
 
-SEARCH_S = 0.5  # seconds for a search: a shell waits for its end
+SEARCH_S = 0.5  # seconds that a search may take, because the user's shell waits for it
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -40,25 +40,28 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     for name, file in _places().profiles():
         if offered([name], incomplete):
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                text = file.read_text()  # to decode a profile takes milliseconds
+                text = file.read_text()  # reading the text is faster than decoding the profile
                 about = re.search(r"(?m)^description: *(.*)", text)
                 if re.search(r"(?m)^name:", text):
                     items.append(CompletionItem(name, help=about and about[1]))
     return items
 
 
-def of_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete names of a kind in the profile, as "accounts"; with --partition, names of this partition."""
-    named = str(ctx.params.get("partition") or "").split(",")
+def names_in_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Complete names of a kind in the profile, such as "accounts"; with --partition, of this partition."""
+    partitions = str(ctx.params.get("partition") or "").split(",")
     with contextlib.suppress(SbatchgenError):
-        return offered(names_of(_profile(ctx), kind, named), incomplete)
+        return offered(known_names(_profile(ctx), kind, partitions), incomplete)
     return []
 
 
-def names_of(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
-    """Return the names of a kind, as "accounts", of a profile and some partitions, by default all."""
-    parts: Mapping[Any, Partition] = profile.partitions
-    chosen = [parts[name] for name in partitions if name in parts] or parts.values()
+def known_names(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
+    """Return the names of a kind, such as "accounts", in a profile and in these partitions.
+
+    Without a known partition, the names in all partitions are included.
+    """
+    known: Mapping[Any, Partition] = profile.partitions
+    chosen = [known[name] for name in partitions if name in known] or known.values()
     names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))
     return [*dict.fromkeys(str(name) for name in names if name)]
 
@@ -86,7 +89,7 @@ _KINDS: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Complete modes, and job files."""
+    """Complete modes, or job files if no mode begins so."""
     from sbatchgen.jobs.modes import MODES
 
     return offered(MODES, incomplete) or files(ctx, param, incomplete)
@@ -100,7 +103,10 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete run folders, which hold events, in this folder and one level below, within SEARCH_S."""
+    """Complete run folders, which have an events.jsonl, in this folder and one level below it.
+
+    The search ends after SEARCH_S.
+    """
     above, slash, start = incomplete.rpartition("/")
     end = time.monotonic() + SEARCH_S
     outer = _folders(above + slash, start, end)
@@ -129,14 +135,14 @@ def _profile(ctx: click.Context) -> Profile:
     from sbatchgen.jobs.inputs.document import read_document
     from sbatchgen.jobs.inputs.job_file import JobSpec
     from sbatchgen.jobs.inputs.profile import Profile
-    from sbatchgen.jobs.inputs.search import beside
+    from sbatchgen.jobs.inputs.search import profile_named_in
 
     places, job = _places(), ctx.params.get("job") or ctx.params.get("of_job") or ()
     name = ctx.params.get("profile") or os.environ.get("SBATCHGEN_PROFILE")
     for file in (*([job] if isinstance(job, str) else job), places.project):
         if not name and file and os.path.isfile(file):  # noqa: PTH113
             named = read_document(Path(file), JobSpec).value.profile
-            name = named and beside(Path(file), named)
+            name = named and profile_named_in(Path(file), named)
     return read_document(places.profile(name or "local"), Profile).value
 
 

@@ -1,7 +1,7 @@
-"""YAML text -> dataclass, strict, with the file and line of every value.
+"""The strict reader of YAML files: text -> dataclass, with the file and line of every value.
 
-The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` and `010` stay text where
-text is wanted. All problems of a file are reported at once.
+The type of a field decides the meaning of a scalar, not YAML 1.1: `24:00:00`, `no` and `010` stay text if the
+field is a text. All problems of a file are reported at once.
 """
 
 import errno
@@ -23,7 +23,7 @@ from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_n
 T = TypeVar("T")
 
 MAX_BYTES = 1 << 20
-MAX_KEY = 200  # characters
+MAX_KEY = 200  # characters of a key
 _BOOLS = {"true": True, "false": False}
 
 
@@ -36,9 +36,9 @@ class Document(Generic[T]):
 
 
 def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
-    """Return the file as a `kind`, a dataclass; `text` is what an editor has of it.
+    """Return the file as a `kind`, a dataclass. `text` replaces the file's text, for example in an editor.
 
-    Raises DocumentError: it can't be read, is not YAML, or does not fit the dataclass.
+    Raises DocumentError: the file can't be read, is not YAML, or does not fit the dataclass.
     """
     return decode(_text(path) if text is None else text, kind, name=str(path))
 
@@ -61,7 +61,7 @@ def _text(path: Path) -> str:
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
-    """Return the text as a `kind`; `name` is what errors call the file. Raises like `read_document`."""
+    """Return the text as a `kind`; errors call the file `name`. Raises like `read_document`."""
     problems = Problems(name)
     decoder = _Decoder(problems)
     value = decoder.decode(compose(text, problems), kind, "")
@@ -73,7 +73,11 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
 
 
 class _Decoder:
-    """One walk over the nodes of a document and the types of a dataclass; failed values are None."""
+    """One walk over the nodes of a document and the types of a dataclass.
+
+    Each method returns the decoded value of a node, or None after it has added a problem. `path` is the key
+    of the node, such as "options.nodes".
+    """
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
@@ -94,7 +98,10 @@ class _Decoder:
         return self.scalar(node, kind, path)
 
     def entries(self, node: Node, path: str, wants: str) -> Iterator[tuple[str, str, Node, Node]]:
-        """Yield path, key, key node and value node of each key, whose place is noted."""
+        """Yield path, key, key node and value node of each key of a mapping, and note the key's place.
+
+        `wants` ends the error message for a node of another kind.
+        """
         if not isinstance(node, MappingNode):
             below = f", indented below {_leaf(path)}:" if path else ""
             self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
@@ -113,22 +120,22 @@ class _Decoder:
                 self.fail(key, what, "keep one of them")
             else:
                 lines[text] = line_of(key)
-                here = f"{path}.{text}" if path else text
-                self.places[here] = f"{self.problems.name}:{lines[text]}"
-                yield here, text, key, value
+                key_path = f"{path}.{text}" if path else text
+                self.places[key_path] = f"{self.problems.name}:{lines[text]}"
+                yield key_path, text, key, value
 
     def record(self, node: Node, kind: Any, path: str) -> Any:
         known = keys_of(kind)
         values: dict[str, Any] = {}
-        before = self.problems.count
+        problems_before = self.problems.count
         where = f" in {path}" if path else ""
-        for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
+        for key_path, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
             field = key_of(kind, key)
             if field and field.name in values:
                 name = key.rstrip("+")
                 self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
             elif field:
-                values[field.name] = self.decode(value, field.type, here)
+                values[field.name] = self.decode(value, field.type, key_path)
             else:
                 fix = partial(_other_place, key, value, kind)
                 self.fail(key_node, f"unknown key '{key}'{where}", fix)
@@ -137,15 +144,19 @@ class _Decoder:
             self.fail(node, f"missing key '{name}'{where}", f"add {name}:")
         if missing:
             return None
-        made = kind(**values)
-        if isinstance(node, MappingNode) and self.problems.count == before and hasattr(made, "faults"):
-            self.faults(node, made, path)
-        return made
+        record = kind(**values)
+        if (
+            isinstance(node, MappingNode)
+            and self.problems.count == problems_before
+            and hasattr(record, "faults")
+        ):
+            self.add_faults(node, record, path)
+        return record
 
-    def faults(self, node: MappingNode, made: Any, path: str) -> None:
-        """Report the faults that the record finds in its values together."""
+    def add_faults(self, node: MappingNode, record: Any, path: str) -> None:
+        """Add the problems that the record finds when it compares its values."""
         keys = {key.value: key for key, _ in node.value}
-        for key, what, fix in made.faults():
+        for key, what, fix in record.faults():
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
     def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
@@ -156,10 +167,10 @@ class _Decoder:
 
     def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
         values = {}
-        for here, _, key, value in self.entries(node, path, "a mapping of names to values"):
-            name = self.scalar(key, key_kind, here)
+        for key_path, _, key, value in self.entries(node, path, "a mapping of names to values"):
+            name = self.scalar(key, key_kind, key_path)
             nothing = type(None) in get_args(kind) and is_null(value)
-            values[name] = None if nothing else self.decode(value, kind, here)
+            values[name] = None if nothing else self.decode(value, kind, key_path)
         return values
 
     def scalar(self, node: Node, kind: Any, path: str) -> Any:
@@ -184,7 +195,7 @@ class _Decoder:
         return None
 
 
-# What people write for one of a few words.
+# Words that people write in place of a value that sbatchgen knows.
 OTHER_VALUES = {
     "singularity": "apptainer",
     "docker": "apptainer",
@@ -200,7 +211,7 @@ def is_required(field: Field[Any]) -> bool:
 
 
 def _other_place(key: str, value: Node, kind: Any) -> str:
-    """Return a fix for an unknown key: its record, the key with this meaning, or the nearest key."""
+    """Return a fix for an unknown key: the record that has it, the key that is meant, or the nearest key."""
     name, known = key.replace("-", "_").lower(), keys_of(kind)
     text = value.value if isinstance(value, ScalarNode) else "..."
     if name in known:
@@ -218,13 +229,14 @@ def _other_place(key: str, value: Node, kind: Any) -> str:
 
 
 def _leaf(path: str) -> str:
+    """Return the last key of a path: "nodes" of "options.nodes"."""
     return path.rsplit(".", maxsplit=1)[-1]
 
 
 def parse_scalar(text: str, kind: Any) -> Any:
-    """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
+    """Return the text as a `kind`: str, int, bool, a Literal of words, or a type that has a method `parse`.
 
-    Raises ValueError: with one sentence that says what is expected, and perhaps a fix (RefusedValueError).
+    Raises ValueError with one sentence about the expected value, and perhaps a fix (RefusedValueError).
     """
     if get_origin(kind) is Literal and text not in get_args(kind):
         raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
@@ -233,15 +245,17 @@ def parse_scalar(text: str, kind: Any) -> Any:
     if kind is bool:
         return _BOOLS[text]
     try:
-        return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
+        if hasattr(kind, "parse"):
+            return kind.parse(text)
+        return whole_number(text) if kind is int else text
     except ValueError as error:
         raise RefusedValueError(cut(str(error)), getattr(error, "fix", "")) from error
 
 
 def parse_value(text: str, kind: Any) -> Any:
-    """Return the text as a `kind`; of a list it is [A, B], or one item.
+    """Return the text as a `kind`. The text of a list is [A, B], or its only item.
 
-    Raises ValueError: with one sentence that says what is expected.
+    Raises ValueError with one sentence about the expected value.
     """
     if get_origin(kind) is not tuple:
         return parse_scalar(text, kind)
@@ -261,16 +275,18 @@ def as_data(value: Any) -> Any:
     """Return the values of a record as JSON data, without keys that have their default."""
     if is_dataclass(value):
         known = keys_of(value)
-        held = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
-        usual = {
+        values = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
+        defaults = {
             name: as_data(key.default if key.default_factory is MISSING else key.default_factory())
             for name, key in known.items()
             if not is_required(key)
         }
-        return {name: data for name, data in held.items() if name not in usual or data != usual[name]}
+        return {name: data for name, data in values.items() if name not in defaults or data != defaults[name]}
     if isinstance(value, Mapping):
         return {str(key): as_data(inner) for key, inner in value.items()}
     if isinstance(value, tuple):
         return [*map(as_data, value)]
-    is_number = isinstance(value, int) and str(value).isdecimal()  # a Duration is not shown as one
-    return value if value is None or isinstance(value, bool) else int(value) if is_number else str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    is_number = isinstance(value, int) and str(value).isdecimal()  # a Duration prints as HH:MM:SS
+    return int(value) if is_number else str(value)

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.layers import Layer
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
-_NOT_SET = ("profile", "lint")  # by --set
+_NOT_FOR_SET = ("profile", "lint")  # keys of a job YAML that --set refuses
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
 _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
 
 
 class JobOption(click.Option):
-    """A flag of a job that sets a key, as "options.nodes"; key "" is that of --set, which names its keys.
+    """A flag of a job, which sets a key such as "options.nodes". The key of --set is "".
 
-    It is in a group of the help; the short help shows those that are common.
+    `group` is its heading in the help; the short help shows only flags that are `common`.
     """
 
     def __init__(self, names: list[str], *, key: str, group: str, common: bool = False, **more: Any) -> None:
@@ -40,20 +40,21 @@ class JobOption(click.Option):
 @functools.cache
 def parameters() -> tuple[JobOption, ...]:
     """Return the options of every command that takes a JOB."""
-    of_job = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
+    job_flags = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
     about = "Any key of a job YAML, such as --set options.nodes=2."
     any_key = JobOption(
         ["--set", "settings"], key="", group="Job", multiple=True, metavar="KEY=VALUE", help=about
     )
-    of_sbatch = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
+    sbatch_flags = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
     about = "Any option of sbatch by its long name, such as hold or nice=100."
     any_option = JobOption(
         ["--sbatch"], key="extra_options", group="Slurm", multiple=True, metavar="NAME[=VALUE]", help=about
     )
-    return (*of_job, any_key, *of_sbatch, any_option)
+    return (*job_flags, any_key, *sbatch_flags, any_option)
 
 
 def _option(field: Field[Any], key: str) -> JobOption:
+    """Return the flag that the metadata of a field describes (see `described`)."""
     about, kind = field.metadata, without_none(field.type)
     choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
     metavar = about.get("metavar", choices)
@@ -72,23 +73,28 @@ def _option(field: Field[Any], key: str) -> JobOption:
 
 
 def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
-    """Return the completion of a flag: values of a kind, the words of its metavar, or names of files."""
+    """Return the completion of a flag: names in the profile, the words of its metavar, or names of files.
+
+    `values` is the kind of names, such as "accounts"; `shown` are the parts of the metavar. Return None if
+    nothing can be completed.
+    """
     words = [word for word in shown if word.islower()]
-    others = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
+    complete_file = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        near = completion.offered(words, incomplete)
-        return near or (others(ctx, param, incomplete) if others else [])
+        matching = completion.offered(words, incomplete)
+        return matching or (complete_file(ctx, param, incomplete) if complete_file else [])
 
     if values:
-        return completion.profiles if values == "profiles" else partial(completion.of_profile, values)
-    return complete if words else others
+        return completion.profiles if values == "profiles" else partial(completion.names_in_profile, values)
+    return complete if words else complete_file
 
 
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
-    """Return the layer of the command line, each value parsed by the type of its key; not those not given.
+    """Return the layer of the flags on the command line, each value parsed by the type of its key.
 
-    Raises CommandLineError: all that is wrong.
+    `args` are the trainer's arguments after `--`; `given` has the values of `parameters` by name, None for a
+    flag that is not there. Raises CommandLineError with all problems.
     """
     from sbatchgen.jobs.inputs.layers import Layer, Level
 
@@ -111,7 +117,7 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
 
 
 def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
-    """Yield key, value and flag of each setting; no key for a --set without NAME=VALUE."""
+    """Yield key, value and flag of each setting; the key is None for a --set without NAME=VALUE."""
     for option in parameters():
         value, flag = given.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":
@@ -131,13 +137,14 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _key_of_sbatch(name: str, *, has_value: bool) -> str:
-    """Return the key of an option of sbatch: its own, if it has one."""
-    own = name.replace("-", "_")
-    is_own = own in _OPTION_TYPES and has_value != (_OPTION_TYPES[own] is bool)
-    return f"options.{own}" if is_own else f"extra_options.{name}"
+    """Return the key of an option of sbatch: in `options` if sbatchgen knows it, else in `extra_options`."""
+    option = name.replace("-", "_")
+    is_known = option in _OPTION_TYPES and has_value != (_OPTION_TYPES[option] is bool)
+    return f"options.{option}" if is_known else f"extra_options.{name}"
 
 
 def _parsed(key: str, value: Any) -> Any:
+    """Return a flag's value as the type of its key; raises ValueError for an unknown key or a wrong value."""
     from sbatchgen.jobs.inputs.document import (  # not for completion, which reads no YAML
         parse_scalar,
         parse_value,
@@ -145,16 +152,16 @@ def _parsed(key: str, value: Any) -> Any:
 
     if isinstance(value, bool):
         return value
-    kind = key_type(key)  # also of a value that is None: there may be no such key
+    kind = key_type(key)  # before the test for None, because it refuses unknown keys
     if isinstance(value, tuple):
         return tuple(parse_scalar(text, get_args(kind)[0]) for text in value)
     return None if value is None else parse_value(value, kind)
 
 
 def key_type(key: str) -> Any:
-    """Return the type of a key as in "options.nodes", "env.NAME", "network.port_base" or "setup+".
+    """Return the type of a key such as "options.nodes", "env.NAME", "network.port_base" or "setup+".
 
-    Raises ValueError: there is no such key, or it holds keys of its own.
+    Raises ValueError: there is no such key, or the key holds a record.
     """
     kind: Any = JobSpec
     names = key.split(".")
@@ -163,7 +170,7 @@ def key_type(key: str) -> Any:
             name_type, kind = get_args(kind)
             name_type.parse(".".join(names[place:]))
             return without_none(kind)
-        field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_SET else None
+        field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_FOR_SET else None
         if field is None and place and names[0] != "options" and is_dataclass(kind):
             where = ".".join(names[:place])
             raise ValueError(f"unknown key '{name}' in {where}: {did_you_mean(name, keys_of(kind))}")
@@ -176,9 +183,10 @@ def key_type(key: str) -> Any:
 
 
 def _unknown(key: str, names: list[str]) -> str:
+    """Return the message for an unknown key, whose parts are `names`."""
     if names[0] == "options" and len(names) == 2:
         return f"unknown option '{names[1]}': {did_you_mean(names[1], _OPTION_TYPES)}"
     if (option := key.replace("-", "_")) in _OPTION_TYPES:
         return f"unknown key '{key}': write options.{option}=VALUE"
-    known = [name for name in _JOB_TYPES if name not in _NOT_SET]
+    known = [name for name in _JOB_TYPES if name not in _NOT_FOR_SET]
     return f"unknown key '{key}': {did_you_mean(key, [*known, 'options.nodes', 'env.NAME'])}"

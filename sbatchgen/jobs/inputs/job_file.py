@@ -1,4 +1,4 @@
-"""What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
+"""The keys of a job YAML and of sbatchgen.yaml: `JobSpec`, with a `ProgramSpec` for each of its programs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -18,7 +18,7 @@ launch_key, training_key = partial(described, group="Launch"), partial(described
 
 @record
 class LintSpec:
-    """Rules that are off or have another severity, by id or the start of one, as SB4."""
+    """Rules that are off or have another severity, by id or by the start of an id, such as SB4."""
 
     disable: tuple[Text, ...] = described("Rules that are off, by id or the start of one.", make=tuple)
     severity: Mapping[Text, Literal["error", "warning", "info"]] = described(
@@ -28,7 +28,7 @@ class LintSpec:
 
 @record
 class _CommonKeys:
-    """What a job may set in addition to `PlaceSettings`, whatever its runtime is; None is "not set here"."""
+    """Keys of a job in addition to `PlaceSettings`, the same for each runtime; None is "not set here"."""
 
     profile: Text | None = described(
         "Profile of the cluster.", group="Job", metavar="NAME|FILE", common=True, values="profiles"
@@ -102,7 +102,7 @@ class _CommonKeys:
 
 @record
 class Ready:
-    """What shows that a program is ready, one of four; a program without is ready once it runs."""
+    """The sign that a program is ready: a URL, a port, a file or a line. Without one, its start suffices."""
 
     url: Argument | None = described("An address that answers, as http://{host}:{port}/health.")
     port: Argument | None = described("A port that is open on its nodes, as {port}.")
@@ -117,7 +117,7 @@ class Ready:
 
     @property
     def signs(self) -> list[str]:
-        """The keys that are set, but for the deadline."""
+        """The names of the keys among url, port, file and log that are set."""
         return [name for name in ("url", "port", "file", "log") if getattr(self, name)]
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
@@ -131,7 +131,8 @@ class Ready:
             yield "port", f"{self.port!r} is not a port", "write '{port}', or a number from 1 to 65535"
 
 
-_NOT_MAIN = {
+# Keys that the main program can't have, and why.
+_NOT_FOR_MAIN = {
     "once": "the main program ends the job",
     "optional": "the main program ends the job",
     "replicas": "the job ends with one program",
@@ -145,9 +146,9 @@ _ONE_PARTITION = (
 
 @record
 class _ProgramKeys:
-    """What a program has beside the keys that a job has too."""
+    """The keys of a program that a job does not have."""
 
-    OTHER_WORDS = {  # noqa: RUF012 - of programs, not a key
+    OTHER_WORDS = {  # noqa: RUF012 - hints for unknown keys, not a key
         **dict.fromkeys(("gpus_per_node", "gpu", "gres"), "gpus: N"),
         **dict.fromkeys(("cpus_per_task", "cpu", "cores"), "cpus: N"),
         **dict.fromkeys(("count", "copies", "instances", "num_replicas"), "replicas: N"),
@@ -183,10 +184,10 @@ class _ProgramKeys:
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        yield from self._faults_of_start()
-        yield from self._faults_of_place()
+        yield from self._start_faults()
+        yield from self._placement_faults()
 
-    def _faults_of_start(self) -> Iterator[tuple[str, str, str]]:
+    def _start_faults(self) -> Iterator[tuple[str, str, str]]:
         given = vars(self)
         starts = [name for name in ("command", "trainer", "mode") if given[name]]
         if "command" in starts and len(starts) > 1:
@@ -198,10 +199,10 @@ class _ProgramKeys:
         if self.command and given["args"]:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
 
-    def _faults_of_place(self) -> Iterator[tuple[str, str, str]]:
+    def _placement_faults(self) -> Iterator[tuple[str, str, str]]:
         given = vars(self)
-        for key in [key for key in _NOT_MAIN if self.main and given[key]]:
-            yield key, _NOT_MAIN[key], f"remove {key} or main"
+        for key in [key for key in _NOT_FOR_MAIN if self.main and given[key]]:
+            yield key, _NOT_FOR_MAIN[key], f"remove {key} or main"
         for key in [key for key in ("nodes", "replicas", "preset") if self.beside and given[key]]:
             what = f"a program beside {self.beside} has one task on each of its nodes"
             yield key, what, f"remove {key} or beside"
@@ -212,11 +213,14 @@ class _ProgramKeys:
             yield "ready", what, "use url, port or file"
 
 
-class _OfJob:
-    """What people write for the keys of a job, and mean by it: VALUE is theirs, and KEY what they wrote."""
+class _JobKeyHints:
+    """Unknown keys that people write in a job, each with the key that they mean.
+
+    VALUE stands for the value that was written, and KEY for the key.
+    """
 
     SCHEMA = "sbatchgen schema job"
-    OTHER_WORDS = {  # noqa: RUF012 - of all jobs, not a key
+    OTHER_WORDS = {  # noqa: RUF012 - hints for unknown keys, not a key
         **dict.fromkeys(("gpu", "gpu_count", "num_gpus", "n_gpus"), "options: {gpus_per_node: VALUE}"),
         **dict.fromkeys(("cpu", "cpus", "cores", "num_cpus"), "options: {cpus_per_task: VALUE}"),
         **dict.fromkeys(("memory", "ram"), "options: {mem: VALUE}"),
@@ -238,13 +242,15 @@ class _OfJob:
     }
 
 
-# The keys that choose a runtime.
-CHOOSING = tuple(dict.fromkeys(each.requires.key for each in RUNTIMES.values() if each.requires))
+# The keys whose value chooses a runtime, such as `image`.
+KEYS_CHOOSING_RUNTIME = tuple(
+    dict.fromkeys(runtime.requires.key for runtime in RUNTIMES.values() if runtime.requires)
+)
 RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
 
 
 def _all_keys() -> list[tuple[str, Any, Any]]:
-    """Return name, type and field of each key, those of the runtimes after the keys that they name."""
+    """Return name, type and field of each key of a job; a runtime's key comes after the key that it names."""
     keys = [(key.name, key.type, key) for kind in (_CommonKeys, PlaceSettings) for key in fields(kind)]
     for key in reversed(RUNTIME_KEYS.values()):
         names = [name for name, _, _ in keys]
@@ -264,7 +270,7 @@ if TYPE_CHECKING:
     class ProgramSpec(_ProgramKeys, _CommonKeys):
         """One of several programs of a job."""
 
-    class JobSpec(_CommonKeys, PlaceSettings, _OfJob):
+    class JobSpec(_CommonKeys, PlaceSettings, _JobKeyHints):
         """Everything a job may set."""
 
         programs: Mapping[ProgramName, ProgramSpec]
@@ -276,4 +282,4 @@ else:
     several = described("Programs that run side by side, by name.", make=dict)
     before = [key[0] for key in keys].index("options")
     keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
-    JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _OfJob)
+    JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _JobKeyHints)

@@ -1,7 +1,6 @@
-"""YAML text -> nodes with their lines, and the problems of the text.
+"""The first half of reading YAML: text -> nodes with their lines, and the problems of the text.
 
-So that no file takes long to read, its depth and its number of values have limits; tags and directives are
-refused.
+Depth and number of values have limits, so that no file takes long to read. Tags and directives are refused.
 """
 
 import re
@@ -12,17 +11,17 @@ import yaml
 
 from sbatchgen.base.errors import DocumentError, Problem
 
-MAX_DEPTH = 50  # of lists and mappings in each other
-MAX_VALUES = 50_000  # with the keys, and with those of aliases
-MAX_SHOWN = 20  # problems
+MAX_DEPTH = 50  # nested lists and mappings
+MAX_VALUES = 50_000  # keys and values, including the values of aliases
+MAX_SHOWN = 20  # problems that an error shows
 MAX_TEXT = 300  # characters of a message
-_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"  # libyaml takes time squared for %TAG lines
-# yaml's composer over libyaml's parser: that of libyaml overflows the stack for a text that is nested deeply.
+_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"  # libyaml's time grows with the square of the %TAG lines
+# PyYAML's composer with libyaml's parser, because libyaml's composer overflows the stack on deep nesting.
 _BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml__ else (yaml.BaseLoader,)
 
 
 class Problems:
-    """The problems of a file, of which the first MAX_SHOWN are shown."""
+    """The problems of a file; an error shows the first MAX_SHOWN of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +29,7 @@ class Problems:
         self._shown: list[Problem] = []
 
     def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
-        """Add a problem; `fix` is a function if it takes time to find."""
+        """Add a problem; `fix` is a function if the fix takes time to find."""
         self.count += 1
         if self.count <= MAX_SHOWN:
             text = fix if isinstance(fix, str) else fix()
@@ -43,7 +42,7 @@ class Problems:
         return DocumentError(self._shown + rest * bool(more))
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
-        """Return the error of a problem after which the file can't be read any further."""
+        """Add a problem after which reading can't go on, and return the error to raise."""
         self.add(line, what, fix)
         return self.error()
 
@@ -55,9 +54,9 @@ def cut(text: str) -> str:
 
 
 def compose(text: str, problems: Problems) -> yaml.Node:
-    """Return the nodes of the only document of a text; an empty mapping if it has no document.
+    """Return the root node of the only document of a text; an empty mapping if there is no document.
 
-    Raises DocumentError: it is not YAML.
+    Raises DocumentError: the text is not YAML, or has several documents.
     """
     text = text.removeprefix("\ufeff")
     if match := yaml.reader.Reader.NON_PRINTABLE.search(text):  # the parser reports it without a line
@@ -90,11 +89,11 @@ class _Composer(*_BASES):  # type: ignore[misc]
         self.anchors: dict[str, yaml.Node] = {}
         self.problems = problems
         self.depth = self.count = 0
-        self.sizes: dict[str, int] = {}  # anchors that are complete, with the numbers of their values
+        self.sizes: dict[str, int] = {}  # complete anchor -> number of its values
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
-        """Return the next node; called by yaml."""
-        event, before = self.peek_event(), self.count
+        """Return the next node; PyYAML calls this method for each node."""
+        event, count_before = self.peek_event(), self.count
         line, is_alias = event.start_mark.line + 1, isinstance(event, yaml.AliasEvent)
         if is_alias and event.anchor not in self.sizes:
             what = f"*{event.anchor} is not defined: no value before it has the anchor &{event.anchor}"
@@ -113,7 +112,7 @@ class _Composer(*_BASES):  # type: ignore[misc]
         node: yaml.Node = super().compose_node(parent, index)
         self.depth -= 1
         if event.anchor is not None and not is_alias:
-            self.sizes[event.anchor] = self.count - before
+            self.sizes[event.anchor] = self.count - count_before
         return node
 
 
@@ -123,10 +122,10 @@ def line_of(node: yaml.Node) -> int:
 
 
 def is_nothing(node: yaml.Node) -> bool:
-    """Return whether a value is written as nothing, not as ""."""
+    """Return whether nothing is written for a value; "" in quotes is something."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not node.style
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Return whether a value is written as nothing or as YAML's null, without quotes."""
+    """Return whether a value is YAML's null: nothing is written, or null or ~ without quotes."""
     return isinstance(node, yaml.ScalarNode) and node.value in ("", "null", "~") and not node.style

@@ -1,6 +1,6 @@
-"""Every sbatch option that sbatchgen knows: its YAML key, flag, directive and help, in the script's order.
+"""The options of sbatch that sbatchgen knows: YAML key, flag, directive and help, in the script's order.
 
-Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
+Other options pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
 """
 
 import re
@@ -26,7 +26,7 @@ from sbatchgen.check.script import resource_request
 
 @record
 class SbatchOptions:
-    """Slurm's options of a job; None is "not set", and gives no directive."""
+    """A job's options of sbatch; None is "not set", and gives no directive."""
 
     job_name: JobName | None = described("Name shown by squeue; also names the run folder.", common=True)
     output: ShellPath | None = described("Log file; %x is the job's name, %j its id.")
@@ -80,23 +80,23 @@ class SbatchOptions:
     export: OptionValue | None = described("Variables of the submitting shell that the job gets.")
 
 
-# The names as sbatch has them.
+# The key of each option with its long name: "cpus_per_task" -> "cpus-per-task".
 LONG_NAMES = {option.name: option.name.replace("_", "-") for option in fields(SbatchOptions)}
 NAMES = tuple(LONG_NAMES)
-# What a profile has that an option names, as completion and editors offer it.
+# Long name -> kind of names in the profile that completion and editors offer: "qos" -> "qos".
 _VALUES = {option.name: option.metadata.get("values") for option in fields(SbatchOptions)}
 VALUES = {LONG_NAMES[name]: values for name, values in _VALUES.items() if values}
 GPU_OPTIONS = tuple(name.replace("-", "_") for name in resource_request.GPU_OPTIONS)
-# sbatch obeys or ignores these in a directive, never as a job's author means it.
+# In a directive, sbatch ignores these options or obeys them in a way that no author of a job wants.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
 
 
 class ExtraOption(Text):
-    """The long name of an option of sbatch that `SbatchOptions` does not have."""
+    """The long name of an option of sbatch that is not in `SbatchOptions`."""
 
     @classmethod
     def parse(cls, text: str) -> "ExtraOption":
-        """Return a name, as of a plugin with underscores; refuse options that can't work in a directive."""
+        """Return the name, also with underscores, as in plugins; refuse options unfit for a directive."""
         if re.fullmatch("[a-z][a-z0-9_-]*[a-z0-9]", Text.parse(text)) is None:
             raise RefusedValueError(f"'{text}' is not the long name of an option", "write it without dashes")
         if text in NOT_IN_A_SCRIPT:

@@ -1,6 +1,7 @@
-"""Facts of a cluster, owned by the people who run it: the schema of a profile.
+"""The keys of a profile: the facts of a cluster, and the settings that its staff choose for jobs.
 
-The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
+The records here, in `job_file` and in `options` are neither frozen nor comparable, so that sbatchgen starts
+faster.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,15 +17,16 @@ from sbatchgen.jobs.modes import ModeName
 
 @record
 class Partition(JobSettings, PartitionFacts):
-    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+    """A partition: its facts and limits, and settings of its jobs; None is "not known"."""
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
         yield from JobSettings.faults(self)
         yield from PartitionFacts.faults(self)
-        time, most = self.options.time, self.time_max
-        if time is not None and most is not None and time > most:
-            yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+        time, time_max = self.options.time, self.time_max
+        if time is not None and time_max is not None and time > time_max:
+            what = f"time {time} is more than time_max {time_max}"
+            yield "options", what, f"write time: {time_max}, or less"
 
 
 @record
@@ -40,7 +42,7 @@ class Paths:
 
 @record
 class Interactive:
-    """Where shells run on this cluster, and for how long, unless the command line says otherwise."""
+    """Defaults of `sbatchgen shell` on this cluster: where shells run, and for how long."""
 
     partition: Text | None = described("Partition of shells, as debug.")
     qos: Text | None = described("Quality of service of shells.")
@@ -50,9 +52,9 @@ class Interactive:
 
 @record
 class Profile(JobSettings, KnownCluster):
-    """A cluster. `setup` lines are shell, run as they are; everything else is data.
+    """A cluster. The lines of `setup` are shell code that jobs run unchanged; all other values are data.
 
-    `policies` sets the severity of rules on this cluster, as SB220: error.
+    `policies` sets the severity of rules on this cluster, such as SB220: error.
     """
 
     SCHEMA = "sbatchgen schema profile"

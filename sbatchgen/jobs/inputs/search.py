@@ -1,8 +1,8 @@
-"""Finds profiles, templates and the project's sbatchgen.yaml.
+"""The search for profiles, templates and the project's sbatchgen.yaml.
 
-Templates and the `setup` of profiles and of sbatchgen.yaml become part of a script that the user runs. So a
-file found by searching is used only if no one but the user and root can write it, or if the user trusts its
-folder (`sbatchgen trust`, SBATCHGEN_TRUST). A file that the user names is always used.
+Templates, and the `setup` of profiles and of sbatchgen.yaml, become part of a script that the user runs. So a
+file that this search finds is used only if the user and root are the only ones who can write it, or if the
+user trusts its folder (`sbatchgen trust`, SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from os.path import isdir, isfile  # they take any name, and folders that this user can't see
+from os.path import isdir, isfile  # Path's methods raise for a too long name, or a folder without permission
 from pathlib import Path
 
 from sbatchgen.base.errors import DocumentError, nearest
@@ -26,7 +26,7 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 def bundled(kind: str) -> Path:
     """Return the folder of bundled `templates`, `profiles` or `code`.
 
-    In the package of a wheel, else beside it.
+    An installed wheel has it inside the package, a checkout next to the package.
     """
     package = Path(__file__).parents[2]
     inside, checkout = package / kind, package.parent
@@ -34,7 +34,7 @@ def bundled(kind: str) -> Path:
 
 
 def short(where: str, folder: Path) -> str:
-    """Return a `file:line` relative to the current folder, or to that of the bundled files."""
+    """Return a `file:line` relative to `folder`, or to the folder of the bundled files."""
     return where.removeprefix(f"{folder}/").removeprefix(f"{bundled('templates').parent}/")
 
 
@@ -43,30 +43,30 @@ def is_file_name(profile: str) -> bool:
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
-def beside(file: Path, profile: str) -> str:
-    """Return the profile that a file names: a path is relative to the folder of the file."""
+def profile_named_in(file: Path, profile: str) -> str:
+    """Return the name or path of a profile that `file` names; a path there is relative to its folder."""
     if not is_file_name(profile):
         return profile
     path = file.parent / profile
     return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
-_NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's, that needs no quotes
+_PLAIN_NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's name that needs no quotes in a shell
 
 
 class Places:
-    """Where to look, by the environment and the current folder."""
+    """The places where files are searched for: they follow from the environment and the current folder."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], starts: dict[Path, Path] | None = None
     ) -> None:
         self.folder, self.environment = folder, environment
-        # The folders of packages, each with the folder from which Python imports the package
+        # The folder of each installed package, with the folder from which Python imports the package.
         self._starts: dict[Path, Path] = {} if starts is None else starts
 
     @functools.cached_property
     def project(self) -> Path | None:
-        """The sbatchgen.yaml of this folder or of the nearest parent."""
+        """The sbatchgen.yaml of the current folder or of the nearest parent that has one; None without."""
         for folder in (self.folder, *self.folder.parents):
             file = folder / PROJECT_FILE
             if isfile(file) and self.is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
@@ -74,9 +74,9 @@ class Places:
         return None
 
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
-        """Return folders of `profiles` or `templates` in the order of the search.
+        """Return the folders of `profiles` or `templates` (`kind`) in the order of the search.
 
-        Those of installed packages are not looked for; they are included once another search has found them.
+        The folders of installed packages are included only if `sites` has them, or has been searched before.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
         folders = self._folders(kind, self._roots)
@@ -89,7 +89,7 @@ class Places:
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
 
     def with_templates_of(self, profile: Path) -> Places:
-        """Return the places with the templates beside the folder of a profile, which come first."""
+        """Return places that search first in the folder `templates` next to the profile's `profiles`."""
         root = (self.folder / profile).absolute().parents[1]
         known = (*self._roots, bundled("profiles").parent)
         if profile.parent.name != "profiles" or root in known or not isdir(root / "templates"):  # noqa: PTH112
@@ -99,9 +99,9 @@ class Places:
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
-        """The folders of installed packages by the names of their entry points.
+        """The folders of installed packages with profiles or templates, by the name of the entry point.
 
-        None of their code is run: the folder of a package is found without an import.
+        No code of a package runs, because its folder is found without an import.
         """
         from importlib.machinery import PathFinder
         from importlib.metadata import entry_points
@@ -118,13 +118,13 @@ class Places:
         return sites
 
     def _is_folder(self, folder: Path, trust: Path) -> bool:
-        """Return whether a folder may be used; of templates, all files must be safe."""
+        """Return whether a folder exists and may be used; in `templates`, each file must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
         return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
-        """The folders that may hold `profiles` and `templates`, each with the folder to trust for it."""
+        """The folders that may hold `profiles` and `templates`, each with the folder to trust."""
         entries = self.environment.get("SBATCHGEN_PATH", "").split(":")
         roots = {Path(entry): Path(entry) for entry in entries if entry}
         if self.project:
@@ -141,7 +141,11 @@ class Places:
         return user_folder(self.environment, variable, default)
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
-        """Return whether a file may be used: only the user can write its parts, or its folder is trusted."""
+        """Return whether a file may be used; if not, note the reason for a warning.
+
+        It may be used if only the user and root can write its `parts`, or if the folder `trust` is trusted.
+        `parts` are pairs of a name for the warning and a path.
+        """
         start = self._starts.get(trust)
         reason = refused(file, trust, parts, self.environment, here=self.folder, start=start)
         if reason:
@@ -150,21 +154,21 @@ class Places:
 
     @functools.cached_property
     def cache(self) -> Path | None:
-        """The folder for caches; None without a home."""
+        """The folder for caches; None if the user has no home folder."""
         root = self._of_user("XDG_CACHE_HOME", ".cache")
         return Path(root) / "sbatchgen" if root else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
-        """Yield the name and file of every profile; the first file of a name is used."""
+        """Yield the name and file of every profile; of several files with one name, the first is used."""
         for folder in self.folders("profiles", self.sites):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_profile(file):
                     yield file.stem, file
 
     def own_profiles(self) -> list[str]:
-        """Return profiles that are neither bundled nor of an installed package.
+        """Return the profiles that are neither bundled nor from an installed package.
 
-        Names, and files of ./profiles.
+        A profile in ./profiles is given as its file, any other as its name.
         """
         here = self.folder / "profiles"
         folders = [*self.folders("profiles"), *([here] if self._is_folder(here, self.folder) else [])]
@@ -177,12 +181,15 @@ class Places:
 
     @property
     def new_profile(self) -> str:
-        """The file of a new profile of the user."""
+        """The file to which the user's new profile is written."""
         root = self._of_user("XDG_CONFIG_HOME", ".config") or "."
         return f"{root}/sbatchgen/profiles/mycluster.yaml"
 
     def own_copy(self, file: Path) -> Path:
-        """Return the user's own file of a profile: itself, or a copy if it is bundled, or others' file."""
+        """Return the file in which the user can change a profile.
+
+        That is `file` itself, or the path of a copy if the profile is bundled or belongs to another user.
+        """
         is_bundled = file.parent.resolve() == bundled("profiles").resolve()
         is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
         return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
@@ -194,7 +201,7 @@ class Places:
         return isfile(file) and (is_bundled or self.is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """Return the file of a profile, by name or by path; raises DocumentError without such a file."""
+        """Return the file of a profile, by its name or path; raises DocumentError if there is no file."""
         if is_file_name(name):
             path = self.folder / name
             if not path.exists():
@@ -211,24 +218,22 @@ class Places:
         raise DocumentError.of(what, fix=self._other_profile(name))
 
     def _other_profile(self, name: str) -> str:
-        """Return the words to type in place of a name that no profile has.
-
-        A similar one, or what describes a cluster.
-        """
+        """Return the fix for an unknown name: a similar name, or the command that writes a new profile."""
         if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
             return f"did you mean '{near}'?"
         file = Path(self.new_profile)
-        new = name if _NAME.fullmatch(name) else file.stem
+        new = name if _PLAIN_NAME.fullmatch(name) else file.stem
         ask = f"sbatchgen profile discover --name {new} --write {word(str(file.with_name(f'{new}.yaml')))}"
         return f"describe this cluster: {ask}; sbatchgen profile list shows the others"
 
     def _profile(self, name: str) -> Path | None:
-        """Return the file of a profile in the folders that are known so far."""
+        """Return the file of a profile in the folders that are known so far; None if no folder has it."""
         files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
         return next((file for file in files if self._is_profile(file)), None)
 
 
 def _refuse_others(name: str) -> None:
+    """Raise DocumentError if the named file is not a profile, but a job or a script."""
     from sbatchgen.base.wrong_file import mistaken
 
     if problem := mistaken(name, "profile", "profile"):
@@ -236,7 +241,7 @@ def _refuse_others(name: str) -> None:
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file and folder in a folder, each with its shown name."""
+    """Yield every file and folder below a folder, each after its name in warnings."""
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(here)) in seen:  # links may lead in a circle

@@ -1,4 +1,4 @@
-"""How jobs start: the keys that a profile, each of its partitions and modes, and a job may have."""
+"""The keys that set how jobs start, in a profile, in each of its partitions and modes, and in a job."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from sbatchgen.jobs.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.jobs.runtimes.base import NoFacts, Runtime
 
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
-list_key = partial(described, extended=True)  # `KEY+` adds to what the places below say
+list_key = partial(described, extended=True)  # a list; `KEY+` adds to the list of lower layers
 # Keys with lines of shell, in the order in which they run.
 SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
-_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
+_INTERFACE = r"[^\s/,^=]{1,15}"  # a network interface of Linux; IFNAMSIZ limits its length
 
-# Keys of `network` that are variables of the training, with the variable's name in lower case.
+# Keys of `network` that become variables of the training; a key is the variable's name in lower case.
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
 
 
@@ -66,7 +66,7 @@ _VISIBILITY = described(
 
 @record
 class StartSettings:
-    """What may also differ by launcher."""
+    """Settings that may also differ by launcher."""
 
     env: Mapping[EnvName, EnvValue] = described(
         "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
@@ -81,10 +81,10 @@ class StartSettings:
 
 @record
 class PlaceSettings:
-    """What each place may say: profile, partition, mode, sbatchgen.yaml, job and command line, the last wins.
+    """Settings of each place: profile, partition, mode, sbatchgen.yaml, job, command line. The last wins.
 
-    Mappings are laid over each other key by key, lists as a whole; `KEY+` adds to a list. A new key is a
-    field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    Of a mapping, each key overrides the same key below; a list overrides the whole list, and `KEY+` adds to
+    it. A new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
     """
 
     directives: tuple[DirectiveLine, ...] = list_key(
@@ -125,36 +125,37 @@ class PlaceSettings:
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
 
     def facts(self, runtime: Runtime) -> Any:
-        """Return what is written of a runtime, as its `Facts`."""
+        """Return the settings of a runtime, as its `Facts`; None for a runtime without facts."""
         return getattr(self.runtimes, runtime.attribute, None)
 
 
 @record
 class ModeSettings(SbatchOptions, PlaceSettings):
-    """What holds for one mode."""
+    """Settings of one mode."""
 
     step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
 
 
 @record
 class LauncherSettings(StartSettings):
-    """What holds for one launcher."""
+    """Settings of one launcher."""
 
     args: tuple[Argument, ...] = described("Arguments of torchrun, as --tee=3.", ())
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        yield from _partition_named("options", self.options)
+        yield from _partition_fault("options", self.options)
 
 
-def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
+def _partition_fault(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
+    """Yield a fault if options that differ by launcher or by GPUs name a partition."""
     if options.partition:
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 
 
 @record
 class JobSettings(StartSettings, PlaceSettings, StartFacts):
-    """How jobs start, as a profile and a partition say it."""
+    """Settings of how jobs start, in a profile and in a partition."""
 
     gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
     runtime: RuntimeName | None = described(
@@ -168,7 +169,7 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
-        """Yield names and values of the variables that jobs get, with any launcher."""
+        """Names and values of the variables that jobs get with any of the launchers."""
         for part in (self, *self.launchers.values()):
             yield from ((str(name), str(value)) for name, value in part.env.items())
 
@@ -185,4 +186,4 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        yield from _partition_named("gpu_options", self.gpu_options)
+        yield from _partition_fault("gpu_options", self.gpu_options)

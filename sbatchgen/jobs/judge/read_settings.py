@@ -18,7 +18,7 @@ from sbatchgen.check.sbatch.option_table import line_of
 from sbatchgen.check.script.job import DEFAULT_SLURM
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
-from sbatchgen.jobs.inputs.search import Places, beside
+from sbatchgen.jobs.inputs.search import Places, profile_named_in
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.document import Document
@@ -97,7 +97,7 @@ def _refuse_release(release: str) -> None:
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
-        name = beside(places.project, project.profile)
+        name = profile_named_in(places.project, project.profile)
     return checked(places.profile(name)) if name else None
 
 

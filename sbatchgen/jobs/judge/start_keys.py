@@ -12,7 +12,7 @@ from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.sbatch.gres import parted
-from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.inputs.job_file import KEYS_CHOOSING_RUNTIME, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS
 from sbatchgen.jobs.judge.job_check import JudgedJob
@@ -128,7 +128,7 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
     keys = {key.name for key in resolved.runtime.keys}
     for key in resolved.software.keys() - keys:
         origin, by = resolved.origin(key), resolved.origin("runtime")
-        if origin.level < max(by.level, Level.PROJECT if key in CHOOSING else Level.JOB):
+        if origin.level < max(by.level, Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB):
             continue  # a higher layer has chosen another runtime
         having = [name for name, other in RUNTIMES.items() if key in {each.name for each in other.keys}]
         names = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))

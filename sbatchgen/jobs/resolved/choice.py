@@ -11,44 +11,45 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 LATER = "comes later in the profile"
 _SHOWN = 3  # partitions that a line names
 
-# The resolved job in a partition; "" for the default one, which the cluster may have.
+# Resolves the job for a partition; "" stands for the default partition, if the cluster has one.
 Resolve = Callable[[str], ResolvedJob]
-Check = Callable[[ResolvedJob], Sequence[Finding]]
+Check = Callable[[ResolvedJob], Sequence[Finding]]  # the findings of a resolved job
 
 
-def chosen(resolve: Resolve, check: Check) -> ResolvedJob:
+def choose_partition(resolve: Resolve, check: Check) -> ResolvedJob:
     """Return the job resolved for the first partition where it can run, starting with the default partition.
 
-    Where it can't run in any, return it resolved for the default one: `passed_over` then has all.
+    If the job can't run in any partition, return it resolved for the default partition. All partitions are
+    then in its `passed_over`.
     """
     default = resolve("")
-    wrong = [finding for finding in check(default) if finding.why_not] if default.slurm else []
-    if not wrong:
+    obstacles = [finding for finding in check(default) if finding.why_not] if default.slurm else []
+    if not obstacles:
         return default
     passed_over: dict[str, str] = {}
     if default.partition_name:
-        passed_over[default.partition_name] = _joined(finding.why_not for finding in wrong)
+        passed_over[default.partition_name] = _joined(finding.why_not for finding in obstacles)
     names = [str(name) for name in default.profile.partitions if name not in passed_over]
     for name in names:
         resolved = resolve(name)
-        why_not = _joined((*closed(resolved), *(finding.why_not for finding in check(resolved))))
+        why_not = _joined((*why_closed(resolved), *(finding.why_not for finding in check(resolved))))
         if not why_not:
             later = dict.fromkeys(names[names.index(name) + 1 :], LATER)
             return replace(resolved, passed_over=passed_over | later)
         passed_over[name] = why_not
-    refused = any(finding.severity == "error" for finding in wrong)
+    refused = any(finding.severity == "error" for finding in obstacles)
     return replace(default, passed_over=passed_over) if refused else default
 
 
-def in_short(resolved: ResolvedJob) -> str:
-    """Return a line with the partitions that did not fit, each with its reason."""
+def passed_over_line(resolved: ResolvedJob) -> str:
+    """Return a line for the review: the partitions that the job does not fit, each with its reason."""
     reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
     more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
     return "; ".join((FIRST, *reasons[:_SHOWN], *more))
 
 
-def closed(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield why the job may be unable to use the partition, as without an account or QOS of it."""
+def why_closed(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield reasons why the partition may refuse the job, for example that the job names no account."""
     if resolved.partition.hidden:
         yield "hidden"
     for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):
@@ -57,4 +58,5 @@ def closed(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _joined(reasons: Iterator[str] | Sequence[str]) -> str:
+    """Return the reasons without repetitions, joined by commas."""
     return ", ".join(dict.fromkeys(reason for reason in reasons if reason))

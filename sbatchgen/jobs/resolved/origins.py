@@ -1,4 +1,4 @@
-"""The origins of the values of a resolved job: all for `explain`, the unexpected for `review`."""
+"""The origins of a resolved job's values: `explain` shows all of them, and `review` the surprising ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from sbatchgen.jobs.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import PlaceSettings
-from sbatchgen.jobs.resolved.choice import in_short
+from sbatchgen.jobs.resolved.choice import passed_over_line
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import FIRST
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.resolved.task_share import GUESS, LIMITED
 
-_INHERITED = "(that of the shell that submits)"  # a variable that has no value in the resolved job
+_INHERITED = "(that of the shell that submits)"  # shown for a variable without a value in the resolved job
 _PLACE_KEYS = frozenset(keys_of(PlaceSettings))
 _HIDDEN_KEYS = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
-# What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
-# the user did not type it.
-MATTER = (
+# Options that decide the cost of a job, its account, its nodes and its time. The review shows such a value
+# with its origin if the user did not type it.
+IMPORTANT_OPTIONS = (
     *"partition account qos reservation nodes exclusive constraint nodelist exclude licenses".split(),  # noqa: SIM905
     *GPU_OPTIONS,
     *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
 )
-# Of these, the values that are shown even if they only follow from a rule.
-DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
+# The keys among these that the review shows even if their value only follows from a rule.
+_SHOWN_IF_DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
 @frozen(kw_only=True)
@@ -44,11 +44,11 @@ class Setting:
     by: str  # "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line"
     at: str  # `file:line`, a flag, or the rule that the value follows from
     overrode: tuple[Setting, ...] = ()  # the values that it overrode, the highest first
-    documented: tuple[str, ...] = ()  # where the documentation of the cluster says it
+    documented: tuple[str, ...] = ()  # web addresses of the cluster's documentation of the value
 
 
 def settings(request: Request) -> Iterator[Setting]:
-    """Yield every value of a resolved job."""
+    """Yield every value of a request's job: options, keys, variables, programs and partitions passed over."""
     resolved = request.resolved
     documented = _documented(request) if resolved.profile.sources else {}
     name = str(resolved.profile.name)
@@ -65,7 +65,7 @@ def settings(request: Request) -> Iterator[Setting]:
             setting = _setting(key, value, resolved.origin(key), resolved.overridden.get(key, ()))
             yield replace(setting, documented=tuple(documented.get(setting.at, ())))
     for program in resolved.programs:
-        yield from _of_program(program, resolved.origin(f"programs.{program.name}"))
+        yield from _program_settings(program, resolved.origin(f"programs.{program.name}"))
     if resolved.passed_over and not resolved.fits_nowhere:
         yield _partition(resolved, FIRST)
     for name, why_not in resolved.passed_over.items():
@@ -75,8 +75,8 @@ def settings(request: Request) -> Iterator[Setting]:
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
 
 
-def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
-    """Yield the settings of one of several programs; all are from the place where the program is written."""
+def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
+    """Yield the settings of one of several programs; `origin` is the place where the program is written."""
     job, share, spec = program.job, program.share, program.spec
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
@@ -93,7 +93,10 @@ def _of_program(program: JobProgram, origin: Origin) -> Iterator[Setting]:
 
 
 def _documented(request: Request) -> dict[str, list[str]]:
-    """Return the sources of what is written at each place of the profile: those that name the longest key."""
+    """Return the web addresses of the sources of each place of the profile, by `file:line`.
+
+    If several sources name keys that include the place, those with the longest key count.
+    """
     cited: dict[str, list[tuple[int, str]]] = {}
     places = read_document(request.profile_file, Profile).places
     for source in request.resolved.profile.sources:
@@ -104,12 +107,16 @@ def _documented(request: Request) -> dict[str, list[str]]:
 
 
 def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
-    """Yield surprising values: the keys in MATTER, values of sbatchgen.yaml, and values without effect."""
+    """Yield the values that a review points out, because the user may not expect them.
+
+    These are IMPORTANT_OPTIONS that the user did not type, values of sbatchgen.yaml, and values that overrode
+    another value. `profile_by` is the origin of the profile's name.
+    """
     if profile_by.level < Level.JOB:
         yield _setting("profile", resolved.profile.name, profile_by)
     if resolved.passed_over and not resolved.fits_nowhere:
-        yield _partition(resolved, in_short(resolved))
-    options = (f"options.{name}" for name in MATTER)
+        yield _partition(resolved, passed_over_line(resolved))
+    options = (f"options.{name}" for name in IMPORTANT_OPTIONS)
     for key in dict.fromkeys((*options, *resolved.origins)):
         origin, value = resolved.origins.get(key), _value(resolved, key)
         if origin is None or value is None or key == "profile":
@@ -119,42 +126,46 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
         overrode = [
             (other, by)
             for other, by in resolved.overridden.get(key, ())
-            if not _has(value, other) and _was_meant(key, by, instead=origin)
+            if not _includes(value, other) and _was_meant(key, by, winner=origin)
         ]
         if overrode or _untyped(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
 
 
 def _partition(resolved: ResolvedJob, why: str) -> Setting:
-    """Return the partition that was chosen, also if the script leaves the partition to the cluster."""
-    left = "" if resolved.options.partition else "; the script leaves it to the cluster"
-    return Setting(name="partition", value=resolved.partition_name, by="default", at=why + left)
+    """Return the chosen partition as a setting; `why` it was chosen is the setting's origin."""
+    omitted = "" if resolved.options.partition else "; the script leaves it to the cluster"
+    return Setting(name="partition", value=resolved.partition_name, by="default", at=why + omitted)
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
-    """Return whether a value matters and the user wrote it neither into the command nor into the job."""
+    """Return whether the review shows a value that the user typed neither in the command nor in the job."""
     if origin.level is Level.DEFAULT:
         is_odd = origin.where.startswith(GUESS) or origin.where.endswith(LIMITED)
-        return is_odd or (key in DERIVED and value not in ("1", "gpu:1"))
+        return is_odd or (key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
-        return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
+        return key.removeprefix("options.") in IMPORTANT_OPTIONS or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
 
 
-def _has(value: Any, other: Any) -> bool:
-    """Return whether a value equals another value, or is a list that adds to the other."""
-    added = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
-    return (added and bool(other)) or _text(value) == _text(other)
+def _includes(value: Any, other: Any) -> bool:
+    """Return whether a value equals another value, or is a list that begins with the other list."""
+    extends = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
+    return (extends and bool(other)) or _text(value) == _text(other)
 
 
-def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
-    """Return whether somebody may rely on an overridden value. Lists are joined, and override nothing."""
+def _was_meant(key: str, by: Origin, *, winner: Origin) -> bool:
+    """Return whether somebody may rely on a value that the `winner` overrode.
+
+    Lists of arguments and binds are joined, so nothing is lost in them.
+    """
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
-    return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
+    return by.level >= Level.PROJECT or winner.level in (Level.PARTITION, Level.PROJECT)
 
 
 def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any, Origin]] = ()) -> Setting:
+    """Return a value as a setting; an option of sbatch is named by its flag, such as --nodes."""
     head, dot, rest = key.partition(".")
     name = f"env {rest}" if head == "env" and dot else key
     if head.endswith("options") and dot:
@@ -169,14 +180,14 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 
 
 def _is_inner(resolved: ResolvedJob, key: str) -> bool:
-    """Return whether a key is in `network`, or in the runtime of the job without an own key of jobs."""
+    """Return whether a key is in `network`, or is a fact of the job's runtime that jobs have no key for."""
     runtime = resolved.runtime
-    of_job = {f"runtimes.{runtime.name}.{each.fact}" for each in runtime.keys}
-    return key not in of_job and key.startswith(("network.", f"runtimes.{runtime.name}."))
+    job_keys = {f"runtimes.{runtime.name}.{job_key.fact}" for job_key in runtime.keys}
+    return key not in job_keys and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
-    """Return the final value of a key; None for a key that is not set."""
+    """Return the final value of a flat key, such as "options.nodes"; None for a key that is not set."""
     head, dot, rest = key.partition(".")
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
@@ -191,6 +202,7 @@ def _value(resolved: ResolvedJob, key: str) -> Any:
 
 
 def _text(value: Any) -> str:
+    """Return a value as `explain` and the review show it."""
     if value is None:
         return _INHERITED
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Where the runs of a user are, in a folder that several users share.
+"""The folder of a user's runs, in a folder that several users share.
 
-A run folder belongs to its user alone, and so does the folder `runs` that the first user's first job made.
+A run folder belongs to one user. So does the folder `runs` that the first job of the first user made.
 """
 
 import os
@@ -13,10 +13,11 @@ RUNS = "runs"
 
 
 def own_runs(folder: Path, name: str) -> tuple[str, str]:
-    """Return the folder of the user's runs below a folder, and why the folder is not `runs`; "" for `runs`.
+    """Return the user's folder of runs, relative to `folder`, and why it is not `runs`; "" if it is `runs`.
 
-    `runs` is the place, unless it belongs to another user: then runs/USER where this user can write there, as
-    in a folder that the staff have made for all, else runs-USER. A run of this name that is there continues.
+    If `runs` belongs to another user, the result is runs/USER if this user can write in `runs`, for example
+    because the staff made it for all users; otherwise it is runs-USER. A folder in which the user already has
+    a run of this name comes first, so that the run continues.
     """
     runs = folder / RUNS
     try:
@@ -25,24 +26,24 @@ def own_runs(folder: Path, name: str) -> tuple[str, str]:
         return RUNS, ""
     if owner == user_id():
         return RUNS, ""
-    own = _name()
+    user = _user_part()
     why = f"{RUNS} belongs to {user_name(owner)}"
-    places = f"{RUNS}/{own}", f"{RUNS}-{own}"
-    for place in (RUNS, *places):
+    inside, beside = f"{RUNS}/{user}", f"{RUNS}-{user}"
+    for place in (RUNS, inside, beside):
         if _is_mine(folder / place / name):
             return place, why if place != RUNS else ""
-    inside = folder / places[0]
-    is_free = _is_mine(inside) or not os.path.lexists(inside)
-    return places[0] if is_free and os.access(runs, os.W_OK | os.X_OK) else places[1], why
+    is_free = _is_mine(folder / inside) or not os.path.lexists(folder / inside)
+    return inside if is_free and os.access(runs, os.W_OK | os.X_OK) else beside, why
 
 
-def _name() -> str:
-    """Return the name of this user as a part of a path; the user's number if there is no name."""
+def _user_part() -> str:
+    """Return the user's name as a part of a path; the user's number if the name has other characters."""
     name = user_name(user_id())
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else str(user_id())
 
 
 def _is_mine(folder: Path) -> bool:
+    """Return whether a folder exists and belongs to this user."""
     try:
         return folder.lstat().st_uid == user_id()
     except OSError:

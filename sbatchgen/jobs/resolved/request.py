@@ -15,9 +15,9 @@ from sbatchgen.base.units import OptionValue, ShellPath, is_utf8
 from sbatchgen.jobs.inputs.document import Document, read_document
 from sbatchgen.jobs.inputs.flags import layer_of, parameters
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
+from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Layer, Level, Origin, job_layer
 from sbatchgen.jobs.inputs.profile import Profile
-from sbatchgen.jobs.inputs.search import PROJECT_FILE, Places, beside
+from sbatchgen.jobs.inputs.search import PROJECT_FILE, Places, profile_named_in
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.resolved.resolve import named_partition, resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -33,10 +33,10 @@ class Request(NamedTuple):
     """A resolved job, with the places and words that its script needs."""
 
     resolved: ResolvedJob
-    places: Places  # where templates are looked for
-    profile_file: Path  # the file of its profile
-    profile_by: Origin = BY_DEFAULT  # who named the profile
-    rerun: tuple[str, ...] = ()  # the command that renders the script again
+    places: Places  # where templates are searched for
+    profile_file: Path
+    profile_by: Origin = BY_DEFAULT  # where the profile was named
+    rerun: tuple[str, ...] = ()  # the words of the command that renders the script again
 
 
 def read_request(
@@ -52,11 +52,11 @@ def read_request(
 ) -> Request:
     """Return the request of a command line.
 
-    Of a mode or a job YAML, the values of `parameters`, and arguments.
-
-    The rules of `check` choose a partition if the job names none. `read_trainer` returns what follows from
-    the trainer's text, as the lowest layer. An editor has `text` as the job YAML. Raises SbatchgenError: the
-    command line or a file is wrong.
+    `job` is a mode or a job YAML, `args` are the trainer's arguments, and `given` has the values of
+    `parameters` by name. `check` finds the faults of a job, and so chooses a partition if the job names none.
+    `read_trainer` returns the settings that follow from the trainer's text, as the lowest layer. `text`
+    replaces the text of the job YAML, in an editor. Raises SbatchgenError: the command line or a file is
+    wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
@@ -64,12 +64,12 @@ def read_request(
     name, profile_by = _profile_name(given, places, layers)
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
-    mode, name_of_job = _mode(job, flags, layers), _name_of_job(job)
+    mode, job_name = _mode(job, flags, layers), _default_job_name(job)
 
-    resolved = _in_its_partition(profile, layers, mode, name_of_job, check)
-    is_read = resolved.trainer and not _has_programs(layers)
-    if is_read and read_trainer and (seen := read_trainer(resolved)):
-        resolved = _in_its_partition(profile, [seen, *layers], mode, name_of_job, check)
+    resolved = _in_its_partition(profile, layers, mode, job_name, check)
+    has_one_trainer = resolved.trainer and not _has_programs(layers)
+    if has_one_trainer and read_trainer and (trainer_layer := read_trainer(resolved)):
+        resolved = _in_its_partition(profile, [trainer_layer, *layers], mode, job_name, check)
     return Request(
         resolved=_with_own_runs(resolved, folder),
         places=places.with_templates_of(profile_file),
@@ -91,9 +91,11 @@ def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[La
 
 
 def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
-    """Return the mode of a job: that of the command line, else of its file; for programs their own mode."""
-    modes = [each.values["mode"] for each in layers if "mode" in each.values]
-    written = modes[-1] if modes else "single" if _has_programs(layers) else None
+    """Return the mode of a job: that of the command line, of the job, or "single" for several programs."""
+    modes = [layer.values["mode"] for layer in layers if "mode" in layer.values]
+    if _has_programs(layers):
+        modes.insert(0, "single")  # for programs that name no mode
+    written = modes[-1] if modes else None
     mode: str | None = flags.values.get("mode") or (job if job in MODES else written)
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
@@ -101,8 +103,8 @@ def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
     return mode
 
 
-def _name_of_job(job: str) -> str:
-    """Return the name that a job has by default: the name of its mode, or of its file."""
+def _default_job_name(job: str) -> str:
+    """Return the name of a job without --job-name: the name of its mode, or of its file."""
     try:
         return job if job in MODES else JobName.parse(Path(job).stem)
     except ValueError as error:
@@ -110,10 +112,10 @@ def _name_of_job(job: str) -> str:
 
 
 def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
-    """Return a job with its run folder in the user's own folder, unless the job or the profile names one."""
+    """Return the job with a run folder of this user, unless the job or the profile names a folder."""
     if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
         return resolved
-    from sbatchgen.jobs.resolved.own_runs import own_runs  # few profiles leave the place to it
+    from sbatchgen.jobs.resolved.own_runs import own_runs  # most profiles set paths.runs, and don't need it
 
     name = str(resolved.options.job_name)
     runs, why = own_runs(folder, name)
@@ -126,6 +128,8 @@ def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
 def _in_its_partition(
     profile: Document[Profile], layers: Sequence[Layer], mode: str, name: str, check: Check
 ) -> ResolvedJob:
+    """Return the job resolved for the partition that it names, or that sbatchgen chooses if it names none."""
+
     def resolved_in(partition: str) -> ResolvedJob:
         if _has_programs(layers):
             from sbatchgen.jobs.resolved.programs import resolve_programs
@@ -135,26 +139,29 @@ def _in_its_partition(
 
     if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
         return resolved_in("")
-    from sbatchgen.jobs.resolved.choice import chosen
+    from sbatchgen.jobs.resolved.choice import choose_partition
 
-    return chosen(resolved_in, check)
+    return choose_partition(resolved_in, check)
 
 
 def _has_programs(layers: Sequence[Layer]) -> bool:
-    return any(key.startswith("programs.") for each in layers for key in each.values)
+    return any(key.startswith("programs.") for layer in layers for key in layer.values)
 
 
 def _read(level: Level, path: Path, text: str | None = None) -> Layer:
     document = read_document(path, JobSpec, text)
-    return layer(level, document.value, document.places)
+    return job_layer(level, document.value, document.places)
 
 
 def _job_file(job: str) -> Path:
+    """Return the path of a job YAML; raises CommandLineError if it is not a file."""
     path = Path(job)
     if not path.is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
-            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}  # .yml: .yaml too
+            files = {
+                file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")
+            }  # .y*: yml and yaml
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
@@ -162,22 +169,23 @@ def _job_file(job: str) -> Path:
 
 
 def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
-    """Return the profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
+    """Return the profile's name or file, and its origin: flag, SBATCHGEN_PROFILE, job or sbatchgen.yaml."""
     if named := given.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := places.environment.get("SBATCHGEN_PROFILE"):
         return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
-    for each in reversed(layers):
-        if named := each.values.get("profile"):
-            where = each.places["profile"]
-            return beside(Path(where.rpartition(":")[0]), named), Origin(each.level, where)
+    for layer in reversed(layers):
+        if named := layer.values.get("profile"):
+            where = layer.places["profile"]
+            return profile_named_in(Path(where.rpartition(":")[0]), named), Origin(layer.level, where)
     return _profile_by_default(places)
 
 
 def _profile_by_default(places: Places) -> tuple[str, Origin]:
-    """Return `local` without Slurm, else the user's only profile.
+    """Return the profile `local` on a machine without Slurm, else the user's only profile, with the origin.
 
-    No job trains on a login node by mistake.
+    Raises CommandLineError otherwise. `local` is not the default on a machine with Slurm, because the job
+    would then train on a login node.
     """
     if not in_shell("sbatch", places.environment):
         return "local", Origin(Level.DEFAULT, "no profile is set")
@@ -196,6 +204,7 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of the command that renders this job again; raises CommandLineError if not UTF-8."""
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))
@@ -213,9 +222,9 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
 
 
 def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
-    """Return the request of a sweep, from that of its first array.
+    """Return the request of a sweep, from the request of its first array.
 
-    `words` are the options that gave the points.
+    `array` is the value of --array, and `words` are the options that name the points, such as --param.
     """
     cut = _end_of_options(request.rerun)
     at = request.rerun.index("--array")
@@ -229,23 +238,26 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     )
 
 
-def with_words(request: Request, resolved: ResolvedJob, *words: str) -> Request:
-    """Return the request of a resolved job that differs by options: `words` say so on a command line."""
+def with_options(request: Request, resolved: ResolvedJob, *words: str) -> Request:
+    """Return the request with another resolved job, which differs by the options `words`."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 
 
-def typed(run: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of a command with these options and their values, in place of those of their names."""
-    cut = _end_of_options(run)
-    kept = [
+def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the words of a command with other values of some options.
+
+    `options` has the long names and values in turn: ["--nodes", "2", "--time", "01:00:00"].
+    """
+    cut, names = _end_of_options(command), options[::2]
+    other_words = [
         word
-        for before, word in zip(("", *run), run[:cut], strict=False)
-        if word not in options[::2] and before not in options[::2]
+        for previous, word in zip(("", *command), command[:cut], strict=False)
+        if word not in names and previous not in names
     ]
-    return [*kept, *options, *run[cut:]]
+    return [*other_words, *options, *command[cut:]]
 
 
 def _end_of_options(rerun: Sequence[str]) -> int:
-    """Return the place of the `--` before the trainer's arguments, or of the end."""
+    """Return the index of the `--` before the trainer's arguments, or the number of words."""
     return rerun.index("--") if "--" in rerun else len(rerun)

@@ -1,4 +1,4 @@
-"""Layers -> resolved job: those of the profile and the job laid over each other, and what follows from them.
+"""The resolver: it lays the layers of a profile and a job over each other, and derives all other values.
 
 The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
 here reads a file or the environment, and nothing is refused: `check` judges the resolved job.
@@ -10,7 +10,7 @@ from typing import Any
 from sbatchgen.base.texts import JobName
 from sbatchgen.base.units import Duration, Resume, ShellPath, Text
 from sbatchgen.jobs.inputs.document import Document
-from sbatchgen.jobs.inputs.job_file import CHOOSING, RUNTIME_KEYS
+from sbatchgen.jobs.inputs.job_file import KEYS_CHOOSING_RUNTIME, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import (
     BY_DEFAULT,
     DecidedValues,
@@ -39,9 +39,9 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
 DEFAULT_TIME = Duration(3600)
-FIRST = "the first that fits"  # of the partitions
-LONGEST_WARNING_S = 300
-REQUEUE_S = 120  # slurmctld looks at time limits every half minute
+FIRST = "the first that fits"  # why a partition was chosen
+LONGEST_WARNING_S = 300  # longest time between the warning signal and the time limit
+REQUEUE_S = 120  # the same for a job that is requeued then; slurmctld checks limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
 _DEFAULTS = {
     "gpu_request": "gpus_per_node",
@@ -54,18 +54,22 @@ _DEFAULTS = {
     "template": "job.sh.j2",
     "data": ShellPath("data"),
 }
-# Keys that the resolved job has as they are.
+# Keys whose values are copied to attributes of the resolved job.
 _COPIED_KEYS = (
     *("trainer", "data", "run_dir", "checkpoint", "resume", "metrics", "hang", "max_restarts", "chain"),
     *("requeue_on_timeout", "requeue_on_node_fail", "snapshot_dir", "template"),
 )
-LAUNCHER_ARGS = "launchers.args"  # of the profile
+LAUNCHER_ARGS = "launchers.args"  # flat key of the profile's arguments for the job's launcher
 
 
 def resolve(
     profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
 ) -> ResolvedJob:
-    """Return a job with everything decided for its cluster; of the layers the last one wins."""
+    """Return a job with every value decided for its cluster.
+
+    `layers` are those above the profile, the highest last. `mode_name` is a mode or "command", `name` the
+    default name of the job, and `chosen` the partition that sbatchgen has chosen, or "".
+    """
     cluster, mode = profile.value, {**MODES, COMMAND.name: COMMAND}[mode_name]
     partition_name = chosen or partition_name_of(cluster, layers, mode)
     partition = partition_of(cluster, partition_name)
@@ -74,17 +78,17 @@ def resolve(
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
-    here = values.get(LAUNCHER_ARGS)
-    if here and values.get("launcher_args") != ():  # the job's come last, where they win
-        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
-        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
+    profile_args = values.get(LAUNCHER_ARGS)
+    if profile_args and values.get("launcher_args") != ():  # torchrun uses the last of two equal options
+        origin = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*profile_args, *values.get("launcher_args", ())), origin)
     _choose_runtime(values, layers)
     for key, value in _DEFAULTS.items():
         values.derive(key, value, "default")
     _derive_runtime(values)
     _derive_job(values, cluster, mode, name)
-    alone = cluster.scheduler == "none" or partition.nodes_max == 1
-    values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
+    one_node = cluster.scheduler == "none" or partition.nodes_max == 1
+    values.derive("options.nodes", 1 if one_node else mode.nodes, f"mode {mode.name}")
     others = take_other_gres(values)
     gpus, shards = gpus_and_shards(values, cluster, partition, mode)
     nproc = derive_tasks(values, partition, gpus, shards, mode)
@@ -96,30 +100,37 @@ def resolve(
 
 
 def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
-    """Take the runtime that requires what the highest layer gives, as an image; SB043 judges contradictions.
+    """Set the runtime that needs a key of the highest layer, such as `image`; SB043 judges contradictions.
 
-    Of several, the one that the job would use anyway, else the only one that the cluster has settings of.
+    If several runtimes need the key, the choice is, in this order: runtimes that read files with the value's
+    ending, the runtime that the job uses anyway, and runtimes with settings in the profile.
     """
-    layer = next((each for each in reversed(layers) if {"runtime", *CHOOSING} & each.values.keys()), None)
-    key = next((key for key in CHOOSING if layer and key in layer.values), "")
+    layer = next(
+        (layer for layer in reversed(layers) if {"runtime", *KEYS_CHOOSING_RUNTIME} & layer.values.keys()),
+        None,
+    )
+    key = next((key for key in KEYS_CHOOSING_RUNTIME if layer and key in layer.values), "")
     if layer is None or not key or "runtime" in layer.values:
         return
     able = [runtime for runtime in RUNTIMES.values() if runtime.requires and runtime.requires.key == key]
-    known = [name for name, origin in values.origins.items() if origin.level > Level.DEFAULT]
-    reading = [
-        each for each in able if each.image_ending and str(layer.values[key]).endswith(each.image_ending)
+    value = str(layer.values[key])
+    written_keys = [name for name, origin in values.origins.items() if origin.level > Level.DEFAULT]
+    by_ending = [runtime for runtime in able if runtime.image_ending and value.endswith(runtime.image_ending)]
+    present = [runtime for runtime in able if runtime.name == values.get("runtime")]
+    with_settings = [
+        runtime
+        for runtime in able
+        if any(name.startswith(f"runtimes.{runtime.name}.") for name in written_keys)
     ]
-    used = [each for each in able if each.name == values.get("runtime")]
-    having = [each for each in able if any(name.startswith(f"runtimes.{each.name}.") for name in known)]
-    fitting = reading or used or having or able
-    if len(fitting) == 1 and fitting != used:
+    fitting = by_ending or present or with_settings or able
+    if len(fitting) == 1 and fitting != present:
         values.set("runtime", fitting[0].name, values.origins[key])
 
 
 def _derive_runtime(values: DecidedValues) -> None:
-    """Set what the chosen runtime needs, from the profile unless the job sets it.
+    """Set the keys of the chosen runtime from the profile, unless the job sets them.
 
-    Lists of both are joined; an empty one in the job takes the profile's away.
+    Lists of the profile and the job are joined; an empty list in the job removes the profile's list.
     """
     runtime = RUNTIMES[values.get("runtime")]
     for key in runtime.keys:
@@ -133,12 +144,12 @@ def _derive_runtime(values: DecidedValues) -> None:
 
 
 def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
+    """Derive name, run folder, arguments, network variables, and whether the time limit requeues the job."""
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
-    # Whether the trainer resumes by itself, and no other job follows at the time limit.
-    others = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
     restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
-    by_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
-    requeues = bool(by_itself and restarts and not others and profile.scheduler == "slurm")
+    resumes_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    requeues = bool(resumes_itself and restarts and not consecutive and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
     run_dir = f"{profile.paths.runs or 'runs'}/{values.get('options.job_name')}"
     values.derive("run_dir", ShellPath(run_dir), "the job's name")
@@ -150,7 +161,7 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
 
 
 def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
-    """Time, memory, log, requeue and warning signal."""
+    """Derive the options for time, memory, log, requeue and the warning signal before the time limit."""
     limits = profile.qos.get(partition.partition_qos or Text(""))
     known = (partition.time_limit(values.get("options.nodes")), limits.time_max if limits else None)
     longest = min((limit for limit in known if limit is not None), default=DEFAULT_TIME)
@@ -175,6 +186,7 @@ def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition
 def _resolved_job(
     values: DecidedValues, profile: Profile, partition_name: str, mode: Mode, *, gpus: int, nproc: int
 ) -> ResolvedJob:
+    """Return the resolved job with the decided values, without the options that the profile omits."""
     default = profile.default_partition or partition_name
     for option in profile.omit:
         if option == "partition" and partition_name != default:
@@ -205,27 +217,30 @@ def _resolved_job(
 
 
 def partition_of(profile: Profile, name: str) -> Partition:
-    """Return what is known of a partition; of the first one of several."""
+    """Return the profile's facts of a partition; of several, separated by commas, those of the first."""
     return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
 
 
 def named_partition(layers: Sequence[Layer]) -> str:
-    """Return the partition that a job names; "" if it names none."""
-    given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
-    return str(given[-1] if given else "")
+    """Return the partition that the highest layer names; "" if no layer names a partition."""
+    named = [layer.values["options.partition"] for layer in layers if "options.partition" in layer.values]
+    return str(named[-1] if named else "")
 
 
 def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
-    """Return the partition of a job before one is chosen: its own, or the default; "" without one."""
-    of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
-    fallback = of_mode or profile.options.partition or profile.default_partition
+    """Return the partition that the job names, or the profile's default for its mode; "" without one."""
+    mode_partition = profile.modes[mode.name].partition if mode.name in profile.modes else None
+    fallback = mode_partition or profile.options.partition or profile.default_partition
     return str(named_partition(layers) or fallback or "")
 
 
 def profile_layers(
     profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
 ) -> Iterator[Layer]:
-    """Yield the profile's own layers: its settings, those of the partition, and the options of the mode."""
+    """Yield the layers of the profile, the lowest first: its settings, its partition's and its mode's.
+
+    `layers` are those above, which may choose another launcher.
+    """
     cluster, places = profile.value, profile.places
     facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
     optional = {"template": cluster.template, "data": cluster.paths.data}
@@ -234,30 +249,38 @@ def profile_layers(
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Level.PROFILE, facts, {**places, **where})
     first = partition_name.partition(",")[0]
-    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    given = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
     launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
     uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
     parts = [("gpu_options.", "options.")] * uses_gpus
     parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
     yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
-    here = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings)
-    yield from _with_parts(here, parts)
+    partition_layer = settings_layer(
+        Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings
+    )
+    yield from _with_parts(partition_layer, parts)
     if mode.name in cluster.modes:
-        of_mode = settings_layer(Level.PARTITION, cluster.modes[mode.name], places, f"modes.{mode.name}.")
-        keys = {key: f"options.{key}" if key in NAMES else key for key in of_mode.values}
-        values = {name: of_mode.values[key] for key, name in keys.items()}
-        yield Layer(Level.PARTITION, values, {name: of_mode.places[key] for key, name in keys.items()})
+        mode_layer = settings_layer(Level.PARTITION, cluster.modes[mode.name], places, f"modes.{mode.name}.")
+        keys = {key: f"options.{key}" if key in NAMES else key for key in mode_layer.values}
+        values = {name: mode_layer.values[key] for key, name in keys.items()}
+        yield Layer(Level.PARTITION, values, {name: mode_layer.places[key] for key, name in keys.items()})
 
 
 def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
-    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    """Yield the plain settings, then a layer for each part that holds for this job.
+
+    The parts of settings are `gpu_options` and each launcher. A pair of `parts` has the start of the part's
+    keys, and the start that replaces it: `gpu_options.mem` becomes `options.mem`.
+    """
     level, values, places = settings
     plain = {
         key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
     }
     yield Layer(level, plain, places)
-    for start, instead in parts:
-        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
-        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+    for start, new_start in parts:
+        keys = {key: f"{new_start}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {
+            key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"
+        }  # "args" is the trainer's
         where = {name: places[key] for key, name in keys.items() if key in places}
         yield Layer(level, {name: values[key] for key, name in keys.items()}, where)

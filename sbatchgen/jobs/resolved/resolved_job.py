@@ -1,4 +1,4 @@
-"""A resolved job: all values of a job on a cluster, with their origins. `resolve` makes resolved jobs."""
+"""The resolved job: all values of a job on a cluster, with their origins. `resolve` makes it from layers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sbatchgen.jobs.runtimes.base import Runtime
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep
 
-TOGETHER = "the programs together"  # the origin of what several programs ask for
-GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
-# Options that a request for resources has as they are.
+TOGETHER = "the programs together"  # the origin of options that follow from the shares of several programs
+GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind that stands for the CPUs in the partition's key gpu_cpus
+# Options that a resource request has under the same names.
 _NUMBERS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
-SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
+SNAPSHOT_CODE = ".sbatchgen/code"  # the folder of the training package in a snapshot of the code
 
 
 def one_at_a_time(array: str) -> bool:
-    """Return whether the tasks of an array run one after the other, and are one training, not several."""
+    """Return whether the tasks of an array run one after the other, and so continue one training."""
     return array.endswith("%1")
 
 
@@ -43,18 +43,18 @@ class Share:
     """
 
     name: ProgramName
-    main: bool  # whether the job ends when it does
-    first: int
+    main: bool  # whether the job ends when the program ends
+    first: int  # the number of its first node in the job
     nodes: int
-    shared: bool  # whether others run on its first node
-    tasks: int  # of Slurm on each of its nodes
-    gpus: int
-    cpus: int  # 0: all of its nodes
-    gpus_option: Literal["", "gpus-per-node", "gres"]  # of srun, in a job with GPUs
-    preset: str = ""  # what runs on each of its nodes beside its command, as ray
+    shared: bool  # whether other programs run on its first node
+    tasks: int  # number of Slurm's tasks on each of its nodes
+    gpus: int  # number of GPUs on each of its nodes
+    cpus: int  # number of CPUs on each of its nodes; 0 for all of them
+    gpus_option: Literal["", "gpus-per-node", "gres"]  # srun's option for GPUs; "" in a job without GPUs
+    preset: str = ""  # a service that runs on each of its nodes next to its command, such as "ray"; or ""
     replicas: int = 0  # how often it runs; 0 without replicas
-    on_node: int = 1  # replicas on each of its nodes
-    beside: str = ""  # the program whose nodes, GPUs and CPUs it uses too
+    on_node: int = 1  # number of replicas on each of its nodes
+    beside: str = ""  # the program whose nodes, GPUs and CPUs it also uses; or ""
 
     @property
     def instances(self) -> int:
@@ -63,17 +63,17 @@ class Share:
 
     @property
     def all_nodes(self) -> int:
-        """The number of its nodes, with those of all replicas."""
+        """The number of its nodes, all replicas together."""
         return self.instances // self.on_node * self.nodes
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The names of the program in the script, as words of bash; replicas have numbers, as worker.3."""
+        """The names of the program in the script, as words of bash: "server", or "worker.3" for a replica."""
         return tuple(f"{self.name}.{number}" for number in range(self.replicas)) or (self.name,)
 
     @property
     def own_word(self) -> str:
-        """The name of the program in its own start, in bash; a replica gets its number as an argument."""
+        """The name of the program in the bash function that starts it; a replica's number is argument 1."""
         return f"{self.name}.$1" if self.replicas else self.name
 
 
@@ -83,15 +83,14 @@ class JobProgram:
 
     job: ResolvedJob  # the program as a job of its own, with the same share
     share: Share
-    spec: ProgramSpec  # as it is written
-    ready: Ready  # its texts are as arguments have them, with {env:host} and {env:port} for what is asked
-    lists: tuple[
-        tuple[str, str, str], ...
-    ] = ()  # of its facts that any program names: itself, urls, [@] or ""
+    spec: ProgramSpec  # as the user wrote it
+    ready: Ready  # its texts have {env:host} and {env:port} for the host and port that the script probes
+    # Lists of its facts that the job's programs name: its name, the fact, and "[@]" for a word each, or "".
+    lists: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def name(self) -> ProgramName:
-        """Its name in the job."""
+        """The program's name in the job."""
         return self.share.name
 
     def has_runtime_of(self, job: ResolvedJob) -> bool:
@@ -101,13 +100,14 @@ class JobProgram:
 
 @frozen(kw_only=True, eq=False)
 class ResolvedJob:
-    """A job on a cluster, everything decided. Counts are per node where the name says so.
+    """A job on a cluster with every value decided.
 
-    `settings` has how jobs start here: the profile's settings with those of the partition and the job.
-    `step` has options of the srun that starts the training: "true" for one without a value, "false" for none.
-    `software` has the values of the runtimes' job keys that are set.
-    `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
-    `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
+    `settings` are the profile's settings of how jobs start, merged with the partition's and the job's.
+    `step` has options of the srun that starts the training: "true" for a flag, "false" to leave it out.
+    `software` has the values of the runtimes' job keys that are set, such as `image`.
+    `gpus_per_node` is what the job gets, even if the cluster gives GPUs to jobs that request none.
+    `passed_over` has the partitions that were not chosen, each with the reason, if the user named none.
+    `origins` and `overridden` have the origin of each flat key's value, and the values that it overrode.
     """
 
     profile: Profile
@@ -144,8 +144,8 @@ class ResolvedJob:
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
     sweep: Sweep | None = None
-    programs: tuple[JobProgram, ...] = ()  # if it has several: all; the job is the main one
-    share: Share | None = None  # of a program, which is a job of its own here
+    programs: tuple[JobProgram, ...] = ()  # all programs of a job with several; the job is the main program
+    share: Share | None = None  # the share of a program that is resolved as a job of its own
     passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -165,12 +165,12 @@ class ResolvedJob:
 
     @property
     def facts(self) -> Any:
-        """What the profile says of this job's runtime."""
+        """The profile's settings of this job's runtime, as the runtime's `Facts`."""
         return self.settings.facts(self.runtime)
 
     @property
     def gpu_vendor(self) -> str:
-        """Who made the GPUs: nvidia or amd."""
+        """The maker of the GPUs: "nvidia" or "amd"."""
         return self.profile.gpu_vendor
 
     @property
@@ -180,12 +180,12 @@ class ResolvedJob:
 
     @property
     def starter(self) -> Starter:
-        """What starts the tasks of the training."""
+        """The program that starts the tasks of the training."""
         return STARTERS[(self.launcher == "srun" and self.settings.starter) or "srun"]
 
     @property
     def extended(self) -> dict[str, tuple[str, str]]:
-        """The variables that extend a value of the container, with the texts before and after that value."""
+        """The variables that extend the container's value, each with the texts before and after it."""
         parts = {name: (value or "").split(f"${{{name}}}") for name, value in self.env.items()}
         inside = self.runtime.is_container
         return {name: (two[0], two[1]) for name, two in parts.items() if inside and len(two) == 2}
@@ -193,14 +193,14 @@ class ResolvedJob:
     @property
     def hides_user_packages(self) -> bool:
         """Whether Python does not find what pip install --user has installed."""
-        wanted = self.settings.user_packages
-        return "PYTHONUSERBASE" not in self.env if wanted is None else not wanted
+        shown = self.settings.user_packages
+        return "PYTHONUSERBASE" not in self.env if shown is None else not shown
 
     @property
     def binds_to_gpu_cpus(self) -> bool:
-        """Whether each task is bound to the CPUs of its GPU, which the job has only with its whole node."""
-        of_all = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
-        return self.launcher == "srun" and of_all and self.step.get("cpu-bind") == GPU_CPUS
+        """Whether srun binds each task to the CPUs of its GPU; the job must have all GPUs of the node."""
+        has_all_gpus = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
+        return self.launcher == "srun" and has_all_gpus and self.step.get("cpu-bind") == GPU_CPUS
 
     @property
     def nodes(self) -> int:
@@ -214,7 +214,7 @@ class ResolvedJob:
 
     @property
     def gpus_of_programs(self) -> int:
-        """The largest number of GPUs that the programs have on a node."""
+        """The largest number of GPUs that all programs together use on a node."""
         shares = [program.share for program in self.programs if not program.share.beside]
         nodes = range(max(share.first + share.all_nodes for share in shares))
         return max(
@@ -224,8 +224,8 @@ class ResolvedJob:
 
     @property
     def main(self) -> ResolvedJob:
-        """Its main program, or the job itself if that is its only program."""
-        return next((each.job for each in self.programs if each.share.main), self)
+        """Its main program as a job of its own; the job itself if it has only one program."""
+        return next((program.job for program in self.programs if program.share.main), self)
 
     @property
     def fits_nowhere(self) -> bool:
@@ -234,23 +234,23 @@ class ResolvedJob:
 
     @property
     def inherited(self) -> tuple[str, ...]:
-        """The variables whose values are those of the shell that submits."""
+        """The names of the variables whose values come from the shell that submits."""
         return tuple(name for name, value in self.env.items() if value is None)
 
     @property
     def code(self) -> str | None:
-        """The folder that holds the training package, unless that is where sbatchgen is installed."""
-        copied = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
-        return self.profile.paths.code or copied
+        """The folder that holds the training package; None for the one that sbatchgen brings."""
+        copy = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
+        return self.profile.paths.code or copy
 
     @property
     def shards(self) -> int:
-        """Shards of a GPU on each node."""
+        """The number of GPU shards on each node."""
         return self.resources.shards
 
     @cached_property
     def placed(self) -> tuple[str, ...]:
-        """The parameters of its sweep that have a placeholder in its arguments or variables."""
+        """The parameters of the sweep that have a placeholder in the job's arguments or variables."""
         texts = (*self.args, *filter(None, self.env.values()))
         return self.sweep.placed(texts) if self.sweep else ()
 
@@ -286,7 +286,7 @@ class ResolvedJob:
         return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
-        """Return where a value is from; `key` as in "options.nodes" or "runtime"."""
+        """Return the origin of a value; `key` is a flat key such as "options.nodes" or "runtime"."""
         return self.origins.get(key, BY_DEFAULT)
 
     @cached_property
@@ -296,22 +296,26 @@ class ResolvedJob:
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """What the job asks Slurm for."""
+        """The job's request to Slurm."""
         options = self.options
-        asked: dict[str, Any] = {name: getattr(options, name) for name in _NUMBERS}
-        asked |= {name: requested_gpus(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"}
+        numbers: dict[str, Any] = {name: getattr(options, name) for name in _NUMBERS}
+        gpus: dict[str, Any] = {
+            name: requested_gpus(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"
+        }
         return ResourceRequest(
             options=self.directives,
             places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
             nodes_min=options.nodes,
             nodes_max=options.nodes,
-            **asked,
+            **numbers,
+            **gpus,
             gres=requested(options.gres or ""),
             default_partition=self.profile.default_partition or self.partition_name or None,
             processes_per_node=self.nproc_per_node,
         )
 
     def _directives(self) -> list[tuple[str, str, str]]:
+        """Return long name, text and flat key of each option of sbatch."""
         directives = []
         for name, value in vars(self.options).items():
             long, key = LONG_NAMES[name], f"options.{name}"

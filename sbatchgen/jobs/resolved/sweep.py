@@ -1,4 +1,4 @@
-"""A sweep: trainings that differ in some arguments, each a point with a number, run by elements of arrays."""
+"""A sweep: trainings that differ in some arguments. Each is a point with a number, and a task of an array."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
     from random import Random
 
 MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
-MOST_BYTES = 16 << 20  # of a file of points
-MOST_OPTION = 4000  # characters of --array
+MOST_BYTES = 16 << 20  # bytes of a file of points
+MOST_OPTION = 4000  # characters of the value of --array
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")
-_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # around all values
+_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # one pair of brackets around all values
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
 @frozen()
 class Sweep:
-    """The points of a sweep: the values that each parameter has at each point."""
+    """The points of a sweep, each with a value for every parameter."""
 
     names: tuple[str, ...]  # the parameters: flags of the trainer, without the dashes
-    # the values of each point, in the order of the names; a point's number is its place
+    # The values of each point, in the order of the names. The number of a point is its index here.
     points: tuple[tuple[str, ...], ...]
-    chosen: int = 0  # how many of them are submitted now
-    # whether the script takes the number of an array's first point as its argument: there are more points
-    # than an array may have elements
+    chosen: int = 0  # number of points that are submitted now
+    # Whether the points need several arrays. The script then gets the number of its array's first point as
+    # an argument.
     carried: bool = False
 
     def pieces(self, text: str) -> list[str]:
-        """Return the text around placeholders of parameters, and in every other place a parameter's name.
+        """Return a text cut at its placeholders: text and parameter name by turns, with text at both ends.
 
-        A placeholder is {NAME}. {{NAME}} is the text {NAME}, and ${NAME} the program's own, as of OmegaConf.
+        A placeholder is {NAME}. {{NAME}} stands for the text {NAME}. ${NAME} is left to the program, because
+        OmegaConf and others read it.
         """
         names = "|".join(map(re.escape, self.names))
         pieces = [""]
@@ -73,46 +74,47 @@ class Sweep:
     def as_csv(self) -> str:
         """Return the points as a file that `read_points` reads."""
         out = io.StringIO()
-        odd = any("\r" in value for point in self.points for value in point)  # which the writer doesn't quote
-        how: Literal[0, 1] = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
-        csv.writer(out, lineterminator="\n", quoting=how).writerows([self.names, *self.points])
+        has_return = any("\r" in value for point in self.points for value in point)
+        # QUOTE_MINIMAL doesn't quote a carriage return
+        rule: Literal[0, 1] = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
+        csv.writer(out, lineterminator="\n", quoting=rule).writerows([self.names, *self.points])
         return out.getvalue()
 
 
 @frozen()
 class SweepArray:
-    """An array of a sweep."""
+    """A job array that runs some points of a sweep."""
 
-    first: int  # the number of the point that index 0 has
-    indices: tuple[int, ...]  # the indices of its elements, ascending
+    first: int  # the number of the point of index 0
+    indices: tuple[int, ...]  # the indices of its tasks, ascending; index i runs the point `first` + i
 
     def text(self, throttle: int | None) -> str:
-        """Return the value of --array, as 0-9,12%4."""
+        """Return the value of --array, such as 0-9,12%4."""
         text = quoting.numbers_as_text(self.indices)
         return f"{text}%{throttle}" if throttle else text
 
     def halves(self) -> list[SweepArray]:
-        """Return the same points in two arrays; a single point in one array."""
+        """Return two arrays with half of the indices each; one array if there is a single index."""
         half = (len(self.indices) + 1) // 2
         return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
 
 
 @frozen()
 class Range:
-    """All numbers from `low` to `high`, both included."""
+    """A range of a parameter's values: the numbers from `low` to `high`, including both."""
 
     low: float
     high: float
-    log: bool  # whether each power of ten has the same chance, not each number
-    whole: bool  # whether only whole numbers count
+    log: bool  # whether values are drawn uniformly on a logarithmic scale
+    whole: bool  # whether only whole numbers are drawn
 
     @property
     def count(self) -> float:
-        """The number of values."""
+        """The number of values; infinite unless only whole numbers are drawn."""
         return self.high - self.low + 1 if self.whole else math.inf
 
     def number(self, share: float) -> str:
-        """Return the number at a share of the range, at least 0 and below 1."""
+        """Return the value at a share of the range, as text; `share` is at least 0 and below 1."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         drawn = low * (high / low) ** share if self.log else low + share * (high - low)
         drawn = min(max(drawn, self.low), self.high)
@@ -120,13 +122,11 @@ class Range:
 
 
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
-    """Return every combination of values, the last parameter changing fastest.
+    """Return the sweep over every combination of values, with the last parameter changing fastest.
 
-    Or `most` of them, chosen at random.
-
-    A parameter is given as "lr=0.1,0.01"; for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1". The
-    same seed chooses the same points. Raises CommandLineError: a parameter is wrong, or there are fewer or
-    too many combinations.
+    With `most`, return so many combinations, chosen at random; the same seed chooses the same points. A
+    parameter is written as "lr=0.1,0.01", and for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
+    Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
     """
     given = dict(_parameter(text) for text in params)
     if len(given) != len(params):
@@ -138,7 +138,8 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
         what = f"{ranges[0]} is a range, and a grid needs values"
         fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
         raise CommandLineError.of(what, at="--param", fix=fix)
-    count = math.prod(each.count if isinstance(each, Range) else len(each) for each in given.values())
+    counts = (values.count if isinstance(values, Range) else len(values) for values in given.values())
+    count = math.prod(counts)
     if most is not None and most > count:
         what = f"--random {most} of {count:.0f} combinations"
         raise CommandLineError.of(what, at="--random", fix=f"write {count:.0f} or less, or give more values")
@@ -157,15 +158,16 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
 def _drawn(
     several: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
+    """Return `most` different points, drawn at random from lists of values and ranges, one per parameter."""
     points: dict[tuple[str, ...], None] = {}
-    for _ in range(100 * most):  # of few whole numbers, the last ones are seldom drawn
-        # The one method whose numbers no release of Python changes.
+    for _ in range(100 * most):  # if there are few whole numbers, the last points need many draws
+        # Only the numbers of random() are the same in all releases of Python.
         shares = zip(several, [random.random() for _ in several], strict=True)
-        values = (
-            each.number(share) if isinstance(each, Range) else each[int(share * len(each))]
-            for each, share in shares
+        point = (
+            values.number(share) if isinstance(values, Range) else values[int(share * len(values))]
+            for values, share in shares
         )
-        points[tuple(values)] = None
+        points[tuple(point)] = None
         if len(points) == most:
             return tuple(points)
     what = f"found only {len(points)} different points"
@@ -173,12 +175,13 @@ def _drawn(
 
 
 def _parameter(text: str) -> tuple[str, list[str] | Range]:
+    """Return name and values of a parameter such as "lr=0.1,0.01"; raises CommandLineError if it is wrong."""
     name, equals, rest = text.partition("=")
     name = name.removeprefix("--")
     if not equals or not _NAME.fullmatch(name):
         raise CommandLineError.of(f"'{text}' is not a parameter", at="--param", fix="write NAME=VALUE,VALUE")
-    if ends := _RANGE.fullmatch(rest.strip()):
-        return name, _range(text, ends[1], ends[2], ends[3])
+    if match := _RANGE.fullmatch(rest.strip()):
+        return name, _range(text, match[1], match[2], match[3])
     if not rest:
         raise CommandLineError.of(f"{name} has no value", at="--param", fix=f"write {name}=VALUE,VALUE")
     if bare := _without_brackets(rest):
@@ -192,7 +195,7 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
 
 
 def _without_brackets(values: str) -> str:
-    """Return values as [0.1, 0.2] or (1,2) without brackets and blanks; "" for others, as [1,2],[3,4]."""
+    """Return the values of [0.1, 0.2] or (1,2) without brackets and blanks; "" for texts like [1,2],[3,4]."""
     match = _BRACKETS.fullmatch(values.strip())
     return ",".join(part.strip(" '\"") for part in match[1].split(",")) if match else ""
 
@@ -216,7 +219,7 @@ def _value(text: str, at: str) -> str:
 
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return a combination by its number, without making all combinations."""
+    """Return a combination by its number among all combinations, without making the others."""
     chosen = []
     for several in reversed(values):
         number, place = divmod(number, len(several))
@@ -231,9 +234,9 @@ def _check_count(count: float, at: str, fix: str) -> None:
 
 
 def read_points(path: Path) -> Sweep:
-    """Return the points in a file of comma-separated values: names in the first line, a point in each other.
+    """Return the sweep in a CSV file: the parameters in the first line, and a point in each other line.
 
-    Raises CommandLineError, DocumentError: it can't be read, or a line is wrong.
+    Raises CommandLineError or DocumentError: the file can't be read, or a line is wrong.
     """
     from sbatchgen.base.files import read_file
 
@@ -249,7 +252,7 @@ def read_points(path: Path) -> Sweep:
 
 
 def parse_points(text: str, file: str) -> Sweep:
-    """Return the points in the text of a file of points; raises like `read_points`."""
+    """Return the sweep in the text of a CSV file; errors name `file`. Raises like `read_points`."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows_read: list[tuple[int, list[str]]] = []
     try:
@@ -275,9 +278,9 @@ def parse_points(text: str, file: str) -> Sweep:
 
 
 def parts(points: Iterable[int], most: int) -> list[SweepArray]:
-    """Return the arrays that run points, given by their ascending numbers.
+    """Return the arrays that run the points with these ascending numbers.
 
-    An array has `most` elements, and its indices are lower too (MaxArraySize of slurm.conf(5)).
+    An array has at most `most` tasks, and its indices are below `most` (MaxArraySize of slurm.conf(5)).
     """
     by_first: dict[int, list[int]] = {}
     for point in points:

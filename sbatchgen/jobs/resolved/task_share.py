@@ -1,4 +1,4 @@
-"""The share of a node that a job gets: GPUs with their option, CPUs, memory."""
+"""The share of a node that a job gets: its tasks, GPUs, CPUs and memory, and their options of sbatch."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,23 +11,23 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.modes import Mode
 
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
-LIMITED = "GPUs, and a node has more"  # how the reason ends that one node gives fewer GPUs than it has
-GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
-DEFAULT_CPUS = 4  # per process, where nothing is known of the node
+LIMITED = "GPUs, and a node has more"  # the end of the reason if a limit allows fewer GPUs than a node has
+GUESS = "a guess"  # the start of the reason if the profile lacks a fact
+DEFAULT_CPUS = 4  # CPUs per process if the node is not known
 WHOLE_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 
 
 def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
-    """Keep only the GPUs in --gres; return its other resources, such as local disk."""
+    """Keep only the GPUs in --gres; return its other resources, such as local disk, with their origin."""
     of_gpus, others, origin = "", "", BY_DEFAULT
     if text := values.get("options.gres"):
         of_gpus, others = parted(text)
         origin = values.origins["options.gres"]
-    if others and not of_gpus:  # GPUs that a lower level asks for are not overridden
-        for lower, where in reversed(values.overridden.get("options.gres", ())):
+    if others and not of_gpus:  # a gres without GPUs does not override the GPUs of a lower layer
+        for lower, lower_origin in reversed(values.overridden.get("options.gres", ())):
             if of_gpus := parted(lower)[0]:
-                values.origins["options.gres"] = where
+                values.origins["options.gres"] = lower_origin
                 break
     if of_gpus:
         values.values["options.gres"] = Gres(of_gpus)
@@ -39,14 +39,14 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
 def gpus_and_shards(
     values: DecidedValues, profile: Profile, partition: Partition, mode: Mode
 ) -> tuple[int, int]:
-    """Return GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
+    """Return the job's GPUs and shards on each node, and keep only the highest layer's GPU options."""
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
     for name in values.highest(_GPU_KEYS):
         level = values.origins[name].level
         if unwanted and level < Level.PROJECT:
             values.drop(name)
         elif mode.gpus and level < Level.PROJECT:
-            values.values[name] = _at_most(values.get(name), mode.gpus)
+            values.values[name] = _limited(values.get(name), mode.gpus)
     if not mode.uses_gpus:
         return 0, 0
     gpus, shards = (
@@ -54,97 +54,124 @@ def gpus_and_shards(
         for wanted in ("gpu", "shard")
     )
     if values.get("options.gpus_per_node"):
-        return gpus_asked(values, "gpus_per_node"), shards
+        return _requested_gpus(values, "gpus_per_node"), shards
     if gpus or shards:
         return gpus, shards
     if values.get("options.gpus_per_task") or values.get("options.gpus"):
         return _gpus_of_job(values, partition, mode), 0
-    if profile.scheduler == "env":  # its platform hands out what was asked for there
-        return (mode.gpus or values.get("nproc_per_node") or gpus_alike(partition) or 0), 0
+    if profile.scheduler == "env":  # the user requested the GPUs from the platform that starts the job
+        return (mode.gpus or values.get("nproc_per_node") or _most_gpus_of_one_type(partition) or 0), 0
     return mode.gpus or _most_gpus(values, profile, partition), 0
 
 
 def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int:
-    """Return GPUs on a node of a job that asks for a number per task, or for all nodes together."""
+    """Return the GPUs on each node of a job that requests them per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
-        each = max(1, gpus_asked(values, "gpus_per_task"))  # `check` refuses 0
-        here, by_srun = gpus_alike(partition), values.get("launcher") == "srun" and mode.launchers
-        fitting = here // each if here and by_srun else 1
-        typed = values.get("options.ntasks_per_node") or (by_srun and values.get("nproc_per_node"))
-        return int(each * (typed or max(1, fitting)))
-    return gpus_asked(values, "gpus") // max(1, int(values.get("options.nodes")))
+        per_task = max(1, _requested_gpus(values, "gpus_per_task"))  # `check` refuses 0
+        by_srun = values.get("launcher") == "srun" and mode.launchers
+        on_node = _most_gpus_of_one_type(partition)
+        fitting_tasks = on_node // per_task if on_node and by_srun else 1
+        tasks = values.get("options.ntasks_per_node") or (by_srun and values.get("nproc_per_node"))
+        return int(per_task * (tasks or max(1, fitting_tasks)))
+    return _requested_gpus(values, "gpus") // max(1, int(values.get("options.nodes")))
 
 
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
-    """Return the most whole GPUs of one type that enough nodes have, of one node as allowed.
+    """Return the GPUs on each node of a job that names no number, and note the reason in `values`.
 
-    Else one slice.
+    The number is the most whole GPUs of one type that enough nodes have. If nodes have only slices of GPUs,
+    it is one slice. A job on one node gets no more than the limits of its partition and QOS allow.
     """
-    nodes, kinds = max(1, values.get("options.nodes")), _kinds(partition)
-    whole = [_whole_gpus(kind, partition) for kind in kinds]
-    counts = sorted({count for types in whole for count in types.values()}, reverse=True)
-    most = [max(types.values(), default=0) for types in whole]
-    numbers = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
-    having = [(n, sum(k for m, k in zip(most, numbers, strict=True) if m >= n)) for n in counts]
-    best, why = counts[0] if counts else 0, BY_PARTITION.where
-    if enough := [count for count, number in having if number >= nodes]:
-        best = enough[0]
-        if best < counts[0]:
-            why = f"{having[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
-    elif any(kind.gpu_types for kind in kinds):
-        best, why = 1, "a slice of a GPU: NCCL uses no others"
-    names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
-    limiting: dict[str, GpuLimits] = {"the partition": partition}
-    limiting |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
-    known = ((getattr(holder, key), name) for name, holder in limiting.items() for key in GPUS_MAX)
-    limits = [(limit, name) for limit, name in known if limit is not None]
-    if limits and nodes == 1 <= min(limits)[0] < best:  # of several nodes SB254 and SB224 speak
-        best, why = min(limits)[0], f"{min(limits)[1]} allows {min(limits)[0]} {LIMITED}"
-    slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
-    types = {kind for each in whole for kind, count in each.items() if count >= best and kind}
-    if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
-        values.set("options.gpus_per_node", Text(f"{min(types)}:{best}"), Origin(Level.DEFAULT, "whole GPUs"))
+    nodes = max(1, values.get("options.nodes"))
+    best, why = _gpus_of_enough_nodes(partition, nodes)
+    limit, limited_by = _smallest_gpu_limit(values, profile, partition)
+    if (
+        limit is not None and nodes == 1 <= limit < best
+    ):  # for several nodes, SB254 and SB224 report the limit
+        best, why = limit, f"{limited_by} allows {limit} {LIMITED}"
+    kinds = _node_kinds(partition)
+    has_slices = any(is_slice(gpu_type) for kind in kinds for gpu_type in kind.gpu_types)
+    whole = [pair for kind in kinds for pair in _whole_gpus(kind, partition).items()]
+    types = {gpu_type for gpu_type, count in whole if count >= best and gpu_type}
+    if (
+        has_slices and types and not values.get("options.gpus_per_node")
+    ):  # without a type Slurm may give slices
+        request = Text(f"{min(types)}:{best}")
+        values.set("options.gpus_per_node", request, Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
     return best
 
 
-def _at_most(request: Text, most: int) -> Text:
-    """Return a request for GPUs of one type, at most the number that the mode uses."""
+def _gpus_of_enough_nodes(partition: Partition, nodes: int) -> tuple[int, str]:
+    """Return the most GPUs of one type that at least `nodes` nodes of the partition have, and the reason."""
+    kinds = _node_kinds(partition)
+    whole = [_whole_gpus(kind, partition) for kind in kinds]
+    counts = sorted({count for types in whole for count in types.values()}, reverse=True)
+    most_of_kind = [max(types.values(), default=0) for types in whole]
+    nodes_of_kind = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
+    nodes_with = {
+        count: sum(number for most, number in zip(most_of_kind, nodes_of_kind, strict=True) if most >= count)
+        for count in counts
+    }
+    enough = [count for count in counts if nodes_with[count] >= nodes]
+    if enough and enough[0] < counts[0]:
+        why = f"{nodes_with[counts[0]]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
+        return enough[0], why
+    if not enough and any(kind.gpu_types for kind in kinds):
+        return 1, "a slice of a GPU: NCCL uses no others"
+    return counts[0] if counts else 0, BY_PARTITION.where
+
+
+def _smallest_gpu_limit(
+    values: DecidedValues, profile: Profile, partition: Partition
+) -> tuple[int | None, str]:
+    """Return the smallest limit for a job's GPUs, and its partition or QOS; (None, "") without a limit."""
+    names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
+    holders: dict[str, GpuLimits] = {"the partition": partition}
+    holders |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
+    known = ((getattr(holder, key), name) for name, holder in holders.items() for key in GPUS_MAX)
+    limits = [(limit, name) for limit, name in known if limit is not None]
+    return min(limits) if limits else (None, "")
+
+
+def _limited(request: Text, most: int) -> Text:
+    """Return a request for GPUs such as "a100:4" with at most `most` GPUs; unchanged with several types."""
     kind, _, count = request.rpartition(":")
-    several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
-    return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
+    exceeds = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
+    return type(request)(f"{kind}:{most}".removeprefix(":")) if exceeds else request
 
 
-def gpus_alike(partition: Partition) -> int | None:
-    """Return the most GPUs of one type that a node has: a job that names no type may not get several."""
-    counts = [count for kind in _kinds(partition) for count in _whole_gpus(kind, partition).values()]
+def _most_gpus_of_one_type(partition: Partition) -> int | None:
+    """Return the most GPUs of one type that a node has, because a job without a type may not mix types."""
+    counts = [count for kind in _node_kinds(partition) for count in _whole_gpus(kind, partition).values()]
     return max(counts, default=partition.gpus_per_node)
 
 
-def _named(partition: Partition) -> str:
-    """Return the type of GPU for a request without a type; "" if the request needs no type."""
+def _required_type(partition: Partition) -> str:
+    """Return the type that a request for GPUs must name on this partition; "" if it needs no type."""
     return partition.only_type() if partition.gpu_type_required else ""
 
 
-def _kinds(partition: Partition) -> list[NodeFacts]:
-    """Return the kinds of nodes that a job without a type of GPU may get."""
-    named = _named(partition)
-    return partition.kinds([(named, 1)] if named else ())
+def _node_kinds(partition: Partition) -> list[NodeFacts]:
+    """Return the kinds of nodes that a job may get if it names no type of GPU."""
+    required = _required_type(partition)
+    return partition.kinds([(required, 1)] if required else ())
 
 
 def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
-    """Return whole GPUs of a kind of nodes, by the types that such a job may get."""
-    named = _named(partition)
-    return {name: count for name, count in kind.whole_gpus.items() if not (name and named) or name == named}
+    """Return type -> number of whole GPUs on a kind of nodes, for a job that names no type of GPU."""
+    required = _required_type(partition)
+    whole = kind.whole_gpus.items()
+    return {name: count for name, count in whole if not (name and required) or name == required}
 
 
-def gpus_asked(values: DecidedValues, option: str) -> int:
-    """Return GPUs that an option asks for, of all types."""
+def _requested_gpus(values: DecidedValues, option: str) -> int:
+    """Return the number of GPUs that an option of sbatch requests, all types together."""
     return sum(count for _, count in requested_gpus(values.get(f"options.{option}")) or ())
 
 
 def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
-    """Give --gres back what is not about GPUs."""
+    """Add the resources that `take_other_gres` removed to --gres again."""
     if others:
         of_gpus = values.get("options.gres")
         values.values["options.gres"] = Gres(f"{of_gpus},{others}" if of_gpus else others)
@@ -152,21 +179,22 @@ def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
 
 
 def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
-    """Set the GPU option in the form that the cluster wants, unless the user wrote another form."""
+    """Set the option for GPUs that the key `gpu_request` names, unless the user wrote another option."""
     form = values.get("gpu_request")
-    given = [name for name in _GPU_KEYS if name in values.values]
-    if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
+    present = [name for name in _GPU_KEYS if name in values.values]
+    if not gpus or present not in ([], ["options.gpus_per_node"]) or (form == "none" and not present):
         return
     count, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
-    if given and form != "none":
+    if present and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if _named(partition) and ":" not in count:
-        count = f"{_named(partition)}:{count}"
+    if _required_type(partition) and ":" not in count:
+        count = f"{_required_type(partition)}:{count}"
     tasks = values.get("options.ntasks_per_node") or 1
+    one_node = values.get("options.nodes") == 1
     if (
-        form == "gpus" and "," not in count and values.get("options.nodes") == 1
-    ):  # of a job with several nodes Slurm divides the GPUs
+        form == "gpus" and "," not in count and one_node
+    ):  # Slurm may spread --gpus unevenly over several nodes
         values.set("options.gpus", Text(count), origin)
     elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
@@ -178,15 +206,15 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
 
 
 def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> int:
-    """Set the processes and tasks on each node; return the processes."""
+    """Set the numbers of processes and of Slurm's tasks on each node; return the number of processes."""
     by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
     nproc = 1
     if mode.several_processes:
-        given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
-        each = max(1, gpus_asked(values, "gpus_per_task")) if by_srun else 1
-        nproc = given or gpus * partition.processes_per_gpu // each or (1 if shards else 2)
-        several = partition.processes_per_gpu
-        per_gpu = f"{several} processes per GPU" if several > 1 else "one process per GPU"
+        written = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
+        gpus_per_task = max(1, _requested_gpus(values, "gpus_per_task")) if by_srun else 1
+        processes = partition.processes_per_gpu
+        nproc = written or gpus * processes // gpus_per_task or (1 if shards else 2)
+        per_gpu = f"{processes} processes per GPU" if processes > 1 else "one process per GPU"
         values.derive("nproc_per_node", nproc, per_gpu if gpus else "no whole GPUs")
     why = "one task per process" if by_srun else "one task per node"
     values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
@@ -194,11 +222,14 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """Set the CPUs of a task: its GPUs' share of the node; none of a whole node of unknown size."""
-    nodes = _nodes(values, partition, gpus, shards)
+    """Set the CPUs of a task to its GPUs' share of the node.
+
+    The option is not set for an exclusive node whose CPUs are not known, because the job has all of them.
+    """
+    nodes = _fitting_nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     maximum = min(filter(None, limits), default=None)
-    share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
+    share = partition.cpus_per_gpu or _smallest_share(nodes, "cpus_per_node", 1)
     share = share and max(1, share // partition.processes_per_gpu)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
@@ -216,16 +247,22 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     values.derive("options.cpus_per_task", cpus, guess if guessed else f"{share} per process or GPU")
 
 
-def _nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
-    """Return the kinds of nodes that the job may get; all kinds if every kind is too small."""
-    typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
-    asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
-    having = partition.kinds([(kind or _named(partition), n) for kind, n in asked])
-    return [node for node in having if node.shards_per_gpu or not shards] or having or partition.kinds()
+def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
+    """Return the kinds of nodes that have the job's GPUs and shards; all kinds if no kind has enough."""
+    in_gres = [
+        (kind, count) for name, kind, count in requested(values.get("options.gres") or "") if name == "gpu"
+    ]
+    pairs = in_gres or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
+    with_gpus = partition.kinds([(kind or _required_type(partition), count) for kind, count in pairs])
+    fitting = [node for node in with_gpus if node.shards_per_gpu or not shards]
+    return fitting or with_gpus or partition.kinds()
 
 
-def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """Return the share of each node that goes with so many GPUs, if one of the nodes is known."""
+def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
+    """Return the smallest share of a resource, the attribute `name` of nodes, that belongs to `gpus` GPUs.
+
+    Return None if no node's resource and GPUs are known.
+    """
     shares = [
         max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
         for node in nodes
@@ -235,23 +272,31 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 
 def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
-    """Return whether a job takes all GPUs of nodes of which only the installed memory is known."""
+    """Return whether a job takes all GPUs of its nodes, and only the nodes' installed memory is known."""
     return bool(nodes) and all(node.mem_installed and node.gpus_per_node == gpus for node in nodes)
 
 
 def derive_memory(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
-    """Set the memory of a node: the share of the GPUs, or all memory if the partition's default is larger."""
+    """Set the memory on each node, unless the job requests memory.
+
+    A job with GPUs gets their share of the node's memory, or all memory if only the installed memory is
+    known. For other jobs and on exclusive nodes, the option is set only if the partition's default per CPU
+    would request more memory than a node has.
+    """
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
         values.drop("options.mem_per_gpu")
     if values.highest(_MEMORY_KEYS):
         return
-    nodes = _nodes(values, partition, gpus, 0)
+    nodes = _fitting_nodes(values, partition, gpus, 0)
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
     maximum = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
     if gpus and not maximum and not partition.exclusive and _takes_all_gpus(nodes, gpus):
         values.derive("options.mem", Memory(0), WHOLE_MEMORY)
     elif gpus and values.get("options.exclusive") is None:
-        mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
+        mem = min(
+            filter(None, (_smallest_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)),
+            default=0,
+        )
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
         cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)

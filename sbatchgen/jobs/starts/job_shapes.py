@@ -10,7 +10,7 @@ from sbatchgen.base.errors import FitError, SbatchgenError
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.units import Duration
 from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.resolved.choice import closed
+from sbatchgen.jobs.resolved.choice import why_closed
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.partition import SlurmPartition
@@ -130,7 +130,7 @@ class JobShapes:
         elif not partition.nodes:
             why.insert(0, "the partition has no nodes")
         elif "partition" in shape.more:
-            why += closed(shape.job)
+            why += why_closed(shape.job)
         limit = shape.job.resources.time
         if limit and partition.time_max_s is not None and limit > partition.time_max_s:
             why.append(f"its time limit is {Duration(partition.time_max_s)}")

@@ -16,7 +16,7 @@ from sbatchgen.base.units import Duration
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.render.render import render_request
-from sbatchgen.jobs.resolved.request import typed
+from sbatchgen.jobs.resolved.request import with_replaced_options
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs import shown_starts
 from sbatchgen.jobs.slurm.client import answer_limit_s
@@ -152,7 +152,7 @@ class _Search:
             needs_s=needs,
             starts=number,
             options=options,
-            argv=(*command[:1], "submit", *typed(command, options)[2:]),
+            argv=(*command[:1], "submit", *with_replaced_options(command, options)[2:]),
             says=says,
         )
 
@@ -274,7 +274,7 @@ def _anywhere(listed: Sequence[Prospect]) -> Iterator[Prospect]:
         named = dict(zip(first.options[::2], first.options[1::2], strict=True)) | {"--partition": names}
         options = tuple(word for pair in named.items() for word in pair)
         says = f"{first.says}; Slurm starts the job in the first of {names} that has room"
-        argv = tuple(typed(first.argv, options))
+        argv = tuple(with_replaced_options(first.argv, options))
         yield replace(first, partition=names, options=options, argv=argv, says=says)
 
 

@@ -21,7 +21,7 @@ from sbatchgen.jobs.judge.trainer import TrainerJob, check_trainer
 from sbatchgen.jobs.render import SECOND_PART, arguments, launch
 from sbatchgen.jobs.render.trace import TracedScript, trace_request
 from sbatchgen.jobs.resolved.origins import settings
-from sbatchgen.jobs.resolved.request import Request, with_words
+from sbatchgen.jobs.resolved.request import Request, with_options
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
@@ -236,11 +236,11 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
             raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
         log = ShellPath(f"{start_of_log}/{resolved.options.output or '%x-%j.out'}")
         resolved = replace(resolved, options=replace(resolved.options, output=log))
-        request = with_words(request, resolved, "--output", log)
+        request = with_options(request, resolved, "--output", log)
     if not snapshot:
         return request
     folder = ShellPath(snapshot.folder)
-    return with_words(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
+    return with_options(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
 
 
 def _render_and_judge(

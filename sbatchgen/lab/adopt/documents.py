@@ -7,7 +7,7 @@ import yaml
 
 from sbatchgen.jobs.inputs.document import decode
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.layers import Level, layer
+from sbatchgen.jobs.inputs.layers import Level, job_layer
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.resolved.programs import resolve_programs
 from sbatchgen.jobs.resolved.resolve import resolve
@@ -73,6 +73,6 @@ def resolved_job(job: str, profile: str, name: str) -> ResolvedJob:
     """Return the resolved job of a job YAML and a profile; raise DocumentError for a wrong key or value."""
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
-    mode, layers = spec.value.mode or "single", [layer(Level.JOB, spec.value, spec.places)]
+    mode, layers = spec.value.mode or "single", [job_layer(Level.JOB, spec.value, spec.places)]
     resolved_by = resolve_programs if spec.value.programs else resolve
     return resolved_by(cluster, layers, mode_name=mode, name=name)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sbatchgen.base.texts import ProgramName
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.script.launches import Launch
-from sbatchgen.jobs.resolved.programs import MOST
+from sbatchgen.jobs.resolved.program_faults import MAX_PROGRAMS
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft
 from sbatchgen.lab.adopt.trainer_arguments import arguments
@@ -47,7 +47,7 @@ class BackgroundStep(NamedTuple):
 def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
     """Return the steps that become programs; [] if the nodes of a step are not certain."""
     launches = [launch for launch in draft.script.launches if not launch.is_helper]
-    if not 2 <= len(launches) <= MOST:
+    if not 2 <= len(launches) <= MAX_PROGRAMS:
         return []
     steps = []
     for launch in launches:

@@ -13,7 +13,7 @@ from sbatchgen.base.keys import keys_of
 from sbatchgen.base.quoting import first_names, visible
 from sbatchgen.base.units import Text
 from sbatchgen.check.cluster_facts import Qos
-from sbatchgen.jobs.inputs.completion import names_of
+from sbatchgen.jobs.inputs.completion import known_names
 from sbatchgen.jobs.inputs.document import Document, as_data
 from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
@@ -68,7 +68,9 @@ class ClusterFacts:
             }
             return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
         kind = VALUES.get("constraint" if option == "prefer" else option)
-        return {name: self._about(kind, name) for name in names_of(profile, kind, partitions)} if kind else {}
+        return (
+            {name: self._about(kind, name) for name in known_names(profile, kind, partitions)} if kind else {}
+        )
 
     def _about(self, kind: str, name: str) -> str:
         """Return a short description of a partition, a QOS, a license or another name of the cluster."""

@@ -18,7 +18,7 @@ from sbatchgen.check.lint.source import Source, scripts_of
 from sbatchgen.jobs.inputs.document import Document, decode, read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
-from sbatchgen.jobs.inputs.search import Places, beside
+from sbatchgen.jobs.inputs.search import Places, profile_named_in
 from sbatchgen.jobs.judge import profile_check
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.judge.read_settings import checked
@@ -117,7 +117,7 @@ class OpenFile:
         named = _PROFILE.search(self.text) if self.kind == "job" else None
         for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
             with suppress(SbatchgenError):  # while a user types, the text may be wrong: then the file is read
-                file = self._places.profile(beside(self.path, named[1])) if named else self.path
+                file = self._places.profile(profile_named_in(self.path, named[1])) if named else self.path
                 document = read_document(file, Profile, text)
                 break
         return ClusterFacts(document=document, folder=self.path.parent) if document else None
