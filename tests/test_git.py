@@ -13,7 +13,7 @@ import pytest
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.git import git
-from sbatchgen.base.machine.ignored import left_out
+from sbatchgen.base.machine.ignored import take_problems
 from sbatchgen.jobs.runs.record import code_in
 from sbatchgen.jobs.runs.snapshot import find_code
 from tests.conftest import REPOSITORY, Command
@@ -212,7 +212,7 @@ def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: 
     assert code_in(repository).commit == ""
     with pytest.raises(DocumentError, match="git is not asked: ignored") as refused:
         find_code(repository, repository.parent / "run/code-1", (), None)
-    (problem,) = left_out()
+    (problem,) = take_problems()
     assert refused.value.problems[0].fix == problem.fix
     assert problem.what.startswith("ignored .git: ")
     assert problem.what.endswith("can be written by everybody")
@@ -268,6 +268,6 @@ def test_the_git_of_the_folder_is_not_started(repository: Path, monkeypatch: pyt
     monkeypatch.chdir(repository)
     monkeypatch.setenv("PATH", ".:", prepend=":")
     assert code_in(repository).commit
-    (problem,) = left_out()  # else the next command would say so
+    (problem,) = take_problems()  # else the next command would say so
     assert problem.what.startswith("ignored ./git: PATH has the entry")
     assert not (repository.parent / "mark").exists()

@@ -32,7 +32,7 @@ def test_help_of_a_command_is_what_its_option_prints(command: Command, names: li
 def test_the_guide_lists_the_pages_and_shows_each(command: Command) -> None:
     rows = command("help", "guide").out.splitlines()
     names = {row.split()[0] for row in rows[1:]}
-    assert names == {*guide.FIRST, *(file.stem for file in (REPOSITORY / "docs/how-to").glob("*.md"))}
+    assert names == {*guide.FIRST_PAGES, *(file.stem for file in (REPOSITORY / "docs/how-to").glob("*.md"))}
     for row in rows[1:]:
         name, _, title = row.partition("  ")
         text = command("help", "guide", name).out

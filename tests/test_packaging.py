@@ -59,7 +59,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_the_wheel_holds_exactly_this(wheels: dict[str, Path], source: str) -> None:
     info = f"sbatchgen-{__version__}.dist-info"
     expected = {f"{place}/{name}" for folder, place in FOLDERS.items() for name in tracked(folder)}
-    expected |= {f"sbatchgen/guide/{page}.md" for page in guide.FIRST}
+    expected |= {f"sbatchgen/guide/{page}.md" for page in guide.FIRST_PAGES}
     expected |= {
         f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }

@@ -21,7 +21,7 @@ from sbatchgen.base.finding import Finding
 from sbatchgen.base.quoting import visible
 from sbatchgen.base.texts import Citation
 from sbatchgen.cli import main
-from sbatchgen.cli.output import here, put
+from sbatchgen.cli.output import current_folder, put
 from sbatchgen.jobs.inputs.document import Document, read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import Places, bundled
@@ -59,7 +59,7 @@ def cli(folder: Path, names: Sequence[str]) -> None:
 
 
 def _cited(name: str) -> Cited:
-    document = read_document(Places(here(), os.environ).profile(name), Profile)
+    document = read_document(Places(current_folder(), os.environ).profile(name), Profile)
     matches = (re.fullmatch(Citation.LINES, source.at) for source in document.value.sources)
     return Cited(document, tuple(dict.fromkeys(match["repository"] for match in matches if match)))
 

@@ -27,7 +27,7 @@ from sbatchgen.base.quoting import first_names, visible
 from sbatchgen.base.texts import Citation
 from sbatchgen.check.cluster_facts import OLD_DAYS, FactSource
 from sbatchgen.cli import main
-from sbatchgen.cli.output import here, put, report
+from sbatchgen.cli.output import current_folder, put, report
 from sbatchgen.jobs.inputs.document import Document, read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import Places
@@ -61,7 +61,7 @@ def cli(name: str, folder: Path) -> None:
     PROFILE is a name or a file. FOLDER is a git checkout of the documentation, a bare repository, or a folder
     with several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
     """
-    document = read_document(Places(here(), os.environ).profile(name), Profile)
+    document = read_document(Places(current_folder(), os.environ).profile(name), Profile)
     compared = compare(document, folder)
     counts = Counter(each.state for each in compared)
     states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])

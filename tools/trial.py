@@ -22,7 +22,7 @@ from sbatchgen.base.finding import Finding
 from sbatchgen.base.machine.ignored import TRUST
 from sbatchgen.base.quoting import first_names, visible
 from sbatchgen.cli import main
-from sbatchgen.cli.output import here, put
+from sbatchgen.cli.output import current_folder, put
 from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
@@ -93,7 +93,7 @@ def cli(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...]) -> Non
     with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
     5 if Slurm refuses one, else 0.
     """
-    places = Places(here(), os.environ)
+    places = Places(current_folder(), os.environ)
     tried = [
         trial for name in names for trial in trials(pack_of(name, places), {"settings": settings}, live=live)
     ]
@@ -147,7 +147,7 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             continue
         yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
         written = {setting.partition("=")[0] for setting in given.get("settings", ())}
-        values = profile_check.required(profile).items()
+        values = profile_check.required_options(profile).items()
         made_up = {option: value for option, value in values if f"options.{option}" not in written}
         for runtime in RUNTIMES:
             for partition in _having(runtime, profile):
@@ -194,7 +194,7 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
 
     try:
         request = planned(given)
-        if own := profile_check.of_user(request.resolved):
+        if own := profile_check.made_up_environment(request.resolved):
             request = planned({**given, **own})
         resolved = request.resolved
         if problems := _errors(check(resolved, log_folders_made=True)):

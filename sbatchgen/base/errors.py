@@ -113,10 +113,10 @@ def file_problem(error: OSError) -> Problem | None:
 
     name = os.fsdecode(error.filename)
     fix = _FIXES.get(error.errno or 0, "")
-    there = name  # the file, or the nearest existing folder above the file
-    while not os.path.lexists(there) and there not in (os.sep, "."):
-        there = os.path.dirname(there) or "."  # noqa: PTH120 - Path would change the name
-    return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(there)))
+    existing = name  # the file, or the nearest existing folder above it
+    while not os.path.lexists(existing) and existing not in (os.sep, "."):
+        existing = os.path.dirname(existing) or "."  # noqa: PTH120 - Path would change the name
+    return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(existing)))
 
 
 def near_file(name: str) -> str:

@@ -29,7 +29,7 @@ _LEFTOVER_NAME = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
 _MAX_LINKS = 40  # Linux follows so many links: path_resolution(7)
 _LEFTOVER_AGE_S = 24 * 3600  # the age of a leftover: writing takes seconds
 _MAX_ENTRIES = 10_000  # entries of a folder among which leftovers are searched
-_PAUSE_S = 0.005  # between two attempts to lock a file, at first
+_PAUSE_S = 0.005  # the first pause between two attempts to lock a file
 
 
 def user_id() -> int:
@@ -43,7 +43,7 @@ def user_folder(environment: Mapping[str, str], variable: str, default: str) -> 
     return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
 
 
-@functools.cache  # the answer may come from a server
+@functools.cache  # a server of accounts may give the answer
 def account_home() -> str:
     """Return the home folder of the account, whatever HOME says; "" for an account without an entry."""
     import pwd  # a browser has none
@@ -70,6 +70,7 @@ def read_start(path: Path, size: int) -> bytes:
 
 
 def _read_limited(file: BinaryIO, path: Path, most: int) -> bytes:
+    """Return the contents of an open file; raises OSError with EFBIG if it has more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:  # a truncated file would be mistaken for the whole file
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
@@ -78,7 +79,7 @@ def _read_limited(file: BinaryIO, path: Path, most: int) -> bytes:
 
 
 def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
-    """Return the first or last `size` bytes of a file in a run folder; raises OSError for a link too."""
+    """Return the first or last `size` bytes of a file in a run folder; raises OSError, also for a link."""
     with regular(path, os.O_NOFOLLOW) as file:
         if from_end:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -86,7 +87,7 @@ def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
 
 
 def read_own(path: Path, most: int) -> bytes:
-    """Return the contents of a file; raises OSError like `read_file`, and if others can write the file."""
+    """Return the contents of the user's file; raises OSError like `read_file`, or if others can write it."""
     with regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
@@ -281,7 +282,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write_through(path: Path, data: bytes, follow: int) -> None:
-    # Opening a FIFO without a reader raises OSError.
+    """Write data to a pipe or device; raises OSError for a pipe without a reader."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | follow | os.O_CLOEXEC), "wb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EAGAIN, "the file was replaced meanwhile", str(path))

@@ -19,35 +19,39 @@ if TYPE_CHECKING:
 else:
 
     def frozen(*, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Any:
-        """Make a class a dataclass, and compile only its __init__: six functions would take 0.35 ms."""
+        """Make a class a dataclass of which only __init__ is compiled; all six functions take 0.35 ms."""
 
-        def made(kind: Any) -> Any:
+        def decorate(kind: Any) -> Any:
             if eq:
                 kind.__eq__, kind.__hash__ = _equal, _hash
             if "__repr__" not in vars(kind):
                 kind.__repr__ = _repr
             return dataclass(eq=False, repr=False, kw_only=kw_only, slots=slots)(kind)
 
-        return made
+        return decorate
 
 
 @cache
-def _values(kind: Any) -> Any:
+def _comparison_key(kind: Any) -> Any:
     """Return the function that gets the fields by which two values of a class are compared."""
-    return attrgetter(*(each.name for each in fields(kind) if each.compare), "__class__")
+    return attrgetter(*(key.name for key in fields(kind) if key.compare), "__class__")
 
 
 def _equal(self: Any, other: object) -> Any:
     kind: Any = self.__class__
-    return _values(kind)(self) == _values(kind)(other) if isinstance(other, kind) else NotImplemented
+    return (
+        _comparison_key(kind)(self) == _comparison_key(kind)(other)
+        if isinstance(other, kind)
+        else NotImplemented
+    )
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self.__class__)(self))
+    return hash(_comparison_key(self.__class__)(self))
 
 
 def _repr(self: Any) -> str:
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    shown = (f"{key.name}={getattr(self, key.name)!r}" for key in fields(self) if key.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen.base import files
 from sbatchgen.base.errors import Problem
 from sbatchgen.base.machine import child
-from sbatchgen.base.machine.ignored import leave_out, refused
+from sbatchgen.base.machine.ignored import note_ignored, why_ignored
 from sbatchgen.base.machine.temporary import temporary_folder
 
 TIMEOUT_S = 20.0
@@ -50,8 +50,8 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
     held = _storage(place) if place else None
     if root is None or place is None or held is None:
         return None
-    if reason := refused(place, root, _private_parts(root, place, held), os.environ, here=root):
-        leave_out(*reason)
+    if reason := why_ignored(place, root, _private_parts(root, place, held), os.environ, current_folder=root):
+        note_ignored(*reason)
         return None
     with temporary_folder("sbatchgen-git-") as ours:
         environment = _environment(ours, *held)
@@ -60,7 +60,7 @@ def git(folder: Path, *arguments: str, bare: bool = False) -> str | None:
         except OSError:
             return None
         tree = [] if bare else [f"--work-tree={root}"]
-        return _run_git("-C", str(folder), f"--git-dir={ours}", *tree, *arguments, to=environment)
+        return _run_git("-C", str(folder), f"--git-dir={ours}", *tree, *arguments, environment=environment)
 
 
 def refusal(folder: Path) -> Problem | None:
@@ -68,22 +68,26 @@ def refusal(folder: Path) -> Problem | None:
     root = _root(folder)
     if root is None or (held := _storage(place := root / ".git")) is None:
         return None
-    reason = refused(place, root, _private_parts(root, place, held), os.environ, here=root)
+    reason = why_ignored(place, root, _private_parts(root, place, held), os.environ, current_folder=root)
     return reason[1] if reason else None
 
 
 def changed(root: Path, seen: set[str] | None = None) -> bool:
-    """Return whether files that git knows differ from the commit, also in submodules, which have filters too.
+    """Return whether files that git knows differ from the commit, in a working tree or its submodules.
 
-    `seen` are the working trees that need no second look. git reads a file only if its size or its time has
-    changed; without filters, a file of git-lfs then differs.
+    `seen` are the working trees that were compared before. git reads a file only if its size or its time has
+    changed. Filters are turned off, so a file of git-lfs that git reads differs.
     """
     seen = set() if seen is None else seen
     seen.add(os.path.realpath(root))  # links may lead in a circle
     known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
     modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
     status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-    new = (each for each in modules if os.path.lexists(each / ".git") and os.path.realpath(each) not in seen)
+    new = (
+        module
+        for module in modules
+        if os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
+    )
     return status != "" or any(changed(module, seen) for module in new)
 
 
@@ -92,9 +96,9 @@ def _root(folder: Path) -> Path | None:
 
     git itself would also accept a folder that only looks like a repository. A clone may hold such a folder.
     """
-    place = folder.resolve()
-    above = (each for each in (place, *place.parents) if os.path.lexists(each / ".git"))
-    return next(above, None)
+    resolved = folder.resolve()
+    roots = (parent for parent in (resolved, *resolved.parents) if os.path.lexists(parent / ".git"))
+    return next(roots, None)
 
 
 def _storage(place: Path) -> tuple[Path, Path] | None:
@@ -129,7 +133,7 @@ def _environment(ours: Path, own: Path, common: Path) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         **_ENVIRONMENT,
-        "HOME": str(ours),  # where git looks for a configuration
+        "HOME": str(ours),  # git looks for a configuration here
         "XDG_CONFIG_HOME": str(ours),
         "GIT_OBJECT_DIRECTORY": str(common / "objects"),
         "GIT_INDEX_FILE": str(own / "index"),
@@ -149,8 +153,9 @@ def _make(ours: Path, own: Path, common: Path, environment: dict[str, str], *, b
 
 
 def _configuration(file: Path, environment: dict[str, str], *, bare: bool) -> Iterator[str]:
-    """Yield the lines of our configuration: of the user's what only describes files and names of commits."""
-    listed = _run_git("config", "--file", str(file), "--no-includes", "--list", "-z", to=environment) or ""
+    """Yield the lines of our configuration, with the user's settings that match _INHERITED_SETTING."""
+    words = ("config", "--file", str(file), "--no-includes", "--list", "-z")
+    listed = _run_git(*words, environment=environment) or ""
     known = dict(entry.partition("\n")[::2] for entry in listed.split("\0"))
     used = {
         name: value
@@ -164,9 +169,10 @@ def _configuration(file: Path, environment: dict[str, str], *, bare: bool) -> It
         yield f"[{section}]\n{key} = {value}\n"
 
 
-def _run_git(*arguments: str, to: dict[str, str]) -> str | None:
+def _run_git(*arguments: str, environment: dict[str, str]) -> str | None:
+    """Return the output of git without its last line break; None if git fails."""
     try:
-        done = child.run(["git", "--no-pager", *arguments], to, timeout=TIMEOUT_S)
+        done = child.run(["git", "--no-pager", *arguments], environment, timeout=TIMEOUT_S)
     except (OSError, child.LateError):
         return None
     return None if done.returncode else os.fsdecode(done.stdout).removesuffix("\n")

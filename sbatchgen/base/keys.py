@@ -14,8 +14,8 @@ def described(help_text: str, default: Any = None, *, make: Any = None, **more: 
 
     `more` describes the key. A key that is also a flag has a `group` in the help, `common` if the short help
     shows the flag, a `metavar`, and a `flag` if the flag has another name. `values` is the kind of names that
-    a profile lists for the key (see `known_names`). `key` is the name in YAML if it differs from the
-    name in Python. `extended` marks a list to which `KEY+` adds.
+    a profile lists for the key (see `completion.known_names`). `key` is the name in YAML if it differs from
+    the name in Python. `extended` marks a list to which `KEY+` adds.
     """
     metadata = {"help": help_text, **more}
     if make:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def record(kind: Any) -> Any:
-        """Make a class a dataclass without compiling functions: these took 4 ms of each start."""
+        """Make a class a dataclass without compiling functions, which took 4 ms at each start."""
         made = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
         made.__init__ = _fill
         return made
@@ -51,6 +51,7 @@ def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module:
 
 
 def _fill(self: Any, **values: Any) -> None:
+    """Set the attributes of a record from keyword arguments and defaults, as a dataclass's __init__ does."""
     keys = type(self).__dataclass_fields__
     if unknown := values.keys() - keys.keys():
         raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")

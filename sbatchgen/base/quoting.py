@@ -1,7 +1,7 @@
-"""Quoting: a word of bash, a path that bash expands, an #SBATCH line, or text for a terminal.
+"""Quoting of words of bash, paths that bash expands, #SBATCH lines and text for a terminal.
 
-A directive needs another quoting than bash, because sbatch reads a backslash as an escape even between single
-quotes (Slurm's src/sbatch/opt.c).
+A directive is not quoted like a word of bash, because sbatch reads a backslash as an escape even between
+single quotes (Slurm's src/sbatch/opt.c).
 """
 
 import functools

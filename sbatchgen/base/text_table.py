@@ -7,7 +7,7 @@ from sbatchgen.base.quoting import one_line
 
 
 def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
-    """Return rows as lines with aligned columns; cells longer than `widest` move the rest of their row."""
+    """Return rows as lines with aligned columns; a cell longer than `widest` pushes its row to the right."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     padded = [width if widest is None else min(width, widest) for width in widths] + [0]

@@ -1,6 +1,6 @@
-"""The names and lines that jobs and profiles write, each kind with a `parse` that checks the text.
+"""Types of names and lines in jobs and profiles, each with a method `parse` that checks the text.
 
-`parse` raises ValueError with one sentence, or RefusedValueError with a fix too.
+`parse` raises ValueError with one sentence, or RefusedValueError, which also has a fix.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from sbatchgen.base.units import VARIABLE, Argument, RefusedValueError, Text
 
 
 class ProgramName(str):
-    """The name of a program of a job, of which variables and files are made."""
+    """The name of a program of a job; names of variables and files are made from it."""
 
-    TAKEN = frozenset(("state", "job"))  # by the file of the states, and by what it says of the job
-    PREFIX = "SBATCHGEN_"  # a variable as VLLM_PORT may mean another thing to a program
+    TAKEN = frozenset(("state", "job"))  # words that the file with the states of programs uses itself
+    PREFIX = "SBATCHGEN_"  # without it, a program may read a variable such as VLLM_PORT as its own setting
 
     @classmethod
     def parse(cls, text: str) -> ProgramName:
-        """Return lower-case letters, digits and dashes."""
+        """Return a name of lower-case letters, digits and dashes."""
         if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
             raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
         if text in cls.TAKEN:
@@ -27,12 +27,12 @@ class ProgramName(str):
 
     @property
     def variable(self) -> str:
-        """How its variables begin, before the _HOST of SBATCHGEN_SERVER_HOST."""
+        """The start of its variables' names: SBATCHGEN_SERVER of SBATCHGEN_SERVER_HOST."""
         return f"{self.PREFIX}{self.bare}"
 
     @property
     def bare(self) -> str:
-        """Its name as part of a variable: SERVER."""
+        """Its name as a part of a variable's name: SERVER."""
         return self.upper().replace("-", "_")
 
 
@@ -41,7 +41,7 @@ class EnvValue(Argument):
 
     @classmethod
     def parse(cls, text: str) -> EnvValue:
-        """Refuse what `Argument` refuses, and a ${ that is not ${NAME}."""
+        """Return the value; refuse the texts that `Argument` refuses, and a ${ that is not ${NAME}."""
         Argument.parse(text)
         if "${" in VARIABLE.sub("", text):
             fix = "write ${NAME}, or export it in the profile's setup"
@@ -54,7 +54,7 @@ class LinePattern(Text):
 
     @classmethod
     def parse(cls, text: str) -> LinePattern:
-        """Refuse what `re` refuses, and a pattern that names no number."""
+        """Return the pattern; refuse patterns that `re` refuses, or that have no group for a number."""
         try:
             names = [*re.compile(text).groupindex]
         except (re.error, RecursionError, OverflowError) as error:
@@ -65,7 +65,7 @@ class LinePattern(Text):
 
 
 class Switch(Text):
-    """On, off, or on in another way, which has a word of its own."""
+    """A setting that is on, off, or on in a special way that has its own word."""
 
     WORD = ""
 
@@ -78,13 +78,13 @@ class Switch(Text):
 
 
 class Requeue(Switch):
-    """Whether Slurm may requeue a job; expedite: at once, and before all others."""
+    """Whether Slurm may requeue a job; with "expedite" it does so at once, and before all others."""
 
     WORD = "expedite"
 
 
 class Preflight(Switch):
-    """Whether nodes are checked before the training; exclude: the job starts again without bad ones."""
+    """Whether nodes are checked before the training; "exclude": the job starts again without bad nodes."""
 
     WORD = "exclude"
 
@@ -92,14 +92,14 @@ class Preflight(Switch):
 class Citation(Text):
     """Lines of a file in a public repository, or the address of a page."""
 
-    LINES = (  # compiled when it is used
+    LINES = (  # a pattern of `re`, compiled at its first use
         r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
         r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?)"
     )
 
     @classmethod
     def parse(cls, text: str) -> Citation:
-        """Return OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
+        """Return the citation: OWNER/REPOSITORY@COMMIT PATH:LINES, perhaps with a digest; or https://..."""
         cited = re.fullmatch(cls.LINES, Text.parse(text))
         if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
             raise ValueError(f"'{text}' ends before line {cited['first']}")
@@ -112,7 +112,7 @@ class Citation(Text):
 
     @property
     def url(self) -> str:
-        """Where people read it."""
+        """The web address at which people read it."""
         cited = re.fullmatch(self.LINES, self)
         if cited is None:
             return str(self)
@@ -122,11 +122,11 @@ class Citation(Text):
 
 
 class DirectiveLine(Text):
-    """A comment of the script that another program than sbatch reads, as `#BB ...` and `#DW ...`."""
+    """A comment of the script that another program than sbatch reads, such as `#BB ...` and `#DW ...`."""
 
     @classmethod
     def parse(cls, text: str) -> DirectiveLine:
-        """Return # and a word in capitals, which is not SBATCH."""
+        """Return the line; it must start with # and a word in capitals, other than SBATCH."""
         if re.fullmatch(r"#(?!SBATCH\b)[A-Z]+ .*", Text.parse(text)) is None:
             raise ValueError(f"'{text}' is not a line as '#DW jobdw capacity=1TB'; #SBATCH is for options")
         return cls(text)
@@ -137,7 +137,7 @@ class JobName(Text):
 
     @classmethod
     def parse(cls, text: str) -> JobName:
-        """Refuse what would change a path: a slash, %, a backslash, and ${."""
+        """Return the name; refuse characters that would change a path: a slash, %, a backslash, and ${."""
         Text.parse(text)
         if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]|\$\{", text) or text != text.strip():
             raise ValueError(
@@ -150,8 +150,9 @@ class JobName(Text):
 
 
 class EnvName(Text):
-    """The name of a variable of the environment."""
+    """The name of an environment variable."""
 
+    # Variables of the script itself.
     SCRIPT = frozenset(
         """
         RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts status name folder file files
@@ -159,7 +160,7 @@ class EnvName(Text):
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )
-    # bash(1), "Shell Variables": bash sets these itself, or they change how it reads the script.
+    # Variables that bash sets itself, or that change how bash reads the script (bash(1), "Shell Variables").
     BASH = frozenset(
         """
         BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND
@@ -173,7 +174,7 @@ class EnvName(Text):
 
     @classmethod
     def parse(cls, text: str) -> EnvName:
-        """Return letters, digits and underscores; not a name that Slurm, bash or the script uses."""
+        """Return a name of letters, digits and underscores; refuse names of Slurm, bash and the script."""
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
             raise ValueError(
                 f"'{text}' can't name a variable: use letters, digits and underscores, as in NAME=VALUE"
@@ -188,13 +189,13 @@ class EnvName(Text):
 
 
 class TrainerName(Text):
-    """The user's own program: a file, or a module of Python as package.train."""
+    """The user's own program: a file, or a Python module such as package.train."""
 
     MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
     @classmethod
     def parse(cls, text: str) -> TrainerName:
-        """Return a path, a file that ends in .py, a module, or the variable {env:NAME} with one of these."""
+        """Return the name: a path, a file that ends in .py, a module, or a variable {env:NAME} with it."""
         Text.parse(text)
         if not text or text.startswith("-"):
             raise RefusedValueError(f"'{text}' can't be a trainer", "give a file, or a module's name")
@@ -207,23 +208,23 @@ class TrainerName(Text):
 
 
 class CpuList(Text):
-    """Numbers of CPUs of a node, as 1-7,65-71."""
+    """Numbers of CPUs of a node, such as 1-7,65-71."""
 
     LAST = 8191  # Linux has no more CPUs (NR_CPUS)
 
     @classmethod
     def parse(cls, text: str) -> CpuList:
-        """Return numbers and spans, ascending."""
+        """Return a list of ascending numbers and spans."""
         if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
             raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
-        numbers = [int(each) for each in re.split("[-,]", text)]
+        numbers = [int(number) for number in re.split("[-,]", text)]
         if numbers != sorted({*numbers}) or numbers[-1] > cls.LAST:
             raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
         return cls(text)
 
     @property
     def mask(self) -> str:
-        """These CPUs as a mask: 0xfe for 1-7."""
+        """The CPUs as a hexadecimal mask, such as 0xfe for 1-7."""
         spans = (span.partition("-") for span in self.split(","))
         return hex(
             sum(1 << cpu for first, _, last in spans for cpu in range(int(first), int(last or first) + 1))
@@ -235,7 +236,7 @@ class StepOption(Text):
 
     @classmethod
     def parse(cls, text: str) -> StepOption:
-        """Return letters, digits, dashes and underscores, without the dashes in front."""
+        """Return a name of letters, digits, dashes and underscores, without dashes in front."""
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
             raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
         return cls(text)

@@ -1,7 +1,7 @@
-"""Slurm's quantities and the kinds of text in jobs and profiles, each with a `parse` that checks it.
+"""Types of Slurm's quantities and of texts in jobs and profiles, each with a `parse` that checks a text.
 
-`parse` raises ValueError with one sentence, or RefusedValueError with a fix too. Time and memory: sbatch(1),
-options --time and --mem.
+`parse` raises ValueError with one sentence, or RefusedValueError, which also has a fix. Times and memory have
+the forms of sbatch(1), options --time and --mem.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Of Slurm.
+# The releases of Slurm that sbatchgen knows.
 RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
-GRES = (  # compiled when it is used
+GRES = (  # a pattern of `re`, compiled at its first use
     r"(?a:(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTPkmgtp]?))?)"
 )
 _TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
@@ -20,12 +20,12 @@ _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # what the job expands in paths and in `env`
-_DIGITS_MAX = 1000  # Python reads numbers of up to 4300
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # a variable that the job expands in paths and `env`
+_DIGITS_MAX = 1000  # digits of a number in a text; Python can read 4300 digits
 
 
 class RefusedValueError(ValueError):
-    """A value that no job can have, and the text to type in its place."""
+    """A value that no job can have, with a fix: the text to type instead."""
 
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(what)
@@ -33,7 +33,7 @@ class RefusedValueError(ValueError):
 
 
 def whole_number(text: str) -> int:
-    """Return an integer that fits Slurm's counts, or is negative; raises ValueError for others."""
+    """Return a whole number that is negative or fits Slurm's counts; raises ValueError for other texts."""
     if re.fullmatch("-?[0-9]+", text) is None:
         raise ValueError(f"'{text}' is not a whole number")
     value = number(text.removeprefix("-"))
@@ -43,13 +43,13 @@ def whole_number(text: str) -> int:
 
 
 def number(digits: str) -> int:
-    """Return the number, 0 for no digits; for very many digits, one that is above every limit."""
+    """Return the number of some digits: 0 for "", and a number above every limit for very many digits."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) < 20 else 10**20
 
 
 def seconds(text: str) -> int | None:
-    """Return the seconds of a time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for what Slurm refuses."""
+    """Return the seconds of a time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None if Slurm would refuse it."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None
@@ -60,7 +60,7 @@ def seconds(text: str) -> int | None:
 
 
 def meant_time(text: str) -> str:
-    """Return the time limit that a text with units means, as 2h or 30 min; "" for another text."""
+    """Return the time limit that a text with a unit means, such as 2h or 30 min; "" for another text."""
     units = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?"
     match = re.fullmatch(f"([0-9]{{1,6}}) ?({units})", text.strip().lower())
     if match is None:
@@ -69,13 +69,13 @@ def meant_time(text: str) -> str:
 
 
 def mebibytes(text: str) -> int | None:
-    """Return the MiB of a memory size as Slurm reads it, rounded up; None for what is not a size."""
+    """Return the MiB of a memory size as Slurm reads it, rounded up; None for a text that is not a size."""
     match = _MEMORY.fullmatch(text)
     return -(-number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024) if match else None
 
 
 def elapsed(duration: float) -> str:
-    """Return seconds as H:MM:SS, with days in front as Slurm prints them."""
+    """Return seconds as H:MM:SS or D-H:MM:SS, as Slurm prints them."""
     days, rest = divmod(round(duration), 86400)
     return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
 
@@ -106,11 +106,11 @@ def as_requested(mib: int) -> str:
     return f"{mib}M" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + "G"
 
 
-_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"  # compiled when it is used
+_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"  # compiled at its first use
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: arguments of a command may hold any bytes."""
+    """Return whether a text can be written as UTF-8. Arguments of a command may hold any bytes."""
     return text.isascii() or re.search(r"[\ud800-\udfff]", text) is None
 
 
@@ -121,7 +121,7 @@ class Port(int):
 
     @classmethod
     def parse(cls, text: str) -> Port:
-        """Return a port of 1024 and above."""
+        """Return a port from 1024 to 65535."""
         value = whole_number(text)
         if not cls.FIRST <= value <= cls.LAST:
             raise ValueError(f"'{text}' is not a port for jobs: use {cls.FIRST} to {cls.LAST}")
@@ -133,7 +133,7 @@ class Count(int):
 
     @classmethod
     def parse(cls, text: str) -> Count:
-        """Return a number of 1 and above."""
+        """Return a number that is 1 or more."""
         value = whole_number(text)
         if value < 1:
             raise ValueError(f"'{text}' must be 1 or more")
@@ -141,11 +141,11 @@ class Count(int):
 
 
 class Restarts(int):
-    """A number of restarts, which may be none."""
+    """A number of restarts, which may be 0."""
 
     @classmethod
     def parse(cls, text: str) -> Restarts:
-        """Return a number of 0 and above."""
+        """Return a number that is 0 or more."""
         value = whole_number(text)
         if value < 0:
             raise RefusedValueError(f"'{text}' is negative", "set it to 0 for no restarts")
@@ -153,11 +153,11 @@ class Restarts(int):
 
 
 class NodeRange(str):
-    """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
+    """A range of numbers of nodes: 4, 1-91, or 184- for 184 and more."""
 
     @classmethod
     def parse(cls, text: str) -> NodeRange:
-        """Return numbers of 1 and above, the first one not above the last one."""
+        """Return a range that starts at 1 or more, and does not end before its start."""
         made = cls(text)
         if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
             raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
@@ -165,12 +165,12 @@ class NodeRange(str):
 
     @property
     def first(self) -> int:
-        """The fewest nodes."""
+        """The smallest number of nodes."""
         return int(self.partition("-")[0])
 
     @property
     def last(self) -> int:
-        """The most nodes."""
+        """The largest number of nodes."""
         first, dash, last = self.partition("-")
         return int(last or COUNT_MAX) if dash else int(first)
 
@@ -179,11 +179,11 @@ class Duration(int):
     """A Slurm time limit in seconds, printed as D-HH:MM:SS, which can't be misread."""
 
     SHORTEST_S = 0
-    written = ""  # what was parsed
+    written = ""  # the text that was parsed
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Return minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
+        """Return the time of minutes, H:M:S or a form with days. MM:SS is refused: most people mean hours."""
         if re.fullmatch("[0-9]+:[0-9]+", text):
             left, right = text.split(":")
             forms = [f"{int(left):02}:{right}:00", f"00:{int(left):02}:{right}"]
@@ -206,7 +206,7 @@ class Duration(int):
 
     @classmethod
     def _is_allowed(cls, text: str) -> bool:
-        """Return whether a text may be proposed: a time that is long enough, or the form of a time."""
+        """Return whether a fix may propose a text: a time that is long enough, or the name of a form."""
         total = seconds(text)
         return total is None or total >= cls.SHORTEST_S
 
@@ -222,7 +222,7 @@ class TimeLimit(Duration):
 
     @classmethod
     def parse(cls, text: str) -> TimeLimit:
-        """Refuse the times that `Duration` refuses, and times below a minute."""
+        """Return a time; refuse the times that `Duration` refuses, and times below a minute."""
         made = super().parse(text)
         if made < cls.SHORTEST_S:
             what = f"time {made} is less than a minute, the shortest limit that Slurm has"
@@ -246,11 +246,11 @@ class Period(int):
 
 
 class Hours(float):
-    """Hours of GPUs or CPUs, printed without a rounding that anybody would miss."""
+    """Hours of GPUs or CPUs, printed with up to four decimals."""
 
     @classmethod
     def parse(cls, text: str) -> Hours:
-        """Return a decimal number of hours, or a time of Slurm as 1-00:00:00 or 30m."""
+        """Return the hours of a decimal number, or of a time such as 1-00:00:00 or 30m."""
         if re.fullmatch(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", text):
             return cls(text)
         meant = meant_time(text) or text
@@ -263,21 +263,21 @@ class Hours(float):
 
 
 class Moment(str):
-    """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
+    """A moment, such as 2026-01-31T12:00:00+01:00; without a zone it is in this machine's time zone."""
 
     @classmethod
     def parse(cls, text: str) -> Moment:
-        """Return a date and a time of day as in ISO 8601."""
+        """Return a date, perhaps with a time of day, in a form of ISO 8601."""
         made = cls(text)
         try:
-            made.epoch  # noqa: B018 whether it is a time
+            made.epoch  # noqa: B018 - raises if the text is not a time
         except (ValueError, OverflowError):
             raise ValueError(f"'{text}' is not a time, as 2026-01-31T12:00:00+01:00") from None
         return made
 
     @property
     def epoch(self) -> float:
-        """Seconds since 1970."""
+        """The seconds since 1970."""
         from datetime import datetime  # only profiles with reservations need it
 
         return datetime.fromisoformat(self).timestamp()
@@ -286,11 +286,11 @@ class Moment(str):
 class Memory(int):
     """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
 
-    written = ""  # what was parsed
+    written = ""  # the text that was parsed
 
     @classmethod
     def parse(cls, text: str) -> Memory:
-        """Return an integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
+        """Return the size of an integer with K, M, G or T; the default unit is MiB. 0 is the whole node."""
         mib = mebibytes(text)
         if mib is None:
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
@@ -308,11 +308,11 @@ class Memory(int):
 
 
 class Text(str):
-    """One line of text: a control character could start a new line of the script."""
+    """One line of text. Control characters are refused, as they could start a new line of the script."""
 
     @classmethod
     def parse(cls, text: str) -> Text:
-        """Refuse control characters, broken UTF-8, and numbers of a thousand digits."""
+        """Return the text; refuse control characters, broken UTF-8, and numbers of a thousand digits."""
         if not text.isprintable() and re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
         if not is_utf8(text):
@@ -323,17 +323,17 @@ class Text(str):
 
 
 class Weights(Text):
-    """What a unit of each resource costs, as TRESBillingWeights of slurm.conf has it: CPU=1.0,Mem=0.25G."""
+    """The cost of a unit of each resource, like slurm.conf's TRESBillingWeights: CPU=1.0,Mem=0.25G."""
 
     @classmethod
     def parse(cls, text: str) -> Weights:
-        """Return CPU, Mem with a unit, GRES/gpu and Node, with their weights."""
+        """Return the weights of CPU, Mem (with a unit), GRES/gpu and Node."""
         if not all(re.fullmatch(_WEIGHT, item) for item in text.split(",")):
             raise ValueError(f"'{text}' does not give weights; write CPU=1.0,Mem=0.25G,GRES/gpu=2.0")
         return cls(Text.parse(text))
 
     def cost(self, *, cpus: int, mib: int | None, gpus: float) -> float | None:
-        """Return what this much of a node costs; None if that is not known."""
+        """Return the cost of this part of a node; None if its memory has a cost, but is not known."""
         total = 0.0
         for name, weight, unit in re.findall(_WEIGHT, self):
             amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
@@ -349,7 +349,7 @@ class OptionValue(Text):
 
     @classmethod
     def parse(cls, text: str) -> OptionValue:
-        """Refuse the texts that `Text` refuses, and an empty value, as of a variable that is not set."""
+        """Return the value; refuse the texts that `Text` refuses, and an empty value."""
         if not text:
             raise RefusedValueError("the value is empty", "leave the option out, or give it a value")
         return cls(Text.parse(text))
@@ -360,7 +360,7 @@ class GpuOption(OptionValue):
 
     @classmethod
     def parse(cls, text: str) -> GpuOption:
-        """Refuse the texts that `OptionValue` refuses, and other forms than [type:]count."""
+        """Return the value; refuse texts that `OptionValue` refuses, and other forms than [type:]count."""
         if re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", OptionValue.parse(text)) is None:
             raise RefusedValueError(f"'{text}' is not [type:]count", "write 4, or a100:4")
         return cls(text)
@@ -371,7 +371,7 @@ class Argument(str):
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Refuse NUL and broken UTF-8."""
+        """Return the argument; refuse NUL and broken UTF-8."""
         if "\0" in text:
             raise ValueError(f"{text!r} holds a NUL character")
         if not is_utf8(text):
@@ -380,22 +380,22 @@ class Argument(str):
 
 
 class Release(Text):
-    """A release of Slurm, as 24.05 or 24.05.3."""
+    """A release of Slurm, such as 24.05 or 24.05.3."""
 
     @classmethod
     def parse(cls, text: str) -> Release:
-        """Return one of those that are known here."""
+        """Return a release whose first two numbers are in RELEASES."""
         if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in RELEASES:
             raise ValueError(f"'{text}' is not a release of Slurm that is known here: {', '.join(RELEASES)}")
         return cls(text)
 
 
 class ShellPath(Text):
-    """A path in which the job expands ${NAME}, as ${USER} or ${SLURM_JOB_ID}."""
+    """A path in which the job expands ${NAME}, such as ${USER} or ${SLURM_JOB_ID}."""
 
     @classmethod
     def parse(cls, text: str) -> ShellPath:
-        """Refuse an empty path, a leading ~ or -, and variables in another form."""
+        """Return the path; refuse an empty path, a leading ~ or -, and variables in another form."""
         Text.parse(text)
         if not text:
             raise ValueError("a path is empty")
@@ -408,11 +408,11 @@ class ShellPath(Text):
         return cls(text)
 
     def unset(self, environment: Mapping[str, str]) -> list[str]:
-        """Return its variables that are not set in an environment."""
+        """Return the names of its variables that are empty or not set in an environment."""
         return [name for name in VARIABLE.findall(self) if not environment.get(name)]
 
     def filled(self, environment: Mapping[str, str]) -> str:
-        """Return the path with its variables filled in; all are set."""
+        """Return the path with its variables filled in; the environment must have all of them."""
         return VARIABLE.sub(lambda match: environment[match[1]], self)
 
 
@@ -421,18 +421,18 @@ class Resume(Text):
 
     @classmethod
     def parse(cls, text: str) -> Resume:
-        """Return any path may be a checkpoint."""
+        """Return auto, off, or a path, which names a checkpoint."""
         if text not in ("auto", "off"):
             ShellPath.parse(text)
         return cls(text)
 
 
 class Gres(Text):
-    """What `--gres` asks for on each node: name[:type][:count], comma separated."""
+    """The value of `--gres`, the resources on each node: name[:type][:count], separated by commas."""
 
     @classmethod
     def parse(cls, text: str) -> Gres:
-        """Refuse what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
+        """Return the value; refuse values that sbatch refuses, and `gres:`, whose meaning has changed."""
         items = [re.fullmatch(GRES, item) for item in text.split(",")]
         if "=" in text or text.startswith("gres:") or not all(items):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")

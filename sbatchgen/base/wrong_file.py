@@ -1,4 +1,4 @@
-"""The kind of a file that a command does not accept, and the command that accepts the file."""
+"""Files of a kind that a command does not accept: the problem, and the command that accepts the file."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.files import read_start
 from sbatchgen.base.quoting import word
 
-HEAD = 1 << 16  # bytes that are read of a file
+HEAD = 1 << 16  # bytes at the start of a file that are read
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _PROFILE_KEY = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
 _JOB_KEY = re.compile(rb"^mode:", re.MULTILINE)
@@ -48,16 +48,16 @@ _COMMANDS_BY_WANTED = {
 _ADOPT_COMMANDS = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
 
 
-def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
+def wrong_kind(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
     """Return the problem of a file or folder of the wrong kind; None if the kind is right or not known.
 
     `wanted` is the kind of file that the command accepts: "job", "script" or "profile". `verb` is the name of
     the command. `mode` was typed with the file.
     """
     kind = _kind(Path(name))
-    if kind in ("", wanted) or (
-        wanted == "job" and (kind == "yaml" or (kind == "script" and verb in ("submit", "review", "plan")))
-    ):
+    accepts_script = verb in ("submit", "review", "plan")
+    is_accepted = wanted == "job" and (kind == "yaml" or (kind == "script" and accepts_script))
+    if kind in ("", wanted) or is_accepted:
         return None
     if (kind, wanted) == ("run", "job") and verb == "submit":
         instead = "sbatchgen resume {file}"
@@ -70,6 +70,7 @@ def mistaken(name: str, wanted: str, verb: str, mode: str = "single") -> Problem
 
 
 def _kind(path: Path) -> str:
+    """Return the kind of a file or folder, a key of _NOUNS; "" if it is not clear."""
     if path.is_dir():
         return "run" if any(path.glob("job-*.json")) or (path / "checkpoints").is_dir() else "folder"
     if path.exists() and not path.is_file():
@@ -83,8 +84,11 @@ def _kind(path: Path) -> str:
 def kind_of(path: Path, data: bytes) -> str:
     """Return the kind of a file, by its name and its content; "" if the kind is not clear."""
     if path.suffix in (".yaml", ".yml"):
-        known = "profile" if _PROFILE_KEY.search(data) else "job" if _JOB_KEY.search(data) else "yaml"
-        return "settings" if known == "yaml" and path.name == "sbatchgen.yaml" else known
+        if _PROFILE_KEY.search(data):
+            return "profile"
+        if _JOB_KEY.search(data):
+            return "job"
+        return "settings" if path.name == "sbatchgen.yaml" else "yaml"
     first = data.partition(b"\n")[0]
     if _DIRECTIVE.search(data):
         return "script"

@@ -13,13 +13,21 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, file_problem
-from sbatchgen.cli.output import HAS_DOCUMENT, TYPED, note_lines, put, say, show_markdown, warn_of_left_out
+from sbatchgen.cli.output import (
+    HAS_DOCUMENT,
+    TYPED,
+    note_lines,
+    put,
+    say,
+    show_markdown,
+    warn_of_ignored_files,
+)
 
-INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
-OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable by which a shell asks
-HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 and newer
-# The groups of the help, and of each command the module of this folder, which is loaded when it is asked for.
+INTERRUPTED, READER_GONE = 130, 141  # exit statuses as in shells: 128 plus the number of the signal
+STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable with which a shell asks for completions
+HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # an exception of click 8.2 and newer
+# The groups of the help: each command with its module in this folder, which is loaded when needed.
 GROUPS = {
     "Write a script": {
         "render": "jobs", "review": "jobs", "explain": "jobs", "plan": "jobs", "adopt": "scripts",
@@ -45,14 +53,14 @@ SCRIPT_COMMANDS = ("lint", "adopt")  # commands whose `--` is followed by names 
 
 
 class Commands(click.Group):
-    """A group that keeps what follows `--` for the trainer, word for word."""
+    """The group of all commands. It keeps the words after `--` unchanged, as arguments of the trainer."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """Return all names, in the order of the help."""
+        """Return the names of all commands, in the order of the help."""
         return [name for commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, if there is one."""
+        """Return the command with a name; None without such a command."""
         if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
         commands = vars(import_module(f"sbatchgen.cli.{MODULES[cmd_name]}"))
@@ -67,10 +75,12 @@ class Commands(click.Group):
             commands = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
                 rows = ((name.ljust(width), command) for name, command in commands.items() if command)
-                formatter.write_dl([(name, each.get_short_help_str(formatter.width)) for name, each in rows])
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(formatter.width)) for name, command in rows]
+                )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
+        """Cut the command line at the first `--`, unless names of scripts follow it."""
         name = next((arg for arg in args if not arg.startswith("-")), "")
         cut = args.index("--") if "--" in args and name not in SCRIPT_COMMANDS else len(args)
         ctx.obj, ctx.meta[TYPED] = tuple(args[cut + 1 :]), tuple(args)
@@ -108,7 +118,7 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
 
 
 def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Mapping[str, Any]) -> int:
-    """Print errors to stderr, and as a document on stdout if a program reads it; return the status."""
+    """Print errors to stderr, and with --format json also as a document on stdout; return the status."""
     for problem in problems:
         say(problem, "error")
     from sbatchgen.cli.typed_fix import asks_for_json, runner
@@ -121,7 +131,7 @@ def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Ma
 
 
 def _flush() -> None:
-    """Write what is left to the streams that are open: a language server closes its stdout."""
+    """Flush stdout and stderr, unless they are closed: a language server closes its stdout."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if not stream.closed:
@@ -151,12 +161,12 @@ def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     finally:
-        warn_of_left_out()
+        warn_of_ignored_files()
     return 0
 
 
 def _join_words_of_bash() -> None:
-    """Let click see --profile=lu, of which bash makes three words, as --profile lu."""
+    """Join the words of --profile=lu for click as --profile lu, because bash makes three words of it."""
     words, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
     places = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
     if at.isdecimal() and len(words) > int(at):
@@ -165,7 +175,7 @@ def _join_words_of_bash() -> None:
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams, so that no file gets their number; a closed stdout fails when it is written.
+    """Replace closed streams, so that no opened file gets their descriptor; writing to stdout then fails.
 
     Characters that the terminal's encoding lacks are written as escapes.
     """
@@ -179,11 +189,11 @@ def _prepare_streams() -> None:
 
 
 def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) -> int:
-    """Print an error of a file or of stdout, and return the exit status; raise any other, which is a bug."""
+    """Print an error of a file or of stdout, and return the exit status; raise any other error, a bug."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = file_problem(error)
-    if problem is None and error.errno in OF_STREAMS:
+    if problem is None and error.errno in STREAM_ERRORS:
         problem = file_problem(OSError(error.errno, error.strerror, "stdout"))
     if problem is None:
         raise error
@@ -220,7 +230,7 @@ def completion(shell: str) -> None:
 
 
 def _completed_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete names of commands, of a group those in it."""
+    """Complete names of commands, or of the commands in the group that was typed."""
     shown = _context_of(context, context.params["names"] or ())
     group = shown.command
     names = group.list_commands(shown) if isinstance(group, click.Group) else []
@@ -256,7 +266,7 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
 
 
 def _show_guide(*names: str, others: Sequence[str]) -> None:
-    """Show a page, or list all; `others` are further meanings of a wrong name."""
+    """Show a page, or list all pages; `others` are names to suggest in addition to names of pages."""
     from sbatchgen.base.text_table import table
     from sbatchgen.cli import guide
 

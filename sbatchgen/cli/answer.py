@@ -1,4 +1,4 @@
-"""A command's answer, without a process of its own: what a page in a browser asks for."""
+"""The answer of a command without a new process, for the page in a browser."""
 
 import io
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sbatchgen.cli import main
-from sbatchgen.cli.jobs import ELSEWHERE
+from sbatchgen.cli.jobs import FILES_ELSEWHERE
 
 
 class Printed(NamedTuple):
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     out: bytes
@@ -20,20 +20,22 @@ class Printed(NamedTuple):
 
 
 def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -> Printed:
-    """Run a command in the current folder, where it writes `files`, and return what it printed.
+    """Write `files` to the current folder, run a command there, and return its output.
 
-    The command sees no environment, no Slurm and no files of the job but these.
+    The command sees no other files of the job, no Slurm and no environment, apart from the profiles and
+    templates in the folder `site`.
     """
     for name, data in files.items():
         Path(name).write_bytes(data)
     streams, environment = (sys.stdin, sys.stdout, sys.stderr), dict(os.environ)
     out, err = io.BytesIO(), io.BytesIO()
     sys.stdin = io.TextIOWrapper(io.BytesIO())
-    sys.stdout, sys.stderr = (io.TextIOWrapper(each, "utf-8", write_through=True) for each in (out, err))
+    sys.stdout, sys.stderr = (io.TextIOWrapper(data, "utf-8", write_through=True) for data in (out, err))
     try:
         os.environ.clear()
-        of_site = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}  # in a browser, all can write in /
-        os.environ.update({ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **of_site})
+        # the site is trusted, because in a browser everybody can write in /
+        site_variables = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}
+        os.environ.update({FILES_ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **site_variables})
         main(argv)
     except SystemExit as end:
         return Printed(int(end.code or 0), out.getvalue(), err.getvalue())

@@ -1,4 +1,4 @@
-"""gpus, when: who has which GPUs and shards now, and when a job would start."""
+"""The commands gpus and when: the free GPUs and shards, and when a job would start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.cli.jobs import NEEDS, JobCommand, request_of
-from sbatchgen.cli.output import FORMAT, here, put_in_form, redraw, report
+from sbatchgen.cli.output import FORMAT, current_folder, put_in_form, redraw, report
 from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.starts.needs import Pace
     from sbatchgen.jobs.starts.prospect import Prospects
 
-WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
+WATCH_S, SHORTEST_S = 30, 5  # pause between two questions to Slurm, whose manual pages ask for few questions
 
 
 @click.command(cls=JobCommand, usage="[OPTIONS] [--for JOB [OPTIONS OF RENDER]]")
@@ -60,8 +60,8 @@ def gpus(
     By type of GPU, or by node; --partition shows those of a partition. With --for JOB and the options of
     render: whether there is room for the job now, as in: sbatchgen gpus --for ddp --nodes 2
     """
-    asked = "json" if as_json else form
-    show = partial(_show_room, of_job or "", args, job_options, asked)
+    form = "json" if as_json else form
+    show = partial(_show_room, of_job or "", args, job_options, form)
     if of_job is None:
         partition = job_options.pop("partition")
         if others := [name for name, value in job_options.items() if value not in (None, ())]:
@@ -71,11 +71,12 @@ def gpus(
                 what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
                 fix = "leave it out, or name a job: --for ddp"
             raise CommandLineError.of(what, fix=fix)
-        show = partial(_show, partition, asked, by_node=by_node)
+        show = partial(_show_gpus, partition, form, by_node=by_node)
     show() if watch is None else redraw(show, watch)
 
 
-def _show(partition: str | None, form: str, *, by_node: bool) -> None:
+def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
+    """Print the GPUs and shards of a partition, or of all partitions."""
     from sbatchgen.jobs.outputs.gpus import gpus_output
     from sbatchgen.jobs.review import free_gpus as screen
     from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
@@ -87,12 +88,13 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
         what = f"no node is in a partition '{partition}'"
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, known))
     chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
-    having = gpu_nodes(chosen, os.environ)
-    text = screen.nodes_table(having) if by_node else screen.types_table(counts(having), having)
-    put_in_form(form, gpus_output(counts(having), having), text)
+    with_gpus = gpu_nodes(chosen, os.environ)
+    text = screen.nodes_table(with_gpus) if by_node else screen.types_table(counts(with_gpus), with_gpus)
+    put_in_form(form, gpus_output(counts(with_gpus), with_gpus), text)
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
+    """Print whether a job would start now, in each of its partitions."""
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.outputs.gpus import RoomOutput
     from sbatchgen.jobs.review import free_gpus as screen
@@ -102,11 +104,12 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     resolved = request_of(job, args, job_options).resolved
     _refuse_without_slurm(resolved)
     report(check(resolved))
-    asked, moment = resolved.resources, read_moment(os.environ, queue=False)
+    resources, moment = resolved.resources, read_moment(os.environ, queue=False)
     known = moment.partitions
-    availabilities = rooms(asked, moment.nodes, moment.gpus, known, moment.settings)
+    availabilities = rooms(resources, moment.nodes, moment.gpus, known, moment.settings)
     if not availabilities:
-        name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
+        partitions = f"partition '{','.join(resources.partitions)}'"
+        name = partitions if "partition" in resources else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
         at = str(resolved.origin("options.partition"))
         raise FitError.of(f"this cluster has no {name}", at=at, fix=fix)
@@ -135,7 +138,11 @@ def when(
 def prospects_of(
     job: str, args: tuple[str, ...], job_options: dict[str, Any], needs: str | None, *, fit: bool
 ) -> Prospects:
-    """Return when a job would start, and keep what is shown."""
+    """Return when a job would start, and record these starts to compare them with the real ones later.
+
+    `needs` is the time that the training still needs, as typed. With `fit`, the starts are pieces of the
+    training that fit holes.
+    """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
     from sbatchgen.jobs.slurm.client import set_answer_limit
@@ -146,17 +153,17 @@ def prospects_of(
     resolved, named = first.resolved, job_options["partition"]
     _refuse_without_slurm(resolved)
     if fit and not resolved.restartable:
-        lets = [
-            *["--resume auto"] * (not resolved.stoppable),
-            *["--max-restarts 10"] * (not resolved.max_restarts),
-        ]
-        fix = f"leave --fit out, or let the job restart: {' '.join(lets)}"
+        options = ["--resume auto"] if not resolved.stoppable else []
+        options += ["--max-restarts 10"] if not resolved.max_restarts else []
+        fix = f"leave --fit out, or let the job restart: {' '.join(options)}"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
-    report(each for each in check(resolved) if each.severity == "error" and not each.about_fit)
+    errors = (finding for finding in check(resolved) if finding.severity == "error")
+    report(finding for finding in errors if not finding.about_fit)
     set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
-    known = {"profile": first.rerun[4]}  # which is noted once
-    names = [*resolved.resources.partitions] or [each.name for each in moment.partitions if each.default]
+    known = {"profile": first.rerun[4]}  # with it, the note about the default profile comes only once
+    defaults = [partition.name for partition in moment.partitions if partition.default]
+    names = [*resolved.resources.partitions] or defaults
     names += [] if named else map(str, resolved.profile.partitions)
 
     def ask(more: Mapping[str, str]) -> Request:
@@ -171,12 +178,12 @@ def prospects_of(
 
 
 def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
-    """Return how fast a training is, by what was typed, or what its runs measured."""
+    """Return the pace of a training: of the typed time `needs`, or as measured in its run folder."""
     from sbatchgen.base.units import meant_time, seconds
     from sbatchgen.jobs.starts.needs import Pace, read_pace
 
     folder = resolved.run_dir
-    pace = None if folder.unset(os.environ) else read_pace(here() / folder.filled(os.environ))
+    pace = None if folder.unset(os.environ) else read_pace(current_folder() / folder.filled(os.environ))
     if needs is None:
         return pace or Pace(0, {})
     if not (needs_s := seconds(meant_time(needs) or needs)):
@@ -185,6 +192,7 @@ def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
 
 
 def _refuse_without_slurm(resolved: ResolvedJob) -> None:
+    """Raise CommandLineError for a job of a profile without Slurm."""
     if not resolved.slurm:
         what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
         raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")

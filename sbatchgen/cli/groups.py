@@ -1,4 +1,4 @@
-"""trust: which folders that a group can write count as the user's own."""
+"""The command trust: the folders that count as the user's own although a group can write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import click
 
 from sbatchgen.base.errors import CommandLineError
-from sbatchgen.cli.output import here, note, put
+from sbatchgen.cli.output import current_folder, note, put
 
 
 @click.command()
@@ -24,15 +24,15 @@ def trust(folder: str | None, *, remove: bool) -> None:
     if folder is None:
         if remove:
             raise CommandLineError.of("--remove needs a folder", fix="sbatchgen trust lists what you trust")
-        for each in trusted.trusted(os.environ):
-            put(str(each))
+        for path in trusted.trusted(os.environ):
+            put(str(path))
         return
     if remove:
-        note(f"note: {trusted.remove(here() / folder, os.environ)} is trusted no longer")
+        note(f"note: {trusted.remove(current_folder() / folder, os.environ)} is trusted no longer")
         return
-    real = trusted.folder_to_trust(here() / folder)
+    real = trusted.folder_to_trust(current_folder() / folder)
     who = trusted.writers(real)
-    if not who:  # for a folder such as /, the folders of others below it would count
+    if not who:  # an entry such as / would also trust the folders of other users below it
         note(f"note: only you and root can write {real}: it needs no trust, and is not entered")
         return
     trusted.add(real, os.environ)

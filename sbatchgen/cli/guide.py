@@ -7,15 +7,15 @@ from pathlib import Path
 from sbatchgen.base.errors import CommandLineError, nearest
 from sbatchgen.jobs.inputs.search import bundled
 
-FIRST = ("install", "tutorial", "first-hour", "glossary")  # the other pages say how to do something
+FIRST_PAGES = ("install", "tutorial", "first-hour", "glossary")  # how-to pages follow them in the list
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)  # comments that the tests of pages read
 
 
 def pages() -> dict[str, Path]:
-    """Return the files of all pages by their names: of a wheel those in the package."""
+    """Return name -> file of each page; a wheel has them inside the package."""
     inside = bundled("guide")
     folder = inside if inside.is_dir() else bundled("code") / "docs"
-    files = (*(folder / f"{name}.md" for name in FIRST), *sorted(folder.glob("how-to/*.md")))
+    files = (*(folder / f"{name}.md" for name in FIRST_PAGES), *sorted(folder.glob("how-to/*.md")))
     return {file.stem: file for file in files}
 
 
@@ -37,5 +37,5 @@ def page(name: str, commands: Iterable[str]) -> str:
 
 
 def without_comments(text: str) -> str:
-    """Return a page as people read it."""
+    """Return a page in Markdown without comments."""
     return _COMMENT.sub("", text)

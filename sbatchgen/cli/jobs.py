@@ -1,4 +1,4 @@
-"""render, review, explain, plan; and how a command takes JOB."""
+"""The commands render, review, explain and plan, and the class of all commands that take a JOB."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sbatchgen.cli.output import (
     BRIEF,
     FORMAT,
     SEE,
+    current_folder,
     failure_of,
-    here,
     note,
     put,
     put_json,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from sbatchgen.lab.plan.dry_run import DryRunInputs
 
 
-ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that says that the job's files are on another machine
-ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
+FILES_ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that is set if the job's files are on another machine
+ALL = "sbatchgen.all"  # key in the `meta` of a context whose help shows all options
 
 
 NEEDS = click.option(
@@ -58,9 +58,9 @@ SNAPSHOT_FILE = click.option(
 
 
 class JobCommand(click.Command):
-    """A command that takes every option of a job, and JOB if its usage starts with that.
+    """A command with every option of a job, and with an argument JOB if its usage starts with JOB.
 
-    The options are made when the command is called.
+    The options are made when the command is called, because making them takes time.
     """
 
     def __init__(self, *args: Any, usage: str = "JOB [OPTIONS] [-- TRAINER ARGS]", **more: Any) -> None:
@@ -68,24 +68,24 @@ class JobCommand(click.Command):
         self.usage = usage
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return JOB, the command's own options, and those of every job."""
+        """Return JOB, the command's own options, and the options of a job."""
         from sbatchgen.jobs.inputs.flags import parameters
 
         options = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
-        every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
+        help_all = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
         name, jobs = self.usage.split()[0], completion.jobs
         job = click.Argument(
             ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
         )
-        return [*[job] * name.startswith("JOB"), *options[:-1], *parameters(), every, options[-1]]
+        return [*[job] * name.startswith("JOB"), *options[:-1], *parameters(), help_all, options[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """Return the usage, JOB first."""
         return [self.usage]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then the common ones of a job by group; with --help-all, all."""
+        """Write the command's own options, then the job's common options by group, or all with --help-all."""
         from sbatchgen.jobs.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
@@ -100,6 +100,7 @@ class JobCommand(click.Command):
 
 
 def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+    """Print the help with all options, and exit."""
     if value:
         ctx.meta[ALL] = True
         put(ctx.get_help())
@@ -107,13 +108,19 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
-    """Return the request of a command line; of a job that names no partition, in one that it fits."""
+    """Return the request of a command line. If it names no partition, one that the job fits is chosen."""
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.resolved.request import ONLY_PROFILE, read_request
 
-    refuse_mistaken(job, "job")
+    refuse_wrong_kind(job, "job")
     request = read_request(
-        job, args, job_options, environment=os.environ, folder=here(), check=check, read_trainer=_read_trainer
+        job,
+        args,
+        job_options,
+        environment=os.environ,
+        folder=current_folder(),
+        check=check,
+        read_trainer=_read_trainer,
     )
     if request.profile_by.where == ONLY_PROFILE:
         note(f"profile: {request.profile_file.stem}, {ONLY_PROFILE} ({request.profile_file})")
@@ -121,14 +128,15 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
 
 
 def _read_trainer(resolved: ResolvedJob) -> Layer | None:
-    from sbatchgen.jobs.judge.trainer import restarts_of_source
+    """Return the settings that follow from the text of the job's trainer; None without any."""
+    from sbatchgen.jobs.judge.trainer import layer_without_restarts
 
-    return restarts_of_source(resolved, files_here(), os.environ)
+    return layer_without_restarts(resolved, job_folder(), os.environ)
 
 
-def files_here() -> Path | None:
-    """Return the folder with the job's files; None if they are on another machine."""
-    return None if os.environ.get(ELSEWHERE) else here()
+def job_folder() -> Path | None:
+    """Return the current folder, which has the job's files; None if they are on another machine."""
+    return None if os.environ.get(FILES_ELSEWHERE) else current_folder()
 
 
 def submission_of(
@@ -143,29 +151,29 @@ def submission_of(
     """Return the submission of a job or of a finished script; `how`: see `submission_of_job`."""
     from sbatchgen.check.lint.source import is_script
 
-    refuse_mistaken(name, "job")
+    refuse_wrong_kind(name, "job")
     if not is_script(name):
         from sbatchgen.jobs.submit.rendered import submission_of_job
 
         return submission_of_job(
-            request_of(name, args, given), os.environ, files_here(), snapshot=snapshot, **how
+            request_of(name, args, given), os.environ, job_folder(), snapshot=snapshot, **how
         )
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    return submission_of_script(Path(name), given, args, os.environ, here(), keep_env=keep_env)
+    return submission_of_script(Path(name), given, args, os.environ, current_folder(), keep_env=keep_env)
 
 
 def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:
-    """Return the review of a submission as `review`, `submit` and `sweep` show it: with its digest.
+    """Return the review of a submission with its digest, as `review`, `submit` and `sweep` show it.
 
-    Without a digest if the files of the job are on another machine.
+    It has no digest if the files of the job are on another machine.
     """
     from sbatchgen.jobs.submit.reviewed import with_digest
 
-    if os.environ.get(ELSEWHERE):
+    if os.environ.get(FILES_ELSEWHERE):
         return submission.review
     return with_digest(submission, os.environ, after=after, keep_env=keep_env)
 
@@ -175,21 +183,21 @@ def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
     if not wanted and not named:
         return None
-    given["snapshot_dir"] = None  # the folder is that of the earlier job that is resumed
+    given["snapshot_dir"] = None  # a resumed job has the snapshot of the earlier job here
     return tuple(named)
 
 
-def refuse_mistaken(name: str, wanted: str) -> None:
+def refuse_wrong_kind(name: str, wanted: str) -> None:
     """Raise CommandLineError for a file that belongs to another command."""
     from sbatchgen.jobs.modes import MODES
 
     if name not in MODES:
-        from sbatchgen.base.wrong_file import mistaken
+        from sbatchgen.base.wrong_file import wrong_kind
 
         context = click.get_current_context()
         names = context.params.get("job", ())
-        typed = [each for each in names if each in MODES] if isinstance(names, tuple) else []
-        if problem := mistaken(name, wanted, context.info_name or "", *typed[:1]):
+        typed = [mode for mode in names if mode in MODES] if isinstance(names, tuple) else []
+        if problem := wrong_kind(name, wanted, context.info_name or "", *typed[:1]):
             raise CommandLineError([problem])
 
 
@@ -212,7 +220,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
     report(check(request.resolved))
     script = render_request(request).encode()
     if write is None:
-        print_bytes(script)  # into a file or a pipe as `submit` would send them
+        print_bytes(script)  # a file or a pipe gets the bytes that `submit` would send
     else:
         files.write(Path(write), script)
 
@@ -244,7 +252,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         about = (submission.script, submission.name, submission.options, submission.option_sources)
         answer = ask_slurm(*about, os.environ)
         shown = dataclasses.replace(shown, slurm=answer)
-        _keep_shown(submission, answer)
+        _record_start(submission, answer)
     if brief:
         shown = dataclasses.replace(shown, script=None, parts=(), own_lines=None)
     show_review(shown, sys.stdout, form, whole=whole)
@@ -253,8 +261,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     sys.exit(failure.exit_status if failure else 0)
 
 
-def _keep_shown(submission: Submission, answer: Answer) -> None:
-    """Keep the start that Slurm shown, and say how true such starts have been."""
+def _record_start(submission: Submission, answer: Answer) -> None:
+    """Record the start that Slurm expects, and print how accurate such starts have been so far."""
     from datetime import datetime
 
     from sbatchgen.jobs.runs import shown_starts
@@ -291,7 +299,9 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 
         put_json(explain_output(values, script, places), refused=findings)
     else:
-        text = screen.explanation(values) if script is None else screen.blame(script, places, here())
+        text = (
+            screen.explanation(values) if script is None else screen.blame(script, places, current_folder())
+        )
         put(visible(text), nl=False)
     report(findings)
 
@@ -334,9 +344,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
     if not diff:
-        Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads them while the sandbox runs
+        Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
     plans = [
-        plan_of(script, os.environ, here(), inputs, nodes=nodes, see=how["see"])
+        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, see=how["see"])
         for script, inputs, nodes in jobs
     ]
     if diff:
@@ -358,7 +368,7 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
 
 
 def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
-    """Raise CommandLineError unless `plan` has the one job that it takes, or the two of --diff."""
+    """Raise CommandLineError unless `plan` has one job, or with --diff two jobs."""
     if len(jobs) == 1 + diff:
         return
     wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
@@ -392,7 +402,7 @@ def _script_of(
     if others:
         what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
-    settings = settings_of(Places(here(), os.environ), given.get("profile"), runs_here=True)
+    settings = settings_of(Places(current_folder(), os.environ), given.get("profile"), runs_here=True)
     release = "" if settings.assumed else settings.slurm
     script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None

@@ -1,4 +1,4 @@
-"""What commands print: results to stdout, everything else to stderr."""
+"""The output of commands: results go to stdout, all other text goes to stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from sbatchgen.base.errors import DocumentError, FitError, Problem, SbatchgenError, SlurmError
-from sbatchgen.base.machine.ignored import left_out
+from sbatchgen.base.machine.ignored import take_problems
 from sbatchgen.base.quoting import fix_lines, one_line, visible
 from sbatchgen.jobs.inputs import completion
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.outputs.json_document import Refused
     from sbatchgen.jobs.review.review import Review
 
-TYPED = "sbatchgen.typed"  # in the `meta` of a context: the words of the command line
-HAS_DOCUMENT = "sbatchgen.has_document"  # in the `meta` of a context: the document on stdout is printed
-put = click.echo  # to stdout or another stream
+TYPED = "sbatchgen.typed"  # key in the `meta` of a context for the words of the command line
+HAS_DOCUMENT = "sbatchgen.has_document"  # key in the `meta` of a context whose document is printed
+put = click.echo  # prints to stdout or another stream
 MOST_COLUMNS = 10_000
-LEAST = (40, 16)  # the smallest terminal, in columns and lines, that a review is made to fit
-# Where a message continues in another line: with Slurm's own words, and with the lines that differ.
+LEAST = (40, 16)  # columns and lines of the smallest terminal that a review fits
+# The places where a message continues on another line: before Slurm's own words, and before lines of a diff.
 _LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
-_HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
+_HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and carriage returns, which progress bars use
 
 
 def put_log(data: bytes) -> None:
-    """Print a piece of a log; a terminal gets the colours, and no other control characters."""
+    """Print a piece of a log; a terminal gets its colours, but no other control characters."""
     put(harmless(data) if sys.stdout.isatty() else data, nl=False)
 
 
 def harmless(data: bytes) -> str:
-    """Return a piece of a log as text that can only colour a terminal."""
+    """Return a piece of a log as text; control characters other than colours and returns are escaped."""
     text = data.decode("utf-8", "replace")
     return "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text))
 
@@ -55,12 +55,12 @@ def say(problem: Problem, severity: str) -> None:
 
 
 def note_fix(fix: str) -> None:
-    """Print a fix to stderr, with the lines that belong below it."""
+    """Print a fix to stderr, with its further lines below it."""
     note_lines(fix_lines(fix, indent=2))
 
 
 def note(text: str, mark: str = "") -> None:
-    """Print a line to stderr if possible, with the severity that the text starts with in colour."""
+    """Print a line to stderr if possible; `mark`, with which the text starts, is coloured as a severity."""
     with contextlib.suppress(OSError):
         click.echo((colored(mark, mark) if mark else "") + one_line(text.removeprefix(mark)), err=True)
 
@@ -71,9 +71,9 @@ def note_lines(lines: Iterable[str]) -> None:
         note(line)
 
 
-def warn_of_left_out() -> None:
+def warn_of_ignored_files() -> None:
     """Warn of files that the search ignored."""
-    for problem in left_out():
+    for problem in take_problems():
         say(problem, "warning")
 
 
@@ -94,14 +94,14 @@ def report(findings: Iterable[Finding]) -> None:
 
 
 def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
-    """Return the kind of error that findings are: FitError if all are about the cluster's limits."""
+    """Return the error to raise for findings: FitError if all are about limits; None without errors."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return None
     return FitError if all(finding.about_fit for finding in errors) else DocumentError
 
 
-def here() -> Path:
+def current_folder() -> Path:
     """Return the current folder; raise DocumentError if it was deleted, or may not be entered."""
     try:
         return Path.cwd()
@@ -111,11 +111,11 @@ def here() -> Path:
 
 
 def _hold(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
-    """Add budgets to those of the variable, for this process and its jobs: all of them hold."""
+    """Add budgets to the variable of budgets, for this process and its jobs; each budget limits them."""
     if value:
         from sbatchgen.jobs.budget.allowance import VARIABLE
 
-        named = (os.environ.get(VARIABLE), *(str(Path(each).absolute()) for each in value))
+        named = (os.environ.get(VARIABLE), *(str(Path(file).absolute()) for file in value))
         os.environ[VARIABLE] = ":".join(filter(None, named))
 
 
@@ -150,9 +150,9 @@ FORMAT = click.option(
 def put_json(
     output: object, stream: TextIO | None = None, *, refused: SbatchgenError | Iterable[Finding] = ()
 ) -> None:
-    """Print an output of `sbatchgen.jobs.outputs`, or a record; with the error that it is `refused` by.
+    """Print an output of `sbatchgen.jobs.outputs`, or a record, as a JSON document.
 
-    Of findings, the errors refuse.
+    `refused` is an error, or findings of which the errors count; the document then has the error.
     """
     from sbatchgen.cli.typed_fix import runner
     from sbatchgen.jobs.outputs.json_document import document
@@ -182,7 +182,7 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
     """Print reviews so that they fit the terminal."""
     from sbatchgen.jobs.review.brief import brief
 
-    warn_of_left_out()  # before the question whether to submit
+    warn_of_ignored_files()  # before the question whether to submit
     try:
         columns, lines = os.get_terminal_size(stream.fileno())
     except OSError:
@@ -195,17 +195,18 @@ def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: boo
     """Print a review, in colour on a terminal."""
     from sbatchgen.jobs.review.screen import as_text
 
-    warn_of_left_out()  # before the question whether to submit
+    warn_of_ignored_files()  # before the question whether to submit
     if form == "json":
         slurm = shown.slurm
         says = [row.problem for row in slurm.refusals] or [Problem(slurm.says)] if slurm else []
         refused = SlurmError(says) if slurm and not slurm.accepted else shown.findings
         put_json(shown, stream, refused=refused)
     else:
-        _put_coloured(as_text(shown, here(), whole=whole), stream)
+        _put_coloured(as_text(shown, current_folder(), whole=whole), stream)
 
 
 def _put_coloured(review: str, stream: TextIO) -> None:
+    """Print a review, in colour if the stream is a terminal that can show colours."""
     from sbatchgen.jobs.review.screen import coloured
 
     in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")

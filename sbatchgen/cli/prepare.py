@@ -1,4 +1,4 @@
-"""data, image, page: what is made before jobs hold GPUs, or before people use a page."""
+"""The commands data, image and page: they make data sets and images before jobs hold GPUs, and a web page."""
 
 import os
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import click
 from sbatchgen.base.errors import CommandLineError
 from sbatchgen.base.quoting import word
 from sbatchgen.cli.jobs import request_of
-from sbatchgen.cli.output import here, note, put
+from sbatchgen.cli.output import current_folder, note, put
 from sbatchgen.jobs.inputs import completion
 from sbatchgen.jobs.inputs.search import Places
 
-IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
+IMAGES = click.IntRange(min=1, max=1_000_000)  # number of images, which are drawn in memory
 
 
 @click.group()
@@ -48,7 +48,8 @@ def image() -> None:
     """
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
+def _image_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the subcommands of `image` to a command."""
     for option in (
         click.option("--force", is_flag=True, help="Replace an existing image."),
         click.option(
@@ -65,7 +66,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @image.command("pull")
 @click.argument("source", metavar="[URI]", required=False)
-@_options
+@_image_options
 def image_pull(**options: str | None) -> None:
     """Get a .sif image for Apptainer from a registry.
 
@@ -77,7 +78,7 @@ def image_pull(**options: str | None) -> None:
 
 @image.command("import")
 @click.argument("source", metavar="[URI]", required=False)
-@_options
+@_image_options
 def image_import(**options: str | None) -> None:
     """Get a .sqsh image for Enroot from a registry.
 
@@ -88,25 +89,29 @@ def image_import(**options: str | None) -> None:
 
 @image.command("build")
 @click.argument("source", metavar="DEFINITION|FOLDER|URI", shell_complete=completion.files)
-@_options
+@_image_options
 def image_build(**options: str | None) -> None:
     """Build a .sif image from a definition file or a folder."""
     _prepare("build", **options)
 
 
 def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | None, force: object) -> None:
+    """Prepare an image with the tool of a subcommand, and print the name of its file."""
     from sbatchgen.jobs.runtimes import RUNTIMES
     from sbatchgen.lab.prepare.image import prepare
 
     tools = {tool.verb: (name, tool) for name, runtime in RUNTIMES.items() for tool in runtime.image_tools}
     runtime, tool = tools[verb]
     if source is None or to is None:
-        source, to = _of_profile(runtime, profile, source, to)
+        source, to = _source_and_file(runtime, profile, source, to)
     prepare(tool, source, Path(to), force=bool(force), note=note)
     put(to)
 
 
-def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
+def _source_and_file(
+    runtime: str, profile: str | None, source: str | None, to: str | None
+) -> tuple[str, str]:
+    """Return the source and the file of an image, from the profile if they were not typed."""
     from sbatchgen.jobs.runtimes.base import ContainerRuntime
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
@@ -159,7 +164,7 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     from sbatchgen.lab.page.site import packages_folder, read_site
     from sbatchgen.lab.page.static_files import PageInputs, write
 
-    places = Places(here(), os.environ)
+    places = Places(current_folder(), os.environ)
     files = [places.profile(name) for name in names]
     known = [file.stem for file in files]
     for name in known:

@@ -1,4 +1,4 @@
-"""profile, schema: profiles of clusters, and schemas of files and of output."""
+"""The commands profile and schema: profiles of clusters, and schemas of files and of output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
 from sbatchgen.base.quoting import one_line, visible
-from sbatchgen.cli.output import FORMAT, YES, failure_of, here, note, print_bytes, put, put_json, report, say
+from sbatchgen.cli.output import (
+    FORMAT,
+    YES,
+    current_folder,
+    failure_of,
+    note,
+    print_bytes,
+    put,
+    put_json,
+    report,
+    say,
+)
 from sbatchgen.jobs.inputs import completion
 from sbatchgen.jobs.inputs.search import Places, bundled
 
@@ -53,19 +64,20 @@ def profile_list(form: str) -> None:
         put_json(ProfilesOutput(profiles=listed))
         return
     sites: dict[str, list[str]] = {}
-    for each in listed:
-        age = _age(each["checked"], date.today())  # noqa: DTZ011 - a day, as people write it
-        about = f"{each['scheduler']:<6} checked {each['checked']}{age}  {each['description']}"
-        text = f"broken: {each['broken']}" if each["broken"] else about
-        star = "*" if each["used"] else " "
-        sites.setdefault(each["site"], []).append(f"{star} {each['name']:<18} {text}\n    {each['file']}")
+    for row in listed:
+        age = _age(row["checked"], date.today())  # noqa: DTZ011 - a day, as people write it
+        facts = f"{row['scheduler']:<6} checked {row['checked']}{age}  {row['description']}"
+        text = f"broken: {row['broken']}" if row["broken"] else facts
+        star = "*" if row["used"] else " "
+        sites.setdefault(row["site"], []).append(f"{star} {row['name']:<18} {text}\n    {row['file']}")
     for site in sorted(sites):
         put(visible("\n".join([site, *sites[site]] if site else sites[site])))
 
 
 def _listed() -> Iterator[ListedProfile]:
+    """Yield the rows of `profile list`, in the order in which profiles are searched for."""
     seen = set[str]()
-    for name, file in Places(here(), os.environ).profiles():
+    for name, file in Places(current_folder(), os.environ).profiles():
         read, broken = None, ""
         try:
             read = _read(file).value
@@ -86,7 +98,7 @@ def _listed() -> Iterator[ListedProfile]:
 
 
 def _age(checked: str, today: date) -> str:
-    """Return how old facts are; "" if there is no date in the past."""
+    """Return the age of facts, such as ", 5 days ago"; "" if the date is not in the past."""
     from datetime import date
 
     try:
@@ -105,7 +117,7 @@ def profile_show(name: str, form: str) -> None:
     from sbatchgen.base.files import read_file
     from sbatchgen.jobs.inputs.document import MAX_BYTES, as_data
 
-    file = Places(here(), os.environ).profile(name)
+    file = Places(current_folder(), os.environ).profile(name)
     if form == "json":
         from sbatchgen.jobs.outputs.profiles import ProfileOutput
 
@@ -146,7 +158,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     cluster = ask(os.environ)
     today = f"{datetime.now().astimezone():%Y-%m-%d}"
     if old is not None:
-        _update(old, cluster, today=today, yes=yes)
+        _update_profile(old, cluster, today=today, yes=yes)
         return
     cluster_name = cluster.setting("ClusterName")
     default = cluster_name if is_clean(cluster_name) else "cluster"
@@ -163,7 +175,8 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     note(f"wrote {new}; next: sbatchgen profile check {new}")
 
 
-def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
+def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
+    """Show how a profile differs from the cluster, ask, and write the cluster's values into it."""
     import difflib
 
     from sbatchgen.base import files
@@ -172,9 +185,9 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen.lab.discover.comparison import differences, findings
     from sbatchgen.lab.discover.update import update_text
 
-    places = Places(here(), os.environ)
+    places = Places(current_folder(), os.environ)
     file = places.profile(name)
-    target = here() / places.own_copy(file)
+    target = current_folder() / places.own_copy(file)
     document, before = _read(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = update_text(text, differences(document, cluster), today=today)
@@ -211,31 +224,28 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 
     cluster = ask(os.environ) if live else None
     reported: dict[str, list[Finding]] = {}
-    places = Places(here(), os.environ)
+    places = Places(current_folder(), os.environ)
     for name in names:
         try:
             file = places.profile(name)
-            of_profile = findings(file, places)
+            reported[name] = findings(file, places)
             if cluster:
                 stale = comparison.differences(_read(file), cluster)
                 fix = f"sbatchgen profile discover --update {name}" if places.own_copy(file) != file else ""
-                of_profile = [*of_profile, *comparison.findings(stale, str(file), fix)]
+                reported[name] += comparison.findings(stale, str(file), fix)
         except DocumentError as error:
-            of_profile = [Finding("error", problem) for problem in error.problems]
-        reported[name] = [*of_profile]
+            reported[name] = [Finding("error", problem) for problem in error.problems]
         if form == "text" and not failure_of(reported[name]):
             put(one_line(f"{name}: no errors"))
-    every = [finding for findings in reported.values() for finding in findings]
+    all_findings = [finding for findings in reported.values() for finding in findings]
     if form == "text":
-        report(every)
+        report(all_findings)
         return
     from sbatchgen.jobs.outputs.profiles import ChecksOutput
 
-    checked = reported.items()
-    put_json(
-        ChecksOutput(profiles=[{"name": name, "findings": each} for name, each in checked]), refused=every
-    )
-    if failure := failure_of(every):
+    output = ChecksOutput(profiles=[{"name": name, "findings": rows} for name, rows in reported.items()])
+    put_json(output, refused=all_findings)
+    if failure := failure_of(all_findings):
         sys.exit(failure.exit_status)
 
 
@@ -247,7 +257,7 @@ def profile_sources(name: str, *, form: str) -> None:
     from sbatchgen.base.text_table import table
     from sbatchgen.jobs.outputs.profiles import SourceOutput, SourcesOutput
 
-    sources = _read(Places(here(), os.environ).profile(name)).value.sources
+    sources = _read(Places(current_folder(), os.environ).profile(name)).value.sources
     rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
     if form == "json":
         put_json(SourcesOutput(name=name, sources=rows))
@@ -256,6 +266,7 @@ def profile_sources(name: str, *, form: str) -> None:
 
 
 def _schemas() -> dict[str, Path]:
+    """Return the files of the schemas by name, such as "profile list"."""
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
 

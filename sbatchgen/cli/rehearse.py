@@ -12,7 +12,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, here, note, put, put_json, report
+from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, current_folder, note, put, put_json, report
 from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def rehearse(
     report(check(request.resolved))
     refuse_unfit(request.resolved)
     done = run(
-        request, os.environ, here(), seconds=seconds, patience=stop_after, network=network, see=see,
+        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, network=network, see=see,
         tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
     tried = [*rows(done)]
@@ -132,7 +132,7 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
     """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
     from sbatchgen.cli.run_logs import follow_run
-    from sbatchgen.cli.submit import agreed, submit_to_slurm
+    from sbatchgen.cli.submit import confirmed, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.runs.job_log import find_logs, last_lines
     from sbatchgen.jobs.runs.metrics import read_events
@@ -148,8 +148,8 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     new = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
     short = {name: job_options.get(name) or value for name, value in SHORT.items()}
     short_job = request_of(job, args, {**job_options, **short, **new})
-    submission = submission_of_job(short_job, os.environ, here())
-    if not agreed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
+    submission = submission_of_job(short_job, os.environ, current_folder())
+    if not confirmed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
     index = sbatch.open_index(os.environ, note)
     done: list[SubmittedRun] = []

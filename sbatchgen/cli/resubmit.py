@@ -16,7 +16,7 @@ from sbatchgen.base.quoting import word
 from sbatchgen.base.quoting import words as quoted_words
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import snapshot_of
-from sbatchgen.cli.output import FORMAT, YES, completed_runs, here
+from sbatchgen.cli.output import FORMAT, YES, completed_runs, current_folder
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 
@@ -38,7 +38,7 @@ _SUBMISSION_OPTIONS = (
     "fit",
     "needs",
 )
-_TYPED = click.core.ParameterSource.COMMANDLINE
+_FROM_COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 
 def _warn_of_completed(index: Index, run: Run) -> None:
@@ -69,23 +69,23 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     index = open_index()
     resumed, element = find_point(index, run, changes=True)
     last = last_record(resumed)
-    agreed = [*["--yes"] * yes, "--format", form]
+    confirmed = [*["--yes"] * yes, "--format", form]
     if last.command[1:2] == ("shell",):
         what = f"run {resumed.name} is a shell of a job, which trains nothing by itself"
         raise CommandLineError.of(what, fix=quoted_words(("sbatchgen", *last.command[1:])))
     if last.command[1:2] == ("sweep",):
-        submit_points(args, resumed, (*options, *agreed), only=element)
+        submit_points(args, resumed, (*options, *confirmed), only=element)
         return
     _warn_of_completed(index, resumed)
     array = ["--array", element] if element else []
     if last.command:
-        words, old_args = _recorded(submit.submit, resumed, last)
+        words, old_args = _recorded_words(submit.submit, resumed, last)
         auto = [] if last.by_default("resume") else ["--resume", "auto"]
-        typed = [*words, *auto, *array, *options, *agreed]
+        typed = [*words, *auto, *array, *options, *confirmed]
         with _context(submit.submit, typed, (*old_args, *args)) as context:
             submit.submit.invoke(context)
         return
-    with _context(submit.submit, [last.script, *array, *options, *agreed], args) as context:
+    with _context(submit.submit, [last.script, *array, *options, *confirmed], args) as context:
         given = context.params
         how = {
             name: given.pop(name)
@@ -159,7 +159,7 @@ def submit_points(
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
         return chosen
 
-    words, old_args = _recorded(sweep, run, last)
+    words, old_args = _recorded_words(sweep, run, last)
     trainer_args = (*old_args, *args)
     with _context(sweep, [*words, *options], trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choice)
@@ -171,14 +171,18 @@ def _context(command: click.Command, typed: Sequence[str], args: tuple[str, ...]
     return command.make_context(command.name, [*typed], parent=root, obj=args)
 
 
-def _recorded(command: click.Command, run: Run, last: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _recorded_words(
+    command: click.Command, run: Run, last: Record
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what a record says of its job: the options, and what follows `--`.
 
     Raises DocumentError: it says more, as --yes. A folder that was copied from elsewhere may hold any record.
     """
     words, trainer_args = last.typed
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
-        typed = [name for name in _SUBMISSION_OPTIONS if context.get_parameter_source(name) is _TYPED]
+        typed = [
+            name for name in _SUBMISSION_OPTIONS if context.get_parameter_source(name) is _FROM_COMMAND_LINE
+        ]
     if typed:
         what = (
             f"the record of run {run.name} has --{typed[0].replace('_', '-')}, which does not describe a job"
@@ -230,7 +234,7 @@ def _resume_script(
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
     submission = submission_of_script(
-        script, given, args, os.environ, here(), keep_env=keep_env, earlier=last.options
+        script, given, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
     )
     queued = partial(folder_check.used_by_job, run.folder, os.environ)
     if problem := queued():

@@ -15,14 +15,14 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, Sbat
 from sbatchgen.base.quoting import one_line
 from sbatchgen.base.quoting import word as quoted
 from sbatchgen.cli import output
-from sbatchgen.cli.output import FORMAT, here, note
-from sbatchgen.cli.run_status import hint
+from sbatchgen.cli.output import FORMAT, current_folder, note
+from sbatchgen.cli.run_status import hint_at_diagnosis
 from sbatchgen.cli.runs import (
     POLL_S,
     RUN,
     check_folder,
     find_job,
-    find_plain,
+    find_plain_job,
     find_point,
     find_run,
     open_index,
@@ -93,9 +93,9 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
     if form == "json" and follow:
         raise CommandLineError.of("--follow prints until the run ends: no document", fix="leave --follow out")
     index, lines = open_index(), LINES if lines is None and (follow or form == "json") else lines
-    if plain := find_plain(index, run, task):
-        with _as_document(form, run) as show:
-            _plain_log(plain, run, lines, show, follow=follow)
+    if plain := find_plain_job(index, run, task):
+        with _log_printer(form, run) as show:
+            _show_plain_log(plain, run, lines, show, follow=follow)
         return
     chosen, point, job = find_job(index, run)
     task = task or point
@@ -105,7 +105,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
         follow_run(index, chosen.name, lines=lines, task=task, program=program, job=job)
         return
     shown = RunLogs(chosen.folder, lines, task, program=program, job=job)
-    with _as_document(form, chosen.name) as show:
+    with _log_printer(form, chosen.name) as show:
         if not shown.show(show):
             check_folder(chosen)
             fix = f"sbatchgen status {chosen.name}"
@@ -116,7 +116,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
 
 
 @contextlib.contextmanager
-def _as_document(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
+def _log_printer(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
     """Yield the function that prints pieces of a log, at once or at the end as a document."""
     from sbatchgen.jobs.outputs.runs import logs_output
 
@@ -128,7 +128,7 @@ def _as_document(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
     output.put_json(logs_output(run, output.harmless(b"".join(pieces))))
 
 
-def _plain_log(
+def _show_plain_log(
     job: PlainJob, word: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
 ) -> None:
     """Show the log of a job that belongs to no run; with `follow`, until the job has ended."""
@@ -144,11 +144,11 @@ def _plain_log(
     if others:
         note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
     is_there = shown.show(show)
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     while follow and job.row and not job.row.state.ended:
         time.sleep(LOG_POLL_S)
-        if time.monotonic() - asked >= POLL_S:
-            job, asked = find(job.id, here(), os.environ) or job, time.monotonic()
+        if time.monotonic() - asked_at >= POLL_S:
+            job, asked_at = find(job.id, current_folder(), os.environ) or job, time.monotonic()
         is_there = shown.show(show)
     if follow:
         note(f"note: {overview.headline(plain_state(job))}")
@@ -177,12 +177,12 @@ def follow_run(
 
     run = find_run(index, name, changes=None)
     logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
-    asked, news = 0.0, _News()
-    with _bar(run) as bar:
+    asked_at, news = 0.0, _News()
+    with _progress_bar(run) as bar:
         while True:
-            if time.monotonic() - asked >= POLL_S or not asked:
+            if time.monotonic() - asked_at >= POLL_S or not asked_at:
                 (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job])
-                asked = time.monotonic()
+                asked_at = time.monotonic()
                 logs.refresh()
                 news.tell(state, problems)
             logs.show(output.put_log)
@@ -190,7 +190,7 @@ def follow_run(
             if all(job.ended for job in state.jobs):
                 break
             time.sleep(LOG_POLL_S)
-    hint(state)
+    hint_at_diagnosis(state)
     if used := cost.in_short(cost.make_report(state, os.environ)):
         note(f"note: used: {used}; more: sbatchgen report {run.name}")
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
@@ -215,7 +215,7 @@ class _News:
 
 
 @contextlib.contextmanager
-def _bar(run: Run) -> Iterator[Callable[[], None]]:
+def _progress_bar(run: Run) -> Iterator[Callable[[], None]]:
     from sbatchgen.jobs.runs.progress import read_progress
 
     if not output.is_screen(sys.stderr):

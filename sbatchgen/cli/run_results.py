@@ -13,12 +13,21 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.base.quoting import ALSO, numbers_as_text
-from sbatchgen.cli.output import FORMAT, completed_runs, here, note, print_bytes, put, put_in_form, say
+from sbatchgen.cli.output import (
+    FORMAT,
+    completed_runs,
+    current_folder,
+    note,
+    print_bytes,
+    put,
+    put_in_form,
+    say,
+)
 from sbatchgen.cli.runs import (
     RUN,
     RUNS,
     find_job,
-    find_plain,
+    find_plain_job,
     find_point,
     open_index,
     point_states_of,
@@ -74,7 +83,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
         fix = f"as in: --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
     index = open_index()
-    top = Path(os.path.realpath(here() / below)) if below is not None else Path("/")
+    top = Path(os.path.realpath(current_folder() / below)) if below is not None else Path("/")
     if not top.is_dir():
         raise CommandLineError.of(f"there is no folder {below}", at="--below")
     chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
@@ -102,7 +111,7 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     from sbatchgen.jobs.runs.status import plain_state, run_states
 
     index = open_index()
-    if plain := find_plain(index, run, task):
+    if plain := find_plain_job(index, run, task):
         state, problems, point, job = plain_state(plain), list[Problem](), "", ""
     else:
         chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
@@ -120,10 +129,10 @@ def _histories(name: str, pattern: str) -> list[History]:
     from sbatchgen.jobs.runs.points import read_sweep
 
     folder, index = Path(name), open_index()
-    is_named = any(run.name == name for run in index.find(name, here()))
+    is_named = any(run.name == name for run in index.find(name, current_folder()))
     is_others = folder.is_dir() and folder.stat().st_uid != os.geteuid()
     if is_named or is_others or not folder.is_dir():
-        if plain := find_plain(index, name):
+        if plain := find_plain_job(index, name):
             return [replace(read_history(plain.folder, pattern, [plain.record]), folder=Path(name))]
         if is_named or not is_others:
             run, point = find_point(index, name)

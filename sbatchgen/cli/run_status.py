@@ -15,7 +15,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, Problem
 from sbatchgen.base.quoting import counted
 from sbatchgen.cli import output
-from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, here, note, put, say
+from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, current_folder, note, put, say
 from sbatchgen.cli.runs import (
     POLL_S,
     open_index,
@@ -79,13 +79,13 @@ def _scan(index: Index, folder: Path) -> None:
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
-def _plain_logs(index: Index, folder: Path) -> list[PlainJob]:
+def _plain_jobs(index: Index, folder: Path) -> list[PlainJob]:
     """Return the jobs of the newest logs with Slurm's own name in a folder that are of no run."""
     from sbatchgen.jobs.runs import plain_job
 
-    logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), here())]
+    logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), current_folder())]
     jobs = plain_job.jobs_of_logs(logs, os.environ)
-    return [replace(job, word=os.path.relpath(job.word, here())) for job in jobs]
+    return [replace(job, word=os.path.relpath(job.word, current_folder())) for job in jobs]
 
 
 def _show_status(
@@ -108,7 +108,7 @@ def _show_status(
         states, problems = point_states_of(index, names)
     else:
         states, problems = run_states(index, os.environ, index.runs(since=since))
-        states = [*map(plain_state, _plain_logs(index, folder)), *states] if folder else states
+        states = [*map(plain_state, _plain_jobs(index, folder)), *states] if folder else states
     if form == "json":
         from sbatchgen.jobs.outputs.runs import brief_output, status_output
 
@@ -128,7 +128,7 @@ def _show_status(
         for problem in problems_of(states):
             say(problem, "warning")
         if len(names) == 1:
-            hint(states[0])
+            hint_at_diagnosis(states[0])
 
 
 def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
@@ -145,7 +145,7 @@ def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
     put(overview.page(state, known, logs, sort=sort, reverse=reverse), nl=False)
 
 
-def hint(state: RunState) -> None:
+def hint_at_diagnosis(state: RunState) -> None:
     """Name the command that says why a run failed, if it did so by itself."""
     from sbatchgen.jobs.runs.diagnosis import is_failed
     from sbatchgen.jobs.runs.seen_jobs import SAVED

@@ -48,7 +48,7 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
     several = [
-        (state, _live(state, task or point, job * bool(point)))
+        (state, _ids_to_cancel(state, task or point, job * bool(point)))
         for state, (_, point, job) in zip(states, chosen, strict=True)
     ]
     jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
@@ -66,14 +66,14 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
         put_json(cancel_output((state.run.name, id_) for state, id_, _ in jobs))
 
 
-def _live(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
+def _ids_to_cancel(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
     """Return the jobs of a run that wait or run, or their task, or the job with the `asked` id."""
     name, asked = state.run.name, asked or state.job
     live = [job for job in reversed(state.jobs) if not job.ended]  # the last job first, so that no job starts
     live = [job for job in live if asked in ("", job.id)]
     if not live:
         note(f"note: {f'job {asked} of ' * bool(asked)}run {name} has ended already")
-    ids = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
+    ids = [(id_, job.cluster) for job in live if (id_ := _id_of_task(state, job.id, task))]
     if live and not ids:
         what = f"no job of run {name} that waits or runs has a task {task}"
         raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
@@ -88,7 +88,7 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     left = []
     known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
     queued = [  # without an answer nothing is cancelled: a training would lose its last steps
-        [] if submission is None or submission.process else _rows(id_, cluster)
+        [] if submission is None or submission.process else _queue_rows(id_, cluster)
         for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
     ]
     for (state, id_, cluster), submission, rows in zip(jobs, known, queued, strict=True):
@@ -116,7 +116,7 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     return [(state, id_, cluster) for state, id_, cluster in left if _may_run(id_, cluster)]
 
 
-def _rows(id_: str, cluster: str) -> list[SlurmJob]:
+def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
     """Return what the queue has of a job or a task that waits or runs; raise SlurmError without an answer."""
     from sbatchgen.jobs.slurm.queue import queue
 
@@ -132,12 +132,12 @@ def _may_run(id_: str, cluster: str) -> bool:
     Also without an answer, as nothing says that it has ended.
     """
     try:
-        return bool(_rows(id_, cluster))
+        return bool(_queue_rows(id_, cluster))
     except SlurmError:
         return True
 
 
-def _with_task(state: RunState, job: str, task: str) -> str:
+def _id_of_task(state: RunState, job: str, task: str) -> str:
     """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
     from sbatchgen.jobs.runs import record
     from sbatchgen.jobs.runs.record import point_numbers
@@ -171,7 +171,7 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
 
 
 # Some releases give a step that overlaps another fewer GPUs than its job has, without a word.
-_TELLS_GPUS = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
+_GPU_WARNING = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
     echo "sbatchgen exec: this command has $SLURM_GPUS_ON_NODE of the job's {gpus} GPUs on $(hostname)" >&2
 """
 
@@ -218,6 +218,6 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
     asked = requested_gpus(submission.value("--gpus-per-node")) if submission else None
     gpus = sum(count for _, count in asked or ())
-    first = (_TELLS_GPUS.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
+    first = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
     inside = ["sh", "-c", first, "sbatchgen"] if first else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))

@@ -19,7 +19,7 @@ from sbatchgen.base.errors import (
 )
 from sbatchgen.base.quoting import ALSO, one_line
 from sbatchgen.base.quoting import word as quoted
-from sbatchgen.cli.output import completed_runs, here, note
+from sbatchgen.cli.output import completed_runs, current_folder, note
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
@@ -50,13 +50,13 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     Where ./runs/NAME is another run, a command that `changes` runs asks which is meant, and is refused
     without a terminal; another command says which run it shows. With None nothing is said.
     """
-    runs = index.find(word, here())
+    runs = index.find(word, current_folder())
     if len(runs) == 1:
-        if changes is not None and (others := index.others_in_folder(runs[0], word, here())):
+        if changes is not None and (others := index.others_in_folder(runs[0], word, current_folder())):
             _choose(index, word, runs[0], others[0], changes=changes)
         return runs[0]
-    if not runs and (plain := find_plain(index, word)):
-        raise _only_read(plain)
+    if not runs and (plain := find_plain_job(index, word)):
+        raise _refusal_to_change(plain)
     names = [run.name for run in (runs or index.runs())]
     if runs:
         raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
@@ -77,7 +77,7 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
         raise CommandLineError.of(says, fix=f"name one: {full} or {other.name}")
 
 
-def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
+def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
     """Return the job that a word means if it belongs to no run (plain sbatch, or a colleague's); else None.
 
     Raises CommandLineError for a file that is not a log, and for an id that is not known; DocumentError and
@@ -86,31 +86,33 @@ def find_plain(index: Index, word: str, task: str = "") -> PlainJob | None:
     from sbatchgen.jobs.runs.plain_job import find
 
     base, _, point = word.rpartition("/")
-    if index.find(word, here()) or (base and point.isdecimal() and index.find(base, here())):
+    if index.find(word, current_folder()) or (
+        base and point.isdecimal() and index.find(base, current_folder())
+    ):
         return None
-    return find(word, here(), os.environ, task if task.isdecimal() else "")
+    return find(word, current_folder(), os.environ, task if task.isdecimal() else "")
 
 
-def _only_read(job: PlainJob) -> SbatchgenError:
+def _refusal_to_change(job: PlainJob) -> SbatchgenError:
     """Return why a command can't change or start again a job that belongs to no run."""
     if job.owner:
-        fix = f"{_continued(job)}{ALSO}status, logs, diagnose and plot can read it"
+        fix = f"{_how_to_continue(job)}{ALSO}status, logs, diagnose and plot can read it"
         return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
     what = f"{job.word} is a job that was not submitted by sbatchgen"
     live = job.row is not None and not job.row.state.ended
     fix = f"scancel {job.id} cancels it; " if live else ""
     script = job.record.script
     if script:
-        fix += f"sbatchgen submit {quoted(_from_here(script))} submits its script as a run"
+        fix += f"sbatchgen submit {quoted(_typed_path(script))} submits its script as a run"
     return CommandLineError.of(what, fix=fix or "submit its script by sbatchgen, to have a run")
 
 
-def _from_here(path: str) -> str:
+def _typed_path(path: str) -> str:
     """Return the path of a file as a user types it here; for a file of this folder, its name."""
-    return os.path.relpath(path) if Path(path).is_relative_to(here()) else path
+    return os.path.relpath(path) if Path(path).is_relative_to(current_folder()) else path
 
 
-def _continued(job: PlainJob) -> str:
+def _how_to_continue(job: PlainJob) -> str:
     """Return how to continue the training of a colleague's run."""
     from sbatchgen.base.machine.trust import user_name
 
@@ -130,8 +132,8 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
     from sbatchgen.jobs.runs.record import records
 
     base, _, point = word.rpartition("/")
-    is_point = base and point.isdecimal() and not index.find(word, here())
-    run, path = find_run(index, base if is_point else word, changes=changes), Path(here(), word)
+    is_point = base and point.isdecimal() and not index.find(word, current_folder())
+    run, path = find_run(index, base if is_point else word, changes=changes), Path(current_folder(), word)
     known = records(run.folder)
     if is_point and not any(record.array for record in known) and not (run.folder / POINTS).exists():
         raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
@@ -144,7 +146,7 @@ def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[
     from sbatchgen.jobs.runs.record import read_record
 
     run, point = find_point(index, word, changes=changes)
-    job = index.job_of(run, word, here())
+    job = index.job_of(run, word, current_folder())
     task = word.removeprefix(f"{job}_")
     known = read_record(run.folder, job) if job and task != word and task.isdecimal() else None
     return run, (str(int(task) + known.first) if known and known.array else point), job
@@ -157,7 +159,7 @@ def point_states_of(
     from sbatchgen.jobs.runs.points import POINTS
     from sbatchgen.jobs.runs.status import plain_state, point_state, run_states
 
-    plain = {at: job for at, name in enumerate(names) if (job := find_plain(index, name))}
+    plain = {at: job for at, name in enumerate(names) if (job := find_plain_job(index, name))}
     of_runs = [name for at, name in enumerate(names) if at not in plain]
     chosen = [find_job(index, name, changes=changes) for name in of_runs]
     alone = chosen[0][1] if len(chosen) == 1 else ""

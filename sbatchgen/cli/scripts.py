@@ -12,11 +12,11 @@ import click
 from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.base.quoting import word
 from sbatchgen.base.units import RELEASES
-from sbatchgen.cli.jobs import refuse_mistaken
+from sbatchgen.cli.jobs import refuse_wrong_kind
 from sbatchgen.cli.output import (
     FORMAT,
     colored,
-    here,
+    current_folder,
     note,
     note_lines,
     print_bytes,
@@ -131,7 +131,7 @@ def lint(
     chosen = {name: flags.pop(name) for name in ("profile", "slurm", "select", "disable", "pedantic")}
     outcome = linting.run(
         names,
-        settings=settings_of(Places(here(), os.environ), **chosen),
+        settings=settings_of(Places(current_folder(), os.environ), **chosen),
         style=colored,
         mend=mend or "",
         form=form,
@@ -213,14 +213,14 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     from sbatchgen.lab.adopt import account
     from sbatchgen.lab.adopt.adoption import adopt as adopted
 
-    refuse_mistaken(name, "script")
+    refuse_wrong_kind(name, "script")
     source = whole(name)
     adoption = adopted(
         source.text,
         file=source.file,
         user=os.environ,
         day=date.today().isoformat(),  # noqa: DTZ011 - as people write it
-        folder=here(),
+        folder=current_folder(),
     )
     is_refused = not adoption.job or (adoption.lost and not partly)
     refusal = account.refusal(adoption) if is_refused else None

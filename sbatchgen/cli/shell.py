@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.base.errors import CommandLineError, SlurmError
-from sbatchgen.cli.jobs import JobCommand, files_here, request_of
+from sbatchgen.cli.jobs import JobCommand, job_folder, request_of
 from sbatchgen.cli.output import BUDGET, YES, note, put
-from sbatchgen.cli.submit import DRY_RUN, agreed
+from sbatchgen.cli.submit import DRY_RUN, confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.slurm.queue import SlurmJob
     from sbatchgen.jobs.submit.submission import Submission
 
-_POLL_S, _SELDOM_S = 1.0, 10.0  # between two questions to Slurm
+_POLL_S, _LONGEST_POLL_S = 1.0, 10.0  # between two questions to Slurm
 _FLAGS = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
-_LOST = 255  # of srun, which could not connect
+_CONNECTION_LOST = 255  # of srun, which could not connect
 
 
 def _period(_: click.Context, __: click.Parameter, value: str) -> int:
@@ -98,11 +98,11 @@ def shell(
         os.environ["SBATCHGEN_DEBUG"] = str(debug)
     live = _session(job)
     if live and how == "config":
-        _row(live)
+        _queue_row(live)
         put(remote.host_block(live, _program()))
         return
     if live:
-        row = _started(live, is_left=_is_left if how == "relay" else None)
+        row = _wait_until_running(live, is_left=_input_is_closed if how == "relay" else None)
         sys.exit(_attach(row, live, command, how, first=False))
     if how in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
@@ -111,7 +111,7 @@ def shell(
     if how and submission.local:
         fix = "leave --jupyter out, and start jupyter lab in the shell"
         raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
-    if not agreed([submission.review], asked, yes=yes or dry_run, dry_run=dry_run):
+    if not confirmed([submission.review], asked, yes=yes or dry_run, dry_run=dry_run):
         return
     sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
 
@@ -138,20 +138,20 @@ def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str
     )
     request = request_of(job, (), more)
     session.refuse_rank(request.resolved, debug)
-    base = submission_of_job(request, os.environ, files_here(), ask_squeue=True)
+    base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
     submission = session.submission(of_training, request, base, os.environ)
     return in_short(submission.review), submission
 
 
 def _session(name: str) -> Record | None:
     """Return the newest session of a run, by the name of the run; None if the name is of no session."""
-    from sbatchgen.cli.output import here
+    from sbatchgen.cli.output import current_folder
     from sbatchgen.jobs.runs.record import records
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.lab.shell import session
 
     index = sbatch.open_index(os.environ, note)
-    runs = index.find(name, here()) if index else []
+    runs = index.find(name, current_folder()) if index else []
     known = records(runs[0].folder) if len(runs) == 1 else []
     return known[-1] if known and session.is_session(known[-1]) else None
 
@@ -166,24 +166,26 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
     with sbatch.reserve_run_folder(submission, os.environ, note) as (ready, lock):
         words = (str(keep),)
         run = sbatch.submit(ready, (), words, lock=lock, environment=os.environ, index=index, note=note)
-    about, row = run.record, None
+    record, row = run.record, None
     if keep:
-        note(f"note: run {about.run}, job {about.job}; another shell there: sbatchgen shell {about.run}")
+        note(f"note: run {record.run}, job {record.job}; another shell there: sbatchgen shell {record.run}")
     try:
-        with contextlib.nullcontext() if keep else _hang_up_ends():
-            row = _started(about)
-        status = _attach(row, about, command, how, first=True)
+        with contextlib.nullcontext() if keep else _end_at_hang_up():
+            row = _wait_until_running(record)
+        status = _attach(row, record, command, how, first=True)
     except BaseException:
         if not (keep and row):
-            client.answer_if_any(["scancel", about.job], os.environ)
+            client.answer_if_any(["scancel", record.job], os.environ)
         raise
-    if status == _LOST and not keep and not session.was_opened(about):  # else other terminals may be there
-        client.answer_if_any(["scancel", about.job], os.environ)
+    if (
+        status == _CONNECTION_LOST and not keep and not session.was_opened(record)
+    ):  # else other terminals may be there
+        client.answer_if_any(["scancel", record.job], os.environ)
     return status
 
 
 @contextlib.contextmanager
-def _hang_up_ends() -> Iterator[None]:
+def _end_at_hang_up() -> Iterator[None]:
     """Let a closed terminal end the command, which cancels the job: a session that runs hears for itself."""
     import signal
 
@@ -198,7 +200,7 @@ def _hang_up_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
+def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
     """Hand this terminal to a session that runs; return the status of what ran there."""
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
@@ -208,16 +210,16 @@ def _attach(row: SlurmJob, about: Record, command: tuple[str, ...], how: str | N
     if how == session.RELAY:
         command = ("serve_ssh", str(remote.own_keys(os.environ)))
     elif how == session.JUPYTER:
-        command = ("serve_jupyter", *remote.forwards(about, node, _program()))
+        command = ("serve_jupyter", *remote.forwards(record, node, _program()))
     tty = _on_terminal() and how != session.RELAY
-    words = session.attachment(about.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
+    words = session.attachment(record.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
     status = run_here(words, submit_environment(os.environ)[0])
-    if status and (why := session.why_ended(about)):
-        raise SlurmError.of(f"job {about.job} has ended before its shell: {why}", at=about.log)
+    if status and (why := session.why_ended(record)):
+        raise SlurmError.of(f"job {record.job} has ended before its shell: {why}", at=record.log)
     return status
 
 
-def _is_left() -> bool:
+def _input_is_closed() -> bool:
     """Return whether the other end of the input is closed, as after an ssh that was given up."""
     import select
 
@@ -226,32 +228,32 @@ def _is_left() -> bool:
     return any(event & select.POLLHUP for _, event in ends.poll(0))
 
 
-def _started(about: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
+def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
     """Return a job once it runs; raise SlurmError if it has ended. Exit if who waits `is_left`."""
     pause, says = _POLL_S, "None"
     while True:
-        row = _row(about)
+        row = _queue_row(record)
         if row.state.name == "RUNNING" and row.node_list:
             return row
         if row.reason != says:
             says = row.reason
-            note(f"note: job {about.job} waits ({says})")
+            note(f"note: job {record.job} waits ({says})")
         time.sleep(pause)
         if is_left and is_left():
-            sys.exit(_LOST)
-        pause = min(_SELDOM_S, 1.5 * pause)
+            sys.exit(_CONNECTION_LOST)
+        pause = min(_LONGEST_POLL_S, 1.5 * pause)
 
 
-def _row(about: Record) -> SlurmJob:
+def _queue_row(record: Record) -> SlurmJob:
     """Return the job of a session as it is in the queue; raise SlurmError if it has ended."""
     from sbatchgen.jobs.slurm.queue import queue
     from sbatchgen.lab.shell.session import why_ended
 
-    row = next(iter(queue(os.environ, [about.job])), None)
+    row = next(iter(queue(os.environ, [record.job])), None)
     if row is None or row.state.ended or row.state.name == "COMPLETING":
-        why = why_ended(about) or "there is no shell any more"
-        fix = f"sbatchgen diagnose {about.job}"
-        raise SlurmError.of(f"job {about.job} has ended: {why}", at=about.log, fix=fix)
+        why = why_ended(record) or "there is no shell any more"
+        fix = f"sbatchgen diagnose {record.job}"
+        raise SlurmError.of(f"job {record.job} has ended: {why}", at=record.log, fix=fix)
     return row
 
 

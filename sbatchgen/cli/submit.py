@@ -61,7 +61,7 @@ REVIEWED = click.option(
     help="Submit only if the job's digest is DIGEST, as the review shows it.",
 )
 # A job of mode ddp that checks its nodes, and trains nothing.
-_CHECKS = {
+_PREFLIGHT_OPTIONS = {
     "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
     "time": "00:15:00",
 }  # fmt: skip
@@ -106,14 +106,14 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
             "--needs is about --fit", at="--needs", fix="add --fit, or leave --needs out"
         )
     if fit:
-        given |= _fitting(job, args, given, needs)
+        given |= _options_of_best_start(job, args, given, needs)
     snapshot = snapshot_of(given)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
     submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
-def _fitting(
+def _options_of_best_start(
     jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any], needs: str | None
 ) -> dict[str, str]:
     """Return the options of the first row of `when --fit`, and show the row."""
@@ -149,12 +149,12 @@ def preflight(args: tuple[str, ...], /, **given: Any) -> None:
     from sbatchgen.jobs.inputs.search import bundled
 
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "form")}
-    given |= {name: value for name, value in _CHECKS.items() if given.get(name) is None}
+    given |= {name: value for name, value in _PREFLIGHT_OPTIONS.items() if given.get(name) is None}
     given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
     submit_reviewed(submission_of("ddp", args, given), **how)
 
 
-def _find_all(runs: Sequence[str]) -> None:
+def _refuse_unknown_runs(runs: Sequence[str]) -> None:
     """Raise CommandLineError if a run is not known."""
     from sbatchgen.cli.runs import find_point, open_index
 
@@ -178,14 +178,14 @@ def submit_reviewed(
     from sbatchgen.jobs.submit import sbatch, twin
 
     _refuse_several(submissions, follow=follow)
-    _find_all(after if dry_run else ())
+    _refuse_unknown_runs(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
     if reviewed or not yes or form == "json":  # else they are not read
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     more = click.get_current_context().meta.get(FOUND, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
     end_for_program(form, reviews)
-    if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
+    if not confirmed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         for submission in submissions:
             sbatch.refuse_past_budget(submission, os.environ)
         put_submitted(form, [], reviews)
@@ -201,7 +201,7 @@ def submit_reviewed(
     with twin.refuse_twins(() if again or after else submissions, index, os.environ):
         for number, submission in enumerate(submissions):
             try:
-                with ids_to(form):
+                with ids_on_stderr(form):
                     submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
             except BaseException as error:
                 if len(submissions) > 1:
@@ -216,7 +216,7 @@ def submit_reviewed(
         sys.exit(follow_run(index, done[-1].record.run, since=min(began, done[-1].record.submitted)))
 
 
-def agreed(
+def confirmed(
     reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool, reviewed: tuple[str, ...] = ()
 ) -> bool:
     """Show reviews, exit if a review has errors, and ask; return whether to submit.
@@ -302,7 +302,7 @@ def end_for_program(form: str, reviews: Sequence[Review]) -> None:
         sys.exit(failure.exit_status)
 
 
-def ids_to(form: str) -> contextlib.AbstractContextManager[object]:
+def ids_on_stderr(form: str) -> contextlib.AbstractContextManager[object]:
     """Print the ids of jobs to stderr, if a program reads a document on stdout."""
     return contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout)
 
@@ -351,7 +351,7 @@ def submit_to_slurm(
     submission: Submission,
     index: Index | None,
     dependency: str,
-    every: list[SubmittedRun],
+    submitted: list[SubmittedRun],
     *,
     keep_env: bool,
 ) -> None:
@@ -376,7 +376,7 @@ def submit_to_slurm(
                 )  # fmt: skip
                 done.append(run)
     finally:
-        every += done
+        submitted += done
         if done:
             show_submitted(done, "status, logs, cancel, resume")
         if 0 < len(done) < submission.jobs:

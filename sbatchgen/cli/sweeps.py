@@ -14,7 +14,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, review_of, snapshot_of
-from sbatchgen.cli.output import BUDGET, FORMAT, YES, here, note
+from sbatchgen.cli.output import BUDGET, FORMAT, YES, current_folder, note
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.request import Request
@@ -135,13 +135,13 @@ def _submit(
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
-    submission = submission_of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
+    submission = submission_of_job(request, os.environ, current_folder(), ask_squeue=new, snapshot=options["snapshot"])
     form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
     submit.end_for_program(form, reviews)
     how = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
-    if not submit.agreed([*map(folded, reviews)], what, **how):
+    if not submit.confirmed([*map(folded, reviews)], what, **how):
         sbatch.refuse_past_budget(submission, os.environ)
         submit.put_submitted(form, [], reviews)
         return
@@ -160,6 +160,6 @@ def _submit(
         raise
     finally:
         if runs:
-            with submit.ids_to(form):
+            with submit.ids_on_stderr(form):
                 submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
     submit.put_submitted(form, runs, reviews)

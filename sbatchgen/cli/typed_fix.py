@@ -1,4 +1,4 @@
-"""A fix as a command line to run: the command in the fix, or the typed command with another option."""
+"""Fixes as command lines to run: the command in a fix, or the typed command with another option."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ _COMMAND = re.compile(
     r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;()]+?)"
     r"(?= (?:shows|lists|says|makes)\b|[;()]|, |,?$|\. )"
 )
-_VALUE = r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma between other characters is part of the value
-_OPTION = re.compile(rf"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]({_VALUE})|, one of: (\w+))?")
-_NAMED = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
-_MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
-_COUNTED = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
-_WRITTEN = re.compile(r"; write (\S+)$")  # in a message about the value of an option
-_SHORT = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # a message of sbatch
-_MEANT = re.compile(r"did you mean '([^']+)'")
-_ABOUT = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
-_DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
+_OPTION_VALUE = (
+    r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma between other characters is part of the value
+)
+_OPTION = re.compile(rf"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]({_OPTION_VALUE})|, one of: (\w+))?")
+_NAMED_OPTION = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
+_AT_MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
+_COUNT_OPTIONS = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
+_PROPOSED_VALUE = re.compile(r"; write (\S+)$")  # the end of a message about an option's value
+_SHORT_OPTION = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # a message and its fix
+_SUGGESTION = re.compile(r"did you mean '([^']+)'")
+_TOPIC = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
+_USER_DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
 _TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
 # A value that a person must fill in: a placeholder, an example, or nothing.
-_OPEN = re.compile(
+_PLACEHOLDER = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
     r"|and|as|before|for|in|is|of|or|to|with"
 )
 
 
 def asks_for_json(typed: Sequence[str]) -> bool:
-    """Return whether words ask for a document, before the arguments of the trainer."""
+    """Return whether a command line has --format json before the arguments of the trainer."""
     own = typed[: typed.index("--")] if "--" in typed else typed
     return " --format json " in f" {' '.join(own)} ".replace("=", " ")
 
 
 def runner(root: click.Context, typed: Sequence[str]) -> Run:
-    """Return the function that returns the words to run for a problem of the typed command."""
+    """Return a function that makes the words to run from a problem of the typed command."""
     options = _options_called(root, [*_names(root, typed)])
 
     def run(problem: Mapping[str, str]) -> list[str]:
@@ -53,7 +55,7 @@ def runner(root: click.Context, typed: Sequence[str]) -> Run:
 
 
 def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the command that words call, as profile and check."""
+    """Yield the names of the command that words call, such as profile and check."""
     command, context = root.command, root
     for word in words:
         if not isinstance(command, click.Group) or not (called := command.get_command(context, word)):
@@ -63,7 +65,7 @@ def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
 
 
 def _in_json(root: click.Context, words: list[str]) -> list[str]:
-    """Return words that print a document too, if their command has --format json."""
+    """Return words with --format json, if their command has that option; others are unchanged."""
     names = [*_names(root, words[1:])] if words[:1] == ["sbatchgen"] else []
     ends_in_json = names and not asks_for_json(words) and not {"--fix", "--diff"}.intersection(words)
     if not ends_in_json or "--format" not in _options_called(root, names):
@@ -73,43 +75,44 @@ def _in_json(root: click.Context, words: list[str]) -> list[str]:
 
 
 def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool]:
-    """Return the options of the command with these names."""
+    """Return the options of the command with these names, each with whether it takes a value."""
     command, context, taken = root.command, root, dict[str, bool]()
     for name in names:
         assert isinstance(command, click.Group)  # noqa: S101 - as `_names` has seen
-        for each in (_TAKES_OPTIONS_OF.get(name, name), name):
-            called = command.get_command(context, each) or command
+        for called_name in (_TAKES_OPTIONS_OF.get(name, name), name):
+            called = command.get_command(context, called_name) or command
             taken |= options_of(called, click.Context(called, parent=context))
         command, context = called, click.Context(called, parent=context)
     return taken
 
 
 def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """Return the words to run; no words if a person must decide.
+    """Return the words to run; [] if a person must decide.
 
-    Of several ways only the first counts. No command ends a job, and none submits: where --yes was typed, the
-    changed command line reviews again. `options` are those of the command that was `typed`, each with whether
-    it takes a value.
+    If a fix names several ways, only the first counts. The words never end a job or submit one: if --yes was
+    typed, the changed command line reviews the job again. `options` are the options of the `typed` command,
+    each with whether it takes a value.
     """
     fix, what = (problem["fix"] or "").partition("\n")[0], problem.get("what") or ""
     for match in _COMMAND.finditer(fix):
         with contextlib.suppress(ValueError):
             words = shlex.split(match[1])
-            if not any(_OPEN.fullmatch(word) or word in _DECISIONS for word in words):
+            if not any(_PLACEHOLDER.fullmatch(word) or word in _USER_DECISIONS for word in words):
                 return words
     changed = [*typed]
-    for name, value in _changes(problem, fix):
-        if name in options and (value is None or not options[name] or (value and not _OPEN.fullmatch(value))):
-            changed = _with(
+    for name, value in _changed_options(problem, fix):
+        is_known_value = value is None or (value and not _PLACEHOLDER.fullmatch(value))
+        if name in options and (is_known_value or not options[name]):
+            changed = _with_option(
                 changed,
                 name,
                 [] if value is None else [name, value][: 1 + options[name]],
                 options,
                 what,
             )
-    if short := _SHORT.match(f"{what}\n{fix}"):
+    if short := _SHORT_OPTION.match(f"{what}\n{fix}"):
         changed = [_spelled_out(word, short[1], short[2]) for word in typed]
-    meant = _MEANT.search(fix)
+    meant = _SUGGESTION.search(fix)
     if meant and changed == [*typed]:  # a mistyped word
         near = [word for word in typed if f"'{word}'" in what or f" {word}" in what]
         changed = [meant[1] if word in near[:1] else word for word in typed]
@@ -117,38 +120,40 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
 
 
 def _spelled_out(word: str, short: str, long: str) -> str:
-    """Return a word with a long option in place of a short one, as --nodes=2 for -N2."""
+    """Return a word with a long option in place of a short option, such as --nodes=2 for -N2."""
     if word == short or not word.startswith(short):
         return long if word == short else word
     return f"{long}={word.removeprefix(short).removeprefix('=')}"
 
 
 def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequence[str]:
-    """Return the words with review in place of submit: the user has not seen the changed job."""
+    """Return the words with --dry-run in place of --yes, because the user has not seen the changed job."""
     own = typed[: typed.index("--")] if "--" in typed else typed
     if "--dry-run" not in options or not {"--yes", "-y"}.intersection(own):
         return typed
     for name in ("--yes", "-y", "--reviewed"):
-        typed = _with(typed, name, [], {name: False, **options})
-    return _with(typed, "--dry-run", ["--dry-run"], options)
+        typed = _with_option(typed, name, [], {name: False, **options})
+    return _with_option(typed, "--dry-run", ["--dry-run"], options)
 
 
-def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the options that a fix sets, with their values; None for an option to leave out."""
-    if meant := _MEANT.search(fix):
-        about = _ABOUT.search(f"{problem.get('at', '')} {problem.get('what', '')}")
+def _changed_options(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the options that a fix sets, with their values; None is for an option to remove."""
+    if meant := _SUGGESTION.search(fix):
+        about = _TOPIC.search(f"{problem.get('at', '')} {problem.get('what', '')}")
         if about and not meant[1].startswith("-"):
             yield f"--{(about[1] or about[2]).replace('feature', 'constraint')}", meant[1]
         return
-    if written := _WRITTEN.search(problem.get("what", "")):
+    if written := _PROPOSED_VALUE.search(problem.get("what", "")):
         yield problem.get("at", ""), written[1]
-    fix = fix.partition("as in: --")[0]  # an example has no values of the user
-    for value, noun in _MOST.findall(fix):
-        yield _COUNTED[noun], value
-    for noun, value in _NAMED.findall(fix):
+    fix = fix.partition("as in: --")[0]  # an example does not have the user's values
+    for value, noun in _AT_MOST.findall(fix):
+        yield _COUNT_OPTIONS[noun], value
+    for noun, value in _NAMED_OPTION.findall(fix):
         yield f"--{noun}", value
-    for part in re.split(r",? or |; ", fix):  # the first part of the fix that does not decide for the user
-        matches = [each for each in _OPTION.findall(part) if each[1] not in _DECISIONS]
+    for part in re.split(
+        r",? or |; ", fix
+    ):  # only the first part with options that need no decision of a user
+        matches = [option for option in _OPTION.findall(part) if option[1] not in _USER_DECISIONS]
         yield from (
             (name, None if leave else value.strip("'") or only) for leave, name, value, only in matches
         )
@@ -156,26 +161,28 @@ def _changes(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | 
             return
 
 
-def _with(
+def _with_option(
     typed: Sequence[str], name: str, new: Sequence[str], options: Mapping[str, bool], what: str = ""
 ) -> list[str]:
-    """Return words with an option in place of its earlier values, before the arguments of the trainer.
+    """Return a command line in which the words `new` replace the option `name` and its values.
 
-    Of an option that is there several times, as --param, only the value in `what` is wrong.
+    If the option is there several times, such as --param, only the value that the message `what` names is
+    replaced. The trainer's arguments stay.
     """
     cut = typed.index("--") if "--" in typed else len(typed)
-    several = bool(new) and sum(word.partition("=")[0] == name for word in typed[:cut]) > 1
-    kept: list[str] = []
+    is_repeated = bool(new) and sum(word.partition("=")[0] == name for word in typed[:cut]) > 1
+    other_words: list[str] = []
     at = 0
     while at < cut:
         words = typed[at : min(at + 1 + (typed[at] == name and options[name]), cut)]
         at += len(words)
-        if words[0].partition("=")[0] != name or (several and words[-1].removeprefix(f"{name}=") not in what):
-            kept += words
-    return [*kept, *new, *typed[cut:]]
+        is_other = words[0].partition("=")[0] != name
+        if is_other or (is_repeated and words[-1].removeprefix(f"{name}=") not in what):
+            other_words += words
+    return [*other_words, *new, *typed[cut:]]
 
 
 def options_of(command: click.Command, context: click.Context) -> dict[str, bool]:
     """Return the options of a command, each with whether it takes a value."""
-    known = [each for each in command.get_params(context) if isinstance(each, click.Option)]
-    return {name: not each.is_flag for each in known for name in (*each.opts, *each.secondary_opts)}
+    known = [option for option in command.get_params(context) if isinstance(option, click.Option)]
+    return {name: not option.is_flag for option in known for name in (*option.opts, *option.secondary_opts)}

@@ -1,11 +1,12 @@
-"""A mistake in a command line, as click finds it, in the form of our own errors."""
+"""Mistakes in a command line: errors of click as problems with a fix."""
 
 import click
 
 from sbatchgen.base.errors import Problem, did_you_mean
 
-NEAR, SECOND = 0.65, 0.25  # how like its name a suggested option is at least; how much less so a second one
-OTHER_NAMES = {  # other names of commands
+LEAST_LIKENESS = 0.65  # likeness (0 to 1) of the typed option and a suggested option
+MOST_BELOW_FIRST = 0.25  # how much less a second suggestion may be like the typed option
+OTHER_NAMES = {  # words that people type for a command, each with the command
     **dict.fromkeys(("run", "launch", "start"), "submit"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
     **dict.fromkeys(("ls", "queue"), "status"),
@@ -13,24 +14,26 @@ OTHER_NAMES = {  # other names of commands
     **dict.fromkeys(("new", "create"), "discover"),
     "update": "discover --update",
 }
-ELSEWHERE = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
-INSTEAD = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}  # of other commands
+# Options that people type, each with the words to write instead.
+OTHER_FORMS = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
+# Options of other commands, each with the option that has the same effect.
+OPTIONS_OF_OTHERS = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}
 
 
 def problem_of(error: click.ClickException) -> Problem:
     """Return an error of click as a problem."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
-        return Problem(_what(error), fix=_fix_of_value(error))
+        return Problem(_problem_text(error), fix=_fix_of_value(error))
     parameter = error.param if isinstance(error, click.BadParameter) else None
     name = _usage_of(parameter, error.ctx).partition(" ")[0] if parameter else ""
     fix = _fix_of_value(error) or _fix(error, error.ctx)
     if isinstance(error, click.MissingParameter) and parameter:
         return Problem(f"missing {parameter.param_type_name} {name}", fix=fix)
-    return Problem(_what(error), name, fix)
+    return Problem(_problem_text(error), name, fix)
 
 
-def _what(error: click.ClickException) -> str:
-    """Return the problem in words; those of click differ from release to release."""
+def _problem_text(error: click.ClickException) -> str:
+    """Return the problem in our words, because click's words differ from release to release."""
     words = (error.message[:1].lower() + error.message[1:]).rstrip(".").removeprefix("got ")
     match error:
         case click.NoSuchOption():
@@ -48,21 +51,21 @@ def _what(error: click.ClickException) -> str:
 
 
 def _fix_of_value(error: click.ClickException) -> str:
-    """Return how to write an option that lacks its value, or has one too many; "" for other errors."""
+    """Return the fix for an option that lacks its value, or takes no value; "" for other errors."""
     if not isinstance(error, click.BadOptionUsage):
         return ""
     return f"write {error.option_name}{' VALUE' * ('requires' in error.message)}"
 
 
 def _fix(error: click.UsageError, context: click.Context) -> str:
-    """Return the words to type instead."""
+    """Return the fix for an error: the words to type instead, or where to read about them."""
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     match error:
-        case click.NoSuchOption() if elsewhere := _elsewhere(error.option_name, context):
+        case click.NoSuchOption() if elsewhere := _right_place(error.option_name, context):
             fix = elsewhere
         case click.NoSuchOption():
-            near = _near(error.option_name, context) or f"see {context.command_path} --help."
+            near = _nearest_options(error.option_name, context) or f"see {context.command_path} --help."
             of_trainer = "-- TRAINER ARGS" in usage
             fix = f"{near} Arguments of the trainer come after --" if of_trainer else near.rstrip(".")
         case click.MissingParameter(param=click.Parameter(name="job")) if "--trainer" in _flags(context):
@@ -84,7 +87,7 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
 
 
 def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
-    """Return the option that a single word lacks: a trainer, values of a parameter, or a job; else ""."""
+    """Return an unexpected word with the option that it lacks, such as "--trainer train.py"; else ""."""
     word, flags = error.message.partition("(")[2].partition(")")[0], _flags(context)
     name = str((context.params.get("params") or [""])[-1])
     if "--param" in flags and "=" in word + name:
@@ -99,29 +102,29 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
     return f"{takes} {word}" if word and takes else ""
 
 
-def _elsewhere(option: str, context: click.Context) -> str:
-    """Return where an option belongs that submit or a job file has, and the command has not; else ""."""
+def _right_place(option: str, context: click.Context) -> str:
+    """Return the fix for an option that submit, a job YAML or sbatch has, and this command lacks; else ""."""
     from sbatchgen.base.keys import keys_of
     from sbatchgen.jobs.inputs.job_file import JobSpec
 
     root, path = context.find_root(), context.command_path
     submit = root.command.get_command(root, "submit") if isinstance(root.command, click.Group) else None
-    of_submit = submit and option in _flags(context, submit)
+    is_of_submit = submit and option in _flags(context, submit)
     if context is root:
-        after = _command_first(context) or f"{path} submit JOB {option} ..."
-        return f"options come after the command, as in: {after}" if of_submit else ""
+        example = _command_first(context) or f"{path} submit JOB {option} ..."
+        return f"options come after the command, as in: {example}" if is_of_submit else ""
     if "--trainer" not in _flags(context):
         return ""
-    if of_submit:
+    if is_of_submit:
         return f"{option} is an option of {root.command_path} submit"
     keys, name = keys_of(JobSpec), option[2:].replace("-", "_")
     if key := next((key for key in (name, f"{name}s") if key in keys), ""):
         return f"write --set {key}=VALUE"
-    return f"write {ELSEWHERE[option]}" if option in ELSEWHERE else _of_sbatch(option)
+    return f"write {OTHER_FORMS[option]}" if option in OTHER_FORMS else _as_sbatch_option(option)
 
 
 def _command_first(context: click.Context) -> str:
-    """Return the command line that was typed with the options in front of its command after the command."""
+    """Return the typed command line with the options that come before the command moved after it."""
     from sbatchgen.base.quoting import words
     from sbatchgen.cli.output import TYPED
 
@@ -134,8 +137,8 @@ def _command_first(context: click.Context) -> str:
     return f"{context.command_path} {words((*own[at:], *own[:at], *typed[len(own) :]))}"
 
 
-def _of_sbatch(option: str) -> str:
-    """Return how to write an option that sbatch has and this command has not; "" for another."""
+def _as_sbatch_option(option: str) -> str:
+    """Return the fix for an option of sbatch: how --sbatch passes it; "" for an option that sbatch lacks."""
     from sbatchgen.base.units import NEWEST
     from sbatchgen.check.sbatch.option_table import HasArgument, specs
 
@@ -145,16 +148,18 @@ def _of_sbatch(option: str) -> str:
 
 
 def _flags(context: click.Context, command: click.Command | None = None) -> list[str]:
-    return [flag for each in (command or context.command).get_params(context) for flag in each.opts]
+    """Return the options of a command, by default the context's; short forms are included."""
+    parameters = (command or context.command).get_params(context)
+    return [flag for parameter in parameters for flag in parameter.opts]
 
 
-def _near(option: str, context: click.Context) -> str:
+def _nearest_options(option: str, context: click.Context) -> str:
     """Return a question that names the nearest option of the command, or two that are near; else ""."""
     from difflib import SequenceMatcher
 
     flags = _flags(context)
-    if INSTEAD.get(option, "").partition(" ")[0] in flags:
-        return f"write {INSTEAD[option]}."
+    if OPTIONS_OF_OTHERS.get(option, "").partition(" ")[0] in flags:
+        return f"write {OPTIONS_OF_OTHERS[option]}."
     if not option.startswith("--"):
         from sbatchgen.base.units import NEWEST
         from sbatchgen.check.sbatch.option_table import specs
@@ -167,13 +172,13 @@ def _near(option: str, context: click.Context) -> str:
         if flag.startswith("--")
     }
     near = sorted(likeness, key=lambda flag: -likeness[flag])[:2]
-    least = max(NEAR, likeness[near[0]] - SECOND)
+    least = max(LEAST_LIKENESS, likeness[near[0]] - MOST_BELOW_FIRST)
     shown = " or ".join(repr(flag) for flag in near if likeness[flag] >= least)
     return f"did you mean {shown}?" if shown else ""
 
 
 def _usage_of(parameter: click.Parameter, context: click.Context) -> str:
-    """Return a parameter as it is written, as in "--format text|json"."""
+    """Return a parameter as it is written, such as "--format text|json"."""
     record = parameter.get_help_record(context)
     if record is None:
         return parameter.human_readable_name

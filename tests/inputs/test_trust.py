@@ -16,7 +16,8 @@ from jinja2.bccache import bc_magic
 
 from sbatchgen.base.machine import trust
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import environment_of, render
+from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.render.templates import environment_of
 from tests.conftest import Command
 from tests.scripts import CODE, resolved
 

@@ -27,7 +27,7 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.judge.job_check import check, lint_rendered
 from sbatchgen.jobs.modes import MODES
-from sbatchgen.jobs.resolved.choice import chosen
+from sbatchgen.jobs.resolved.choice import choose_partition
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
@@ -58,7 +58,9 @@ def job_of_shape(name: str, shape: str) -> ResolvedJob:
     said |= {"nodes": 1} if shape == "spawn" else {}
     said |= required(profile(name))
     mode = "ddp" if "launcher" in said else shape
-    return chosen(lambda partition: resolved(mode, name, partition=partition or None, **said), check)
+    return choose_partition(
+        lambda partition: resolved(mode, name, partition=partition or None, **said), check
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -14,8 +14,9 @@ from jinja2 import nodes
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.units import Argument
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import FILTERS, context, render
-from sbatchgen.jobs.render.supervision import of_job
+from sbatchgen.jobs.render.render import context, render
+from sbatchgen.jobs.render.supervision import supervision_variables
+from sbatchgen.jobs.render.templates import FILTERS
 from sbatchgen.jobs.render.trace import trace
 from sbatchgen.jobs.runtimes import RUNTIMES
 from tests.scripts import CODE, resolved, script, several
@@ -67,7 +68,7 @@ def test_the_variables_of_templates_are_these() -> None:
 
 def test_every_variable_is_used() -> None:
     used = {name.name for path in TEMPLATES for name in syntax(path).find_all(nodes.Name)}
-    assert {*VARIABLES, *of_job(several(), "PWD"), "provenance"} <= used
+    assert {*VARIABLES, *supervision_variables(several(), "PWD"), "provenance"} <= used
 
 
 def test_bash_does_not_run_a_job_on_a_login_node(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from sbatchgen.base.units import Argument, Count, ShellPath, Text
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import environment_of, render
+from sbatchgen.jobs.render.render import render
+from sbatchgen.jobs.render.templates import environment_of
 from sbatchgen.jobs.render.trace import TemplateLine, trace
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from tests.conftest import Command

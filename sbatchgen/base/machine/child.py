@@ -1,4 +1,4 @@
-"""Child processes: all programs and Pythons that the command starts are started here."""
+"""Child processes. Only this module starts programs, Python among them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
     keep_open: Sequence[int] = (),
     for_job: bool = False,
 ) -> Completed:
-    """Run a program to its end in this environment, and return its output. The program reads `data`.
+    """Run a program to its end in this environment, and return its status and output. It reads `data`.
 
     The program gets a PATH without folders that everybody can write. With `for_job` the environment is for
     a job and stays unchanged.
@@ -98,7 +98,8 @@ def python_module(name: str, *words: str) -> list[str]:
 
 
 def _program_file(program: str, environment: Mapping[str, str]) -> str:
-    # Of a file that is not executable, Linux reports the reason.
+    """Return the path of a program; raises FileNotFoundError if PATH has no such program."""
+    # A file that is not executable is started anyway, so that Linux reports the reason.
     path = find(program, environment) or find(program, environment, os.F_OK)
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)

@@ -18,32 +18,32 @@ _problems: dict[Path, Problem] = {}
 _reported: set[Path] = set()  # programs of PATH, for which a command may search again and again
 
 
-def left_out() -> list[Problem]:
-    """Return the problems of files and folders that were ignored since the last call."""
+def take_problems() -> list[Problem]:
+    """Return the problems of files and folders that were ignored since the last call, and forget them."""
     problems = [*_problems.values()]
     _problems.clear()
     return problems
 
 
-def leave_out(place: Path, problem: Problem) -> None:
+def note_ignored(place: Path, problem: Problem) -> None:
     """Note that a place was ignored, with the problem to report; only its first problem counts."""
     _problems.setdefault(place, problem)
 
 
-def leave_out_program(program: Path, problem: Problem) -> None:
+def note_ignored_program(program: Path, problem: Problem) -> None:
     """Note that a program was ignored, with the problem to report once in this process."""
     if program not in _reported:
         _reported.add(program)
         _problems[program] = problem
 
 
-def refused(
+def why_ignored(
     file: Path,
     trust: Path,
     parts: Iterable[tuple[str, Path]],
     environment: Mapping[str, str],
     *,
-    here: Path,
+    current_folder: Path,
     start: Path | None = None,
 ) -> tuple[Path, Problem] | None:
     """Return the part of a file that others can write, and why the file is ignored; None if it may be used.
@@ -55,9 +55,9 @@ def refused(
 
     for subject, part in parts:
         if reason := other_writer(part, start if start and part.absolute().is_relative_to(start) else None):
-            if is_trusted(trust, environment, here):
+            if is_trusted(trust, environment, current_folder):
                 return None
-            if _is_trusted_by_settings(here / part, environment):
+            if _is_trusted_by_settings(current_folder / part, environment):
                 continue
             fix = f"{reason.fix}, or " if reason.fix else ""
             fix += how_to_trust(trust, environment, reason.place)
@@ -67,18 +67,17 @@ def refused(
     return None
 
 
-def is_trusted(folder: Path, environment: Mapping[str, str], here: Path | None = None) -> bool:
-    """Return whether SBATCHGEN_TRUST names this very folder, not a folder above it.
-
-    `here` is the current folder.
-    """
+def is_trusted(folder: Path, environment: Mapping[str, str], current_folder: Path | None = None) -> bool:
+    """Return whether SBATCHGEN_TRUST names this folder; a folder above it does not count."""
     entries = [entry for entry in environment.get(TRUST, "").split(":") if entry]
     real = os.path.realpath(folder)
-    return "*" in entries or any(os.path.realpath((here or Path()) / entry) == real for entry in entries)
+    return "*" in entries or any(
+        os.path.realpath((current_folder or Path()) / entry) == real for entry in entries
+    )
 
 
 def _is_trusted_by_settings(part: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether a folder that the user trusts by `sbatchgen trust` holds a file or folder."""
+    """Return whether a file or folder is in a folder that the user trusts by `sbatchgen trust`."""
     from sbatchgen.base.machine.trusted import covers, trusted
 
     return covers(trusted(environment), part)

@@ -33,17 +33,22 @@ def mounts() -> tuple[Mount, ...]:
 
 
 def _plain(text: str) -> str:
+    """Return a path of mountinfo without its octal escapes."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 
 def below(number: int, known: tuple[Mount, ...]) -> list[str]:
     """Return the mount points below an open folder, on the folder's own mount."""
-    mine, path = _mount_of(number), _path_of(number).rstrip("/")
-    return sorted({each.place for each in known if each.parent == mine and each.place.startswith(f"{path}/")})
+    own, path = _mount_of(number), _path_of(number).rstrip("/")
+    children = [mount.place for mount in known if mount.parent == own]
+    return sorted({place for place in children if place.startswith(f"{path}/")})
 
 
 def within(outer: int, inner: int, known: tuple[Mount, ...]) -> str | None:
-    """Return the path of the open folder `inner` in `outer`, by their file system; None if outside."""
+    """Return the path of the open folder `inner` relative to `outer`, in their file system; None if outside.
+
+    Both folders are given by their descriptors.
+    """
     (device, path), (other, place) = (_device_and_path(number, known) for number in (outer, inner))
     if device != other or not device or not f"{place}/".startswith(f"{path.rstrip('/')}/"):
         return None
@@ -59,10 +64,10 @@ def above(path: str) -> Iterator[str]:
 
 def _device_and_path(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
     """Return the device of an open folder, and its path in that file system; "" for an unknown mount."""
-    mine, path = _mount_of(number), _path_of(number)
-    for each in known:
-        if each.number == mine:
-            return each.device, os.path.normpath(f"{each.root}/{path[len(each.place.rstrip('/')) :]}")
+    own, path = _mount_of(number), _path_of(number)
+    for mount in known:
+        if mount.number == own:
+            return mount.device, os.path.normpath(f"{mount.root}/{path[len(mount.place.rstrip('/')) :]}")
     return "", ""
 
 

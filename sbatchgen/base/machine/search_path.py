@@ -17,7 +17,7 @@ from os.path import isfile
 from pathlib import Path
 
 from sbatchgen.base.errors import Problem
-from sbatchgen.base.machine.ignored import how_to_trust, is_trusted, leave_out_program
+from sbatchgen.base.machine.ignored import how_to_trust, is_trusted, note_ignored_program
 from sbatchgen.base.machine.trust import open_to_all
 from sbatchgen.base.quoting import word
 
@@ -38,15 +38,15 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
             problem = _why_ignored(folder, path, environment)
             if problem is None:
                 return path
-            leave_out_program(Path(path).absolute(), problem)
+            note_ignored_program(Path(path).absolute(), problem)
     return ""
 
 
 def trusted(environment: Mapping[str, str]) -> str:
     """Return PATH without the ignored folders, for programs that start other programs."""
     folders = dict.fromkeys(_entries(environment))
-    kept = (folder for folder in folders if _why_ignored(folder, folder, environment) is None)
-    return ":".join(kept) or os.defpath  # an empty PATH would be the current folder
+    used = (folder for folder in folders if _why_ignored(folder, folder, environment) is None)
+    return ":".join(used) or os.defpath  # an empty PATH would be the current folder
 
 
 def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,15 +55,15 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
     An entry of LD_LIBRARY_PATH that is empty or does not begin with / depends on the current folder. Linux
     loads libraries from such an entry before the system's libraries. Source: ld.so(8).
     """
-    kept = {**environment}
-    if "PATH" in kept:
-        kept["PATH"] = trusted(environment)
+    result = {**environment}
+    if "PATH" in result:
+        result["PATH"] = trusted(environment)
     for name in _LIBRARIES:
-        if name in kept:
-            entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", kept.pop(name))
+        if name in result:
+            entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", result.pop(name))
             if entries := [entry for entry in entries if _is_same_everywhere(entry, name)]:
-                kept[name] = ":".join(entries)
-    return kept
+                result[name] = ":".join(entries)
+    return result
 
 
 def _is_same_everywhere(entry: str, name: str) -> bool:
@@ -106,8 +106,8 @@ def _why_ignored(folder: str, path: str, environment: Mapping[str, str]) -> Prob
     if not folder.startswith("/"):
         entry = f"the entry '{folder}'" if folder else "an empty entry"
         what = f"ignored {path}: PATH has {entry}, which is another folder wherever you are"
-        kept = ":".join(each for each in _entries(environment) if each.startswith("/"))
-        return Problem(what, str(Path(path).absolute()), f"export PATH={word(kept)}")
+        absolute = ":".join(entry for entry in _entries(environment) if entry.startswith("/"))
+        return Problem(what, str(Path(path).absolute()), f"export PATH={word(absolute)}")
     # Users who can write that folder can also change this command.
     if folder == f"{sys.prefix}/bin" or is_trusted(Path(folder), environment):
         return None

@@ -63,6 +63,7 @@ def lock_of(folder: Path) -> int:
 
 
 def _make_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
+    """Make a folder in the first place that allows a private folder; returns like `_make`."""
     problems = []
     for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
         try:
@@ -196,13 +197,13 @@ def _move_up(name: str, number: int) -> None:
     """Remove the files of an inner folder, and move its folders into the open folder `number`."""
     inner = _open_folder(name, number)
     try:
-        for each in os.listdir(inner):  # noqa: PTH208 - Path takes no descriptor
+        for entry in os.listdir(inner):  # noqa: PTH208 - Path takes no descriptor
             with contextlib.suppress(OSError):
-                if not stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
-                    os.unlink(each, dir_fd=inner)
+                if not stat.S_ISDIR(os.stat(entry, dir_fd=inner, follow_symlinks=False).st_mode):
+                    os.unlink(entry, dir_fd=inner)
                     continue
-                os.close(_open_folder(each, inner))  # makes a folder with the mode 000 movable
-                os.rename(each, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
+                os.close(_open_folder(entry, inner))  # makes a folder with the mode 000 movable
+                os.rename(entry, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
     finally:
         os.close(inner)
 

@@ -49,33 +49,35 @@ def link_of_another(path: Path) -> Path | None:
     return reason.place if reason and reason.place.is_symlink() else None
 
 
-def _other_writer(path: Path, start: Path | None, why_not: _Judge) -> OtherWriter | None:
+def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter | None:
+    """Return the first part of a path for which `judge` has a reason; None without such a part."""
     whole = path.absolute()
-    todo = [*reversed((whole.relative_to(start) if start else whole).parts)]
-    here, links, is_link = Path(os.path.realpath(start or "/")), 0, False
+    remaining = [*reversed((whole.relative_to(start) if start else whole).parts)]
+    part, links, is_link = Path(os.path.realpath(start or "/")), 0, False
     in_sticky = 0  # the write bits of the folder that holds the next part, if it has the sticky bit
-    while todo:
-        name = todo.pop()
-        folder, here = here, here.parent if name == ".." else here / name
+    while remaining:
+        name = remaining.pop()
+        folder, part = part, part.parent if name == ".." else part / name
         try:
-            status = here.lstat()
+            status = part.lstat()
         except OSError:
             why = f"does not exist, and others can make it in {folder}"
             return OtherWriter(folder, why) if in_sticky else None
-        is_last = not todo
-        if why := why_not(here, status, is_last=is_last, in_sticky=in_sticky):
-            if is_link or not is_last:
-                way = "below" if not is_link else "a link to" if is_last else "a link into"
-                why = f"is {way} {here}, which {why}"
-            whose = "go" if why_not is _others else "o"
-            return OtherWriter(here, why, _fix(here, status, is_last=is_last, whose=whose))
+        is_last = not remaining
+        if why := judge(part, status, is_last=is_last, in_sticky=in_sticky):
+            if is_link:
+                why = f"is {'a link to' if is_last else 'a link into'} {part}, which {why}"
+            elif not is_last:
+                why = f"is below {part}, which {why}"
+            whose = "go" if judge is _others else "o"
+            return OtherWriter(part, why, _fix(part, status, is_last=is_last, whose=whose))
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MAX_LINKS:
                 return None  # no user can open the path
             is_link = is_link or is_last
-            todo += reversed(here.readlink().parts or (".",))
-            here = folder
+            remaining += reversed(part.readlink().parts or (".",))
+            part = folder
         else:
             in_sticky = status.st_mode & OTHERS_WRITE if status.st_mode & stat.S_ISVTX else 0
     return None
@@ -84,9 +86,9 @@ def _other_writer(path: Path, start: Path | None, why_not: _Judge) -> OtherWrite
 def make_own(folder: Path) -> bool:
     """Make a private folder as the XDG standard asks; return whether only this user can change the folder."""
     try:
-        missing = itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))
-        for each in reversed([*missing]):
-            each.mkdir(mode=0o700, exist_ok=True)
+        missing = itertools.takewhile(lambda parent: not parent.exists(), (folder, *folder.parents))
+        for parent in reversed([*missing]):
+            parent.mkdir(mode=0o700, exist_ok=True)
     except OSError:
         return False
     return other_writer(folder) is None
@@ -167,6 +169,7 @@ def user_name(number: int) -> str:
 
 
 def _group(number: int) -> str:
+    """Return the name of a group, or "gid N" if the number has no name."""
     import grp
 
     try:

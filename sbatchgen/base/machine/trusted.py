@@ -35,7 +35,7 @@ def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         named = json.loads(files.read_own(file, MAX_BYTES))
         if isinstance(named, list):
-            return tuple(Path(each) for each in named if isinstance(each, str) and each.startswith("/"))
+            return tuple(Path(name) for name in named if isinstance(name, str) and name.startswith("/"))
     return ()
 
 
@@ -51,8 +51,8 @@ def covers(folders: tuple[Path, ...], part: Path) -> bool:
 def _is_closed(folder: Path, part: Path) -> bool:
     """Return False if everybody can write `part`, the trusted folder, or a folder between these two."""
     try:
-        between = itertools.takewhile(lambda each: each != folder.parent, (part, *part.parents))
-        return not any(each.lstat().st_mode & stat.S_IWOTH for each in between)
+        between = itertools.takewhile(lambda path: path != folder.parent, (part, *part.parents))
+        return not any(path.lstat().st_mode & stat.S_IWOTH for path in between)
     except OSError:
         return False
 
@@ -69,11 +69,11 @@ def folder_to_trust(folder: Path) -> Path:
         raise CommandLineError.of(what, fix=f"if you mean that folder: sbatchgen trust {word(str(real))}")
     if not real.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", fix="name a folder that exists")
-    for each in (real, *real.parents):
-        mode = each.stat().st_mode
-        if mode & stat.S_IWOTH and (each == real or not mode & stat.S_ISVTX):
-            what = f"everybody can write {each}" + (f", and so replace {real}" if each != real else "")
-            raise CommandLineError.of(what, fix=f"its owner can mend that: chmod o-w {word(str(each))}")
+    for path in (real, *real.parents):
+        mode = path.stat().st_mode
+        if mode & stat.S_IWOTH and (path == real or not mode & stat.S_ISVTX):
+            what = f"everybody can write {path}" + (f", and so replace {real}" if path != real else "")
+            raise CommandLineError.of(what, fix=f"its owner can mend that: chmod o-w {word(str(path))}")
     return real
 
 
@@ -83,9 +83,10 @@ def add(folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
-    """Remove a folder from the list; return its path; raise CommandLineError if the list lacks the folder.
+    """Remove a folder from the list, and return its path; raise CommandLineError if it is not in the list.
 
-    The folder need not exist. Its path as written counts too, as others may have put a link in its place.
+    The folder need not exist. The list may also have the path as it is written, because others may have put a
+    link in the place of the folder.
     """
     known = trusted(environment)
     absolute = Path(os.path.normpath(folder.absolute()))
@@ -93,11 +94,12 @@ def remove(folder: Path, environment: Mapping[str, str]) -> Path:
     if real not in known:
         fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
         raise CommandLineError.of(f"{real} is not trusted", fix=fix)
-    _write_list([each for each in known if each != real], environment)
+    _write_list([path for path in known if path != real], environment)
     return real
 
 
 def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
+    """Write the list of trusted folders; raise DocumentError if that fails, or others can write the list."""
     file = place(environment)
     if file is None:
         what = "there is no home folder for the list of trusted folders"
@@ -107,7 +109,7 @@ def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
         if reason := other_writer(file.parent):
             what = f"the list would not count: {file.parent} {reason.why}"
             raise DocumentError.of(what, fix=reason.fix or "set XDG_CONFIG_HOME to a folder of your own")
-        text = json.dumps([str(each) for each in folders], indent=1)
+        text = json.dumps([str(path) for path in folders], indent=1)
         files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
     except OSError as error:
         raise DocumentError.of(f"can't write {file}: {error.strerror}", fix="is the disk full?") from error
@@ -115,8 +117,8 @@ def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
 
 def writers(folder: Path) -> str:
     """Return a text on who else can write or replace a folder, such as "anna and the group vision"."""
-    above = (each for each in folder.parents if not each.stat().st_mode & stat.S_ISVTX)
-    return " and ".join(dict.fromkeys(who for each in (folder, *above) for who in _writers(each)))
+    parents = (parent for parent in folder.parents if not parent.stat().st_mode & stat.S_ISVTX)
+    return " and ".join(dict.fromkeys(who for path in (folder, *parents) for who in _writers(path)))
 
 
 def _writers(folder: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ from sbatchgen.base.errors import DocumentError, Problem, near_file
 from sbatchgen.base.files import read_start
 from sbatchgen.base.finding import Finding, Place
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.wrong_file import mistaken
+from sbatchgen.base.wrong_file import wrong_kind
 from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
@@ -137,7 +137,7 @@ def sources(name: str) -> list[Source]:
     Raises:
         DocumentError: The file can't be read, is not a regular file, is too large, or holds no script.
     """
-    if name.endswith(OTHERS) and (problem := mistaken(name, "script", "lint")):
+    if name.endswith(OTHERS) and (problem := wrong_kind(name, "script", "lint")):
         raise DocumentError([problem])
     source = whole(name)
     return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]

@@ -15,7 +15,7 @@ from os.path import isdir, isfile  # Path's methods raise for a too long name, o
 from pathlib import Path
 
 from sbatchgen.base.errors import DocumentError, nearest
-from sbatchgen.base.machine.ignored import leave_out, refused
+from sbatchgen.base.machine.ignored import note_ignored, why_ignored
 from sbatchgen.base.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
@@ -147,9 +147,9 @@ class Places:
         `parts` are pairs of a name for the warning and a path.
         """
         start = self._starts.get(trust)
-        reason = refused(file, trust, parts, self.environment, here=self.folder, start=start)
+        reason = why_ignored(file, trust, parts, self.environment, current_folder=self.folder, start=start)
         if reason:
-            leave_out(*reason)
+            note_ignored(*reason)
         return reason is None
 
     @functools.cached_property
@@ -234,9 +234,9 @@ class Places:
 
 def _refuse_others(name: str) -> None:
     """Raise DocumentError if the named file is not a profile, but a job or a script."""
-    from sbatchgen.base.wrong_file import mistaken
+    from sbatchgen.base.wrong_file import wrong_kind
 
-    if problem := mistaken(name, "profile", "profile"):
+    if problem := wrong_kind(name, "profile", "profile"):
         raise DocumentError([problem])
 
 

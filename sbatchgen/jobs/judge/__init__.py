@@ -1,1 +1,1 @@
-"""A resolved job as the rules judge it, its trainer, and the rules of both."""
+"""The rules for resolved jobs, their trainers and profiles, and what these rules see of a job."""

@@ -1,4 +1,4 @@
-"""A resolved job before the rules, and what these find in the job and in its script."""
+"""The check of a resolved job: the facts that rules ask for, and their findings in the job and its script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JudgedJob(Job):
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """The request of the job."""
+        """The job's request to Slurm."""
         return self.resolved.resources
 
     @property
@@ -45,7 +45,7 @@ class JudgedJob(Job):
 
     @property
     def fits_nowhere(self) -> bool:
-        """Whether the job names no partition, and fits none."""
+        """Whether the job names no partition and fits no partition."""
         return self.resolved.fits_nowhere
 
     @property
@@ -55,41 +55,41 @@ class JudgedJob(Job):
 
     @property
     def why_nowhere(self) -> str:
-        """Why no partition fits; "" where other rules say it."""
+        """The message that no partition fits, with the reasons; "" if other rules report all reasons."""
         by_reason: dict[str, list[str]] = {}
         for name, why_not in self.resolved.passed_over.items():
-            if name != self.resolved.partition_name:  # which other rules speak of
+            if name != self.resolved.partition_name:  # other rules report the faults of this partition
                 by_reason.setdefault(why_not, []).append(name)
         reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
         other = "other " * self.has_chosen_partition
         return f"the job fits no {other}partition ({reasons})" if reasons else ""
 
     def written(self, option: str) -> str:
-        """Return the value as it was written, not as Slurm gets it; "" for a value that no one wrote."""
+        """Return the value of an option as the user or profile wrote it; "" for a derived value."""
         name = option.replace("-", "_")
         was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT
         return getattr(getattr(self.resolved.options, name, None), "written", "") if was_given else ""
 
     def at(self, key: str) -> Place:
-        """Return where a key of the job was written, as "options.nodes" or "runtime"."""
+        """Return the place where a key of the job was written, such as "options.nodes" or "runtime"."""
         return Place(str(self.resolved.origin(key)))
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
     """Return all findings of a resolved job, errors first.
 
-    `log_folders_made`: its logs' folders will be created.
+    `log_folders_made` is whether the caller creates the folders of the job's logs.
     """
     job = JudgedJob(resolved, makes_log_folders=log_folders_made)
-    wanted = judge.rules((*judge.RESOLVED, *judge.JOBS) if resolved.slurm else judge.RESOLVED)
-    every = [finding for rule in wanted for finding in judge.findings(rule, job) if not finding.pedantic]
-    # that no partition fits follows from the others
-    return sorted(every, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))
+    rules = judge.rules((*judge.RESOLVED, *judge.JOBS) if resolved.slurm else judge.RESOLVED)
+    findings = [finding for rule in rules for finding in judge.findings(rule, job) if not finding.pedantic]
+    # SB203 (no partition fits) comes last, because it follows from the other errors
+    return sorted(findings, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
-    """Return the findings in a rendered script, such as in templates, `setup` and extra options."""
-    from sbatchgen.check.script.script import JobScript  # what renders a script need not load the readers
+    """Return the findings in the script of a job, whose faults are in templates, `setup` or extra options."""
+    from sbatchgen.check.script.script import JobScript  # slow to load, and `render` does not need it
 
     script = JobScript(
         file="job.slurm",
@@ -98,6 +98,6 @@ def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
         profile=resolved.profile,
         known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in resolved.extra_options.items()),
     )
-    wanted = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
-    findings = (finding for rule in wanted for finding in judge.findings(rule, script))
+    rules = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
+    findings = (finding for rule in rules for finding in judge.findings(rule, script))
     return in_order(finding for finding in findings if not finding.pedantic)

@@ -1,6 +1,6 @@
-"""The restarts, options, variables and arguments of a resolved job: SB025 to SB057, and SB126.
+"""Rules for the restarts, options, variables and arguments of a resolved job: SB025 to SB057, and SB126.
 
-What a job asks of Slurm is judged by the rules about all jobs, as in scripts.
+The job's request to Slurm is judged by the rules that also judge scripts.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.inputs.options import LONG_NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.jobs.judge.job_check import JudgedJob
-from sbatchgen.jobs.render.launch import meets, uses_data
+from sbatchgen.jobs.render.launch import needs_rendezvous, uses_data
 from sbatchgen.jobs.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
 from sbatchgen.jobs.runtimes.base import NoFacts
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
-# Options whose values sbatchgen takes as they are, and sbatch parses.
+# Options whose values sbatchgen passes on unread, so that sbatch is the first to parse them.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
 EXPEDITES = "25.11"  # the first release with --requeue=expedite
-# sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
+# In the batch script, these variables have the values of its own single task (sbatch(1), OUTPUT ENVIRONMENT
+# VARIABLES).
 _TASK_VARIABLES = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
+_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")  # $NAME or $(, which bash expands, but the job does not
 
 
 @RULES.add("SB025", "warning", "a signal that the script does not handle")
@@ -75,7 +76,7 @@ def _expedite(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB056", "warning", "a hang after which the job can't do what was asked for")
-def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
+def _hang_action(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("hang")
     if resolved.hang not in ("stop", "requeue"):
         return
@@ -95,7 +96,7 @@ def _after_a_hang(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add(*BAD_VALUE)
-def _values_parsed(job: JudgedJob) -> Iterator[Hit]:
+def _option_values(job: JudgedJob) -> Iterator[Hit]:
     for name in PARSED_BY_SBATCH if job.resolved.slurm else ():
         key = f"options.{name}"
         value = getattr(job.resolved.options, name)
@@ -112,42 +113,43 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
         if name == "environment":
             fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
             yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
-        elif job.resolved.slurm and _is_unknown(job, name):
+        elif job.resolved.slurm and _is_missing_here(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
-        elif job.resolved.slurm and _is_typed(job, name) and _is_of_no_release(job, name):
+        elif job.resolved.slurm and _is_from_command_line(job, name) and _is_in_no_release(job, name):
             what = (
                 f"sbatch itself has no option --{name}: unless a plugin of the site adds it, sbatch refuses "
             )
             yield Hit(at, f"{what}the script", f"sbatch --help | grep -e --{name}, on the cluster", "warning")
-        elif job.resolved.slurm and (what := _read_otherwise(job, name, value)):
+        elif job.resolved.slurm and (what := _misreading(job, name, value)):
             yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
 
 
-def _is_unknown(job: JudgedJob, name: str) -> bool:
-    """Return whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
+def _is_missing_here(job: JudgedJob, name: str) -> bool:
+    """Return whether neither the sbatch of the cluster nor a plugin that the profile lists has an option."""
     from sbatchgen.check.script.known_options import releases
 
-    known, of_plugins = releases(name), job.profile.plugin_options
+    known, plugin_options = releases(name), job.profile.plugin_options
     known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
-    return of_plugins is not None and not known and not {name, f"{name}="} & {*of_plugins}
+    return plugin_options is not None and not known and not {name, f"{name}="} & {*plugin_options}
 
 
-def _is_typed(job: JudgedJob, name: str) -> bool:
+def _is_from_command_line(job: JudgedJob, name: str) -> bool:
+    """Return whether an extra option was given on the command line."""
     return job.resolved.origin(f"extra_options.{name}").level is Level.COMMAND_LINE
 
 
-def _is_of_no_release(job: JudgedJob, name: str) -> bool:
-    """Return whether no known release of sbatch has an option, where a plugin of the site may have it."""
+def _is_in_no_release(job: JudgedJob, name: str) -> bool:
+    """Return whether no known release of sbatch has an option, and the profile lists no plugins."""
     from sbatchgen.check.script.known_options import releases
 
     return job.profile.plugin_options is None and not releases(name)
 
 
-def _read_otherwise(job: JudgedJob, name: str, value: str) -> str:
-    """Return how sbatch reads an extra option, if the user meant something else; else "".
+def _misreading(job: JudgedJob, name: str, value: str) -> str:
+    """Return a message about the way in which sbatch misreads an extra option; "" if it reads it as meant.
 
-    An option that needs a value takes the next directive for it; one that takes none refuses any.
+    An option that needs a value takes the next directive as its value. An option without a value refuses one.
     """
     from sbatchgen.check.sbatch.reader import read_script
     from sbatchgen.check.script.known_options import plugin_specs, releases
@@ -180,10 +182,10 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
-def _env_of_tasks(job: JudgedJob) -> Iterator[Hit]:
+def _env_with_task_variables(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
-        for of_task in sorted({*_TASK_VARIABLES, *_RANKS} & {*VARIABLE.findall(value or "")}):
-            what = f"{name} is set before any task starts, where {of_task} is not yet that of a task"
+        for variable in sorted({*_TASK_VARIABLES, *_RANKS} & {*VARIABLE.findall(value or "")}):
+            what = f"{name} is set before any task starts, where {variable} is not yet that of a task"
             fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
             yield Hit(job.at(f"env.{name}"), what, fix)
 
@@ -257,7 +259,7 @@ def _placeholders(job: JudgedJob) -> Iterator[Hit]:
             for word, meant in arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ()):
                 what = f"{word} is not a placeholder: {program} gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
-            for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
+            for name in arguments.CHECKPOINT_PLACEHOLDERS if key != "resume_args" else ():
                 if name in arguments.names(text):
                     what = f"{{{name}}} is known only in resume_args"
                     yield Hit(job.at(key), what, "write resume_args: [--resume, '{checkpoint}']", "error")
@@ -283,7 +285,7 @@ def _chain(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB034", "error", "a variable that --export keeps from the job")
-def _inherited(job: JudgedJob) -> Iterator[Hit]:
+def _unexported_variables(job: JudgedJob) -> Iterator[Hit]:
     export = job.resolved.options.export or "ALL"
     given = {item.partition("=")[0] for item in export.split(",")}
     for name in job.resolved.inherited:
@@ -293,7 +295,7 @@ def _inherited(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
-def _one_line(job: JudgedJob) -> Iterator[Hit]:
+def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
     why_not = job.resolved.runtime.one_line_values
     for name, value in job.resolved.env.items() if why_not else ():
         if value and "\n" in value:
@@ -303,12 +305,12 @@ def _one_line(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB044", "info", "a save that the image's mount may not survive")
-def _unsaved(job: JudgedJob) -> Iterator[Hit]:
+def _save_at_preemption(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if resolved.is_bundled or not (
         resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
     ):
-        return  # the bundled trainer has read what it needs of the image
+        return  # the bundled trainer has loaded all modules that a save needs before the mount ends
     if fault := resolved.runtime.unsaved(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)
@@ -330,8 +332,8 @@ def _resumes(program: JobProgram) -> bool:
     return program.share.main and _is_trainer(program)
 
 
-# Keys of a job that only some of its programs use: whether a program does.
-_USERS: dict[str, Callable[[JobProgram], bool]] = {
+# Keys of a job that only some programs use, each with the test whether a program uses the key.
+_IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
     "mode": lambda program: _is_trainer(program) and program.spec.mode is None,
     "trainer": _is_trainer,
     "args": _is_trainer,
@@ -342,15 +344,16 @@ _USERS: dict[str, Callable[[JobProgram], bool]] = {
     "python": lambda program: _is_trainer(program) or bool(program.share.preset),
     "starter": _starts_ranks,
     "gpu_visibility": _starts_ranks,
-    "master_addr": lambda program: meets(program.job) and not program.share.first,
+    "master_addr": lambda program: needs_rendezvous(program.job) and not program.share.first,
     **{f"network.{name}": _is_parallel for name in NETWORK_VARIABLES},
     "options.cpus_per_task": lambda program: program.spec.cpus is None and not program.spec.beside,
     "options.gpus_per_node": lambda program: program.spec.gpus is None and not program.spec.beside,
 }
 
 
-# Keys of a program that do nothing if it is a command; the later two also if it is not the main one.
-_TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", "checkpoint", "resume_args")
+# Keys that have no effect in a program that is a command, or is not the main program.
+_RESUME_KEYS = ("checkpoint", "resume_args")
+_TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", *_RESUME_KEYS)  # no effect in a command
 
 
 def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
@@ -358,34 +361,37 @@ def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
     for key in _TRAINER_KEYS:
         if getattr(program.spec, key) is not None and not _is_trainer(program):
             yield key, "is a command"
-    for key in _TRAINER_KEYS[3:]:
+    for key in _RESUME_KEYS:
         if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.main:
             yield key, "is not the main program, which alone is stopped and resumed"
     if program.spec.restarts and program.share.main:
         yield "restarts", "is the main program, whose end is that of the job"
 
 
-def _written(resolved: ResolvedJob, key: str) -> Origin | None:
-    """Return where a user has written a key of the job; None for `resume: off`, which holds anyway."""
-    for each in resolved.jobs:
-        for value, by in [(None, each.origin(key)), *each.overridden.get(key, ())]:
-            is_users = by.level >= Level.PROJECT and str(by) not in ("", TOGETHER)
+def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
+    """Return where the user wrote a key of the job, in the job or an overridden layer; None if nowhere.
+
+    An overridden `resume: off` does not count, because programs that are not the main trainer never resume.
+    """
+    for job in resolved.jobs:
+        for value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
+            is_users = origin.level >= Level.PROJECT and str(origin) not in ("", TOGETHER)
             if is_users and not (key == "resume" and value == "off"):
-                return by
+                return origin
     return None
 
 
 @RULES.add("SB057", "warning", "a key that no program of the job uses")
-def _unused(job: JudgedJob) -> Iterator[Hit]:
+def _unused_keys(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    for key, uses in _USERS.items() if resolved.programs else ():
-        written = _written(resolved, key)
-        if written is None or (key == "python" and resolved.settings.preflight):
+    for key, uses in _IS_USED_BY.items() if resolved.programs else ():
+        origin = _user_origin(resolved, key)
+        if origin is None or (key == "python" and resolved.settings.preflight):
             continue
-        if not any(uses(each) and each.job.origin(key) == written for each in resolved.programs):
+        if not any(uses(program) and program.job.origin(key) == origin for program in resolved.programs):
             name = key.rpartition(".")[2]
             what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
-            yield Hit(Place(str(written)), what, f"remove {name}, or set it in a program", "warning")
+            yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")
     for program in resolved.programs:
         for key, why in _without_effect(program):
             what = f"{key} of {program.name} does nothing: {program.name} {why}"

@@ -1,6 +1,6 @@
-"""How a resolved job starts its training: options of srun and arguments of torchrun, SB040 to SB042.
+"""Rules for the options of srun and the arguments of torchrun that start a training: SB040 to SB042.
 
-Sources: srun(1) of Slurm 22.05 to 26.05; tests/rules/test_starts.py asks the real srun.
+Sources: srun(1) of Slurm 22.05 to 26.05. tests/rules/test_starts.py compares the rules with the real srun.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ CPU_BIND = frozenset(
     """.split()  # noqa: SIM905
 )
 GPU_BIND = frozenset(("none", "closest", "single", "per_task", "map_gpu", "mask_gpu"))
-_NUMBER = re.compile(r"(?:0x)?[0-9a-f]+(?:[*:].*)?")  # of a list; srun reads no further than it must
+# A number in a list such as map_cpu:0,1. srun ignores the rest after its digits.
+_NUMBER = re.compile(r"(?:0x)?[0-9a-f]+(?:[*:].*)?")
 _OPTIONAL = ("overlap", "pty", "x11")  # flags that may have a value
-# What srun does instead of starting the training as the script wants it.
-_BREAKING = {
+# Options with which srun does not start the training, each with the reason.
+_BREAKING_OPTIONS = {
     "multi-prog": "srun would take the training's program for a file of programs",
     **dict.fromkeys(("jobid", "no-allocate"), "the training starts in the job's own allocation"),
     **dict.fromkeys(("test-only", "help", "usage", "version"), "srun would start nothing"),
@@ -44,23 +45,24 @@ def _step_options(job: JudgedJob) -> Iterator[Hit]:
         what = f"step is for srun, and profile '{resolved.profile.name}' has no Slurm"
         yield Hit(job.at(f"step.{next(iter(resolved.step))}"), what, "remove step")
         return
-    from sbatchgen.check.executables.program import PROGRAMS  # which rendering a simple job can do without
+    from sbatchgen.check.executables.program import PROGRAMS  # slow to load; few jobs have options of srun
 
-    srun, plugins = PROGRAMS["srun"], _of_plugins(resolved)
+    srun, plugins = PROGRAMS["srun"], _plugin_options(resolved)
     for name, value in resolved.step.items():
         at = job.at(f"step.{name}")
         if name not in srun.values | srun.flags | plugins.keys():
-            yield _unknown(job, name)
+            yield _unknown_option(job, name)
         elif value == "false":
             continue
-        elif why := _BREAKING.get(name) or _breaks(resolved, name, value):
+        elif why := _BREAKING_OPTIONS.get(name) or _why_broken(resolved, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
         else:
             needed = name in srun.values - srun.optional or plugins.get(name, False)
-            yield from _value(job, name, value, needed=needed)
+            yield from _value_faults(job, name, value, needed=needed)
 
 
-def _value(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
+def _value_faults(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
+    """Yield a hit if an option of srun has a wrong value; `needed` is whether the option needs a value."""
     from sbatchgen.check.executables.program import PROGRAMS
 
     at = job.at(f"step.{name}")
@@ -69,8 +71,8 @@ def _value(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[H
     elif needed and value in ("true", ""):
         yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
     elif name == "cpu-bind" and value == GPU_CPUS:
-        yield from _gpu_cpus(job, at)
-    elif name in ("cpu-bind", "gpu-bind") and (what := _not_a_binding(name, value)):
+        yield from _gpu_cpu_faults(job, at)
+    elif name in ("cpu-bind", "gpu-bind") and (what := _binding_fault(name, value)):
         yield Hit(at, what, f"see --{name} in srun(1)")
 
 
@@ -96,7 +98,7 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
     from sbatchgen.check.executables.program import PROGRAMS
 
     torchrun, takes_next = PROGRAMS["torchrun"], False
-    spares = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 has two
+    allowed = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 allows spare nodes
     for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
@@ -104,12 +106,13 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
         if not arg.startswith("-") and not takes_next:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")
-        elif arg.startswith("-") and name in {*_RESERVED_OPTIONS} - spares:
+        elif arg.startswith("-") and name in {*_RESERVED_OPTIONS} - allowed:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
         takes_next = arg.startswith("-") and not equals and name in torchrun.values
 
 
-def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
+def _gpu_cpu_faults(job: JudgedJob, at: Place) -> Iterator[Hit]:
+    """Yield a hit if `cpu-bind: gpu_cpus` can't bind the job's tasks to the CPUs of their GPUs."""
     resolved = job.resolved
     if resolved.launcher != "srun" or not resolved.gpus_per_node:
         return
@@ -123,17 +126,17 @@ def _gpu_cpus(job: JudgedJob, at: Place) -> Iterator[Hit]:
         yield Hit(at, what, "ask for all GPUs of the node", "info")
 
 
-def _of_plugins(resolved: ResolvedJob) -> dict[str, bool]:
-    """Return the options that plugins add to srun, and whether each takes a value."""
+def _plugin_options(resolved: ResolvedJob) -> dict[str, bool]:
+    """Return the options that plugins add to srun, each with whether it needs a value."""
     from sbatchgen.check.sbatch.option_table import HasArgument
     from sbatchgen.check.script.known_options import PYXIS, known_plugins, plugin_specs
 
-    added = (*PYXIS, *known_plugins(), *plugin_specs(resolved.profile.plugin_options or ()))
-    return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}
+    specs = (*PYXIS, *known_plugins(), *plugin_specs(resolved.profile.plugin_options or ()))
+    return {spec.name: spec.argument is HasArgument.REQUIRED for spec in specs}
 
 
-def _unknown(job: JudgedJob, name: str) -> Hit:
-    """Report an option that srun lacks: a mistyped option, or an option of a plugin."""
+def _unknown_option(job: JudgedJob, name: str) -> Hit:
+    """Return the hit for an option that srun lacks: a mistyped option, or perhaps an option of a plugin."""
     from sbatchgen.base.errors import nearest
     from sbatchgen.check.executables.program import PROGRAMS
 
@@ -144,11 +147,11 @@ def _unknown(job: JudgedJob, name: str) -> Hit:
     return Hit(at, what, f"if a plugin adds it, write plugin_options: [{name}] in the profile", "warning")
 
 
-def _breaks(resolved: ResolvedJob, name: str, value: str) -> str:
-    """Return why the training can't start with an option, or ""."""
+def _why_broken(resolved: ResolvedJob, name: str, value: str) -> str:
+    """Return why the training can't start with this value of an option of srun; "" if it can."""
     tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
-    wanted = {"nodes": resolved.nodes, "ntasks-per-node": tasks, "ntasks": resolved.nodes * tasks}
-    if name in wanted and value != str(wanted[name]):
+    numbers = {"nodes": resolved.nodes, "ntasks-per-node": tasks, "ntasks": resolved.nodes * tasks}
+    if name in numbers and value != str(numbers[name]):
         return f"the training starts {counted(tasks, 'task')} on each of {counted(resolved.nodes, 'node')}"
     if name == "export" and "ALL" not in value.upper().split(","):
         return "the training would not get the variables that the script sets; write ALL,NAME=VALUE"
@@ -157,8 +160,8 @@ def _breaks(resolved: ResolvedJob, name: str, value: str) -> str:
     return f"runtime '{resolved.runtime.name}' sets it" if f"--{name}" in words else ""
 
 
-def _not_a_binding(name: str, value: str) -> str:
-    """Return the part of a value of --cpu-bind or --gpu-bind that srun does not read; "" if it reads all."""
+def _binding_fault(name: str, value: str) -> str:
+    """Return what srun refuses in a value of --cpu-bind or --gpu-bind; "" if it accepts the value."""
     if name == "gpu-bind":
         value, known = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:

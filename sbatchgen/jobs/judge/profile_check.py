@@ -1,7 +1,6 @@
-"""The check of a profile: a job of every mode in every partition is resolved and judged.
+"""The check of a profile: it resolves and judges a job of every mode in every partition.
 
-Only what the profile itself says is judged. What a user has to add (an account, a number of GPUs) is made up,
-or left alone.
+Only the profile's own values are judged. A value that users have to add, such as an account, is made up.
 """
 
 from __future__ import annotations
@@ -24,49 +23,50 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import Places, bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS, PlaceSettings
 from sbatchgen.jobs.judge.job_check import check, lint_rendered
-from sbatchgen.jobs.judge.read_settings import checked
+from sbatchgen.jobs.judge.read_settings import read_checked_profile
 from sbatchgen.jobs.modes import MODES
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
-_SMALL_GIB = 64  # nodes with less memory are not in a table of hardware
+_SMALL_GIB = 64  # smallest memory that is compared with sizes of memory modules
 _COUNTS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
-_MADE_UP = (
-    "x",
-    "1",
-    "gpu:1",
-    "true",
-    "append",
-)  # for what a profile requires: the first that the option takes
+# Values for options that a profile requires. The first value that an option accepts is used.
+_MADE_UP = ("x", "1", "gpu:1", "true", "append")
 
 
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
-    """Return the findings of a profile, each once; `text` is the text of the file in an editor.
+    """Return the findings of a profile, each once. `text` replaces the file's text, in an editor.
 
     Raises:
-        DocumentError: It can't be read.
+        DocumentError: The profile can't be read, or is wrong.
     """
-    profile = checked(file, text)
-    every = [*_name(profile, file), *_date(profile), *_setup(profile), *_sources(profile), *_memory(profile)]
+    profile = read_checked_profile(file, text)
+    all_findings = [
+        *_name(profile, file),
+        *_date(profile),
+        *_setup(profile),
+        *_sources(profile),
+        *_memory(profile),
+    ]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
-        every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
+        all_findings.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
             for launcher in _launchers(profile.value, mode, partition):
-                resolved = _plan(profile, mode, partition, launcher)
-                about = check(resolved, log_folders_made=True)
-                every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-                every += _of_gpus(about, profile, partition)
-                every += _of_script(resolved, file, places)
-    every = [*_fitting_one_node(every, profile)]
-    return [*{finding.problem: finding for finding in every}.values()]
+                resolved = _resolved_job(profile, mode, partition, launcher)
+                in_job = check(resolved, log_folders_made=True)
+                all_findings += [finding for finding in in_job if finding.problem.at.startswith(f"{file}:")]
+                all_findings += _gpu_findings(in_job, profile, partition)
+                all_findings += _script_findings(resolved, file, places)
+    all_findings = [*_fitting_one_node(all_findings, profile)]
+    return [*{finding.problem: finding for finding in all_findings}.values()]
 
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
-    """Warn if the profile has the name of a bundled profile, which reviews would show."""
+    """Warn if the profile has the name of a bundled profile, because reviews show the name only."""
     name, folder = profile.value.name, bundled("profiles")
     is_bundled = file.stem == name or file.resolve().parent == folder.resolve()
     if (folder / f"{name}.yaml").is_file() and not is_bundled:
@@ -75,21 +75,21 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 
 def _date(profile: Document[Profile]) -> Iterator[Finding]:
-    """Warn if `checked` does not say how old the facts are."""
+    """Warn if `checked`, the day on which the facts were verified, is not a day in the past."""
     text, fix = profile.value.checked, "write the day on which you last compared them, as 2026-01-31"
     with suppress(ValueError):
         Moment.parse(text)
-        if profile.value.age >= -1:  # the date may be tomorrow where it was written
+        if profile.value.age >= -1:  # in the author's time zone it may be tomorrow already
             return
     what = f"checked: '{text}' is not a day in the past, so no command can say that the facts are old"
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """Report lines of shell that bash can't parse; they are not run."""
+    """Report lines of shell that bash can't parse. bash reads the lines without running them."""
     records: dict[str, PlaceSettings] = {"": profile.value}
     for kind in ("partitions", "modes"):
-        records |= {f"{kind}.{name}.": each for name, each in getattr(profile.value, kind).items()}
+        records |= {f"{kind}.{name}.": record for name, record in getattr(profile.value, kind).items()}
     keys = [(below, settings, key) for below, settings in records.items() for key in (*SETUPS, "master_addr")]
     for below, settings, name in keys:
         key, value = f"{below}{name}", getattr(settings, name)
@@ -103,7 +103,7 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
 
 
 def _sources(profile: Document[Profile]) -> Iterator[Finding]:
-    """Warn of sources of keys that the profile does not set."""
+    """Warn about sources for keys that the profile does not set."""
     for number, source in enumerate(profile.value.sources):
         for key in source.keys:
             if not any(f"{place}.".startswith(f"{key}.") for place in profile.places):
@@ -113,9 +113,9 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
 
 
 def _memory(profile: Document[Profile]) -> Iterator[Finding]:
-    """Warn of memory that is a size of memory modules: Slurm never gives jobs all of what is installed.
+    """Warn if memory looks like the installed memory, of which Slurm gives jobs only a part.
 
-    Where the partition's host names are known, its facts are Slurm's own.
+    A partition with host names is not judged, because its facts come from Slurm.
     """
     for name, partition in profile.value.partitions.items():
         if partition.nodes is not None:
@@ -126,44 +126,41 @@ def _memory(profile: Document[Profile]) -> Iterator[Finding]:
         for start, kind in kinds.items():
             at = profile.places.get(f"{start}mem_per_node", "")
             if at and kind.mem_per_node and is_installed_size(kind.mem_per_node):
-                what = (
-                    f"{start}mem_per_node: {kind.mem_per_node} looks like what is built in, and a job that "
-                )
-                what += "asks for all of it never starts: jobs may have less"
+                what = f"{start}mem_per_node: {kind.mem_per_node} looks like what is built in, "
+                what += "and a job that asks for all of it never starts: jobs may have less"
                 fix = f"write mem_installed: {kind.mem_per_node}, or RealMemory of scontrol show node as "
                 fix += "mem_per_node"
                 yield Finding("warning", Problem(what, at, fix))
 
 
 def is_installed_size(mib: int) -> bool:
-    """Return whether so many MiB are a size of memory modules: a power of two of GiB, or three times one."""
+    """Return whether an amount of memory is a usual size of modules: 2^n GiB or 3 * 2^n GiB."""
     gib, rest = divmod(mib, 1024)
     powers = {gib, gib // 3 if gib % 3 == 0 else 0}
     return rest == 0 and gib >= _SMALL_GIB and any(n and n & (n - 1) == 0 for n in powers)
 
 
-def _of_gpus(about: Iterable[Finding], profile: Document[Profile], name: str | None) -> Iterator[Finding]:
-    """Yield errors in the GPUs that a job gets where the profile alone decides their number and type."""
+def _gpu_findings(
+    in_job: Iterable[Finding], profile: Document[Profile], name: str | None
+) -> Iterator[Finding]:
+    """Yield errors about a job's GPUs whose number and type follow only from the profile's partition."""
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
-    for finding in about if any(kind.gpus_per_node for kind in partition.kinds()) else ():
-        if (
-            finding.severity == "error"
-            and finding.rule not in GPU_LIMIT_RULES
-            and finding.problem.at == str(BY_PARTITION)
-        ):
+    for finding in in_job if any(kind.gpus_per_node for kind in partition.kinds()) else ():
+        is_derived = finding.problem.at == str(BY_PARTITION)
+        if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 
-def _fitting_one_node(every: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
-    """Yield findings; a fixed number of tasks or nodes that fits a job of one node is not an error."""
+def _fitting_one_node(all_findings: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
+    """Yield the findings, with an info for each error about a fixed number that fits a job of one node."""
     counts = {at for key, at in profile.places.items() if key.endswith(_COUNTS)}
-    refused = {finding.problem.at for finding in every if finding.severity == "error"} & counts
+    refused = {finding.problem.at for finding in all_findings if finding.severity == "error"} & counts
     fitting = set[str]()
     for partition in ((*profile.value.partitions,) or (None,)) if refused else ():
-        on_one = check(_plan(profile, "ddp", partition, "srun", nodes="1"), log_folders_made=True)
+        on_one = check(_resolved_job(profile, "ddp", partition, "srun", nodes="1"), log_folders_made=True)
         fitting |= refused - {finding.problem.at for finding in on_one}
-    for finding in every:
+    for finding in all_findings:
         at = finding.problem.at
         if at in fitting:
             what = "only mode ddp with launcher srun on one node has this number: render refuses other jobs"
@@ -173,38 +170,40 @@ def _fitting_one_node(every: Sequence[Finding], profile: Document[Profile]) -> I
 
 
 def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
-    """Return the launchers that have settings of their own; first "", the default one."""
-    of_partition = profile.partitions[Text(partition)].launchers if partition else {}
-    return ["", *({**profile.launchers, **of_partition} if MODES[mode].launchers else {})]
+    """Return the launchers to check: "" for the default launcher, and those with settings in the profile."""
+    in_partition = profile.partitions[Text(partition)].launchers if partition else {}
+    return ["", *({**profile.launchers, **in_partition} if MODES[mode].launchers else {})]
 
 
-def _plan(
+def _resolved_job(
     profile: Document[Profile], mode: str, partition: str | None, launcher: str, **options: str
 ) -> ResolvedJob:
-    """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
-    texts = required(profile.value) | ({} if partition is None else {"partition": partition}) | options
+    """Return a resolved job of a mode in a partition, with made-up values for what the profile requires."""
+    texts = (
+        required_options(profile.value) | ({} if partition is None else {"partition": partition}) | options
+    )
     keys = {f"options.{name}": text for name, text in texts.items()}
     values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     values |= {"launcher": launcher} if launcher else {}
 
-    def resolved_here() -> ResolvedJob:
+    def with_values() -> ResolvedJob:
         flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
-    resolved = resolved_here()
-    missing = {name: parse_scalar(text, key_type(name)) for name, text in of_user(resolved).items()}
-    values |= missing
-    return resolved_here() if missing else resolved
+    resolved = with_values()
+    missing = made_up_environment(resolved)
+    values |= {name: parse_scalar(text, key_type(name)) for name, text in missing.items()}
+    return with_values() if missing else resolved
 
 
-def of_user(resolved: ResolvedJob) -> dict[str, str]:
-    """Return a value for the environment or image that the profile leaves to its users, by its key."""
+def made_up_environment(resolved: ResolvedJob) -> dict[str, str]:
+    """Return key and made-up value of the environment or image that users must name; {} without one."""
     needed = resolved.runtime.needs(resolved.facts)
     return {needed.key: "made-up"} if needed and not resolved.software.get(needed.key) else {}
 
 
-def required(profile: Profile) -> dict[str, str]:
-    """Return a value for everything that a profile requires, as a command line would give it."""
+def required_options(profile: Profile) -> dict[str, str]:
+    """Return option -> made-up value, as text, for each option of sbatch that a profile requires."""
     values: dict[str, str] = {}
     for name in profile.required:
         for text in _MADE_UP:
@@ -214,8 +213,8 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
-    """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
+def _script_findings(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
+    """Report faults in the lines of the script that come from the profile's `setup` and template."""
     request = Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
     try:
         script = render_request(request)

@@ -1,4 +1,4 @@
-"""What counts for a call of `lint`: read from its flags, sbatchgen.yaml and a profile with its policies."""
+"""The reader of `lint`'s settings: from flags, sbatchgen.yaml, and the profile with its policies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sbatchgen.jobs.inputs.search import Places, profile_named_in
 if TYPE_CHECKING:
     from sbatchgen.jobs.inputs.document import Document
 
-LONGEST_ID = 40  # characters that are shown of one that no rule has
+LONGEST_ID = 40  # characters of an unknown id that a message shows
 
 
 def settings_of(
@@ -36,23 +36,24 @@ def settings_of(
     pedantic: bool = False,
     runs_here: bool = False,
 ) -> Settings:
-    """Return what flags and sbatchgen.yaml say; without a profile no cluster is known.
+    """Return the settings of `lint`. Without a profile, they have no facts of a cluster.
 
-    Of scripts that run here (`runs_here`) the release is then that of the user's only profile.
+    `profile` and `slurm` are the values of the flags with these names. If the scripts run on this cluster
+    (`runs_here`) and no profile is named, Slurm's release is that of the user's only profile.
 
     Raises:
-        CommandLineError: A flag's value makes no sense.
+        CommandLineError: A flag's value is wrong.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
     project, lines = _read_project(places)
-    off, severity = _of_project(project, lines)
+    off, severity = _project_rules(project, lines)
     document = _read_profile(places, profile, project)
     cluster = document.value if document else None
     known = slurm or (cluster.slurm if cluster else "")
     known = known or (_release_here(places) if runs_here and cluster is None else "")
     release = known or DEFAULT_SLURM
     _refuse_release(release)
-    selected, disabled = _ids(select, "--select"), (*off, *_ids(disable, "--disable"))
+    selected, disabled = _rule_starts(select, "--select"), (*off, *_rule_starts(disable, "--disable"))
     removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
@@ -69,6 +70,7 @@ def settings_of(
 
 
 def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
+    """Return sbatchgen.yaml and the places of its keys; an empty job if there is no such file."""
     if places.project is None:
         return JobSpec(), {}
     from sbatchgen.jobs.inputs.document import read_document  # YAML's reader is slow to load
@@ -77,8 +79,11 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     return document.value, document.places
 
 
-def _of_project(project: JobSpec, lines: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, Severity]]:
-    """Return the rules that sbatchgen.yaml turns off, and its severities; raises DocumentError."""
+def _project_rules(project: JobSpec, lines: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, Severity]]:
+    """Return the starts of ids that sbatchgen.yaml turns off, and its severities by start of id.
+
+    Raises DocumentError: no rule has such an id.
+    """
     off = {rule.upper(): lines.get("lint.disable", "") for rule in project.lint.disable}
     severities = project.lint.severity
     _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
@@ -86,7 +91,7 @@ def _of_project(project: JobSpec, lines: Mapping[str, str]) -> tuple[tuple[str, 
 
 
 def _refuse_release(release: str) -> None:
-    """Raise CommandLineError for a release of Slurm that rules do not know."""
+    """Raise CommandLineError for a release of Slurm that sbatchgen does not know."""
     try:
         line_of(release)
     except ValueError as error:
@@ -95,25 +100,28 @@ def _refuse_release(release: str) -> None:
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
+    """Return the profile that the flag, SBATCHGEN_PROFILE or sbatchgen.yaml names; None if none is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = profile_named_in(places.project, project.profile)
-    return checked(places.profile(name)) if name else None
+    return read_checked_profile(places.profile(name)) if name else None
 
 
 def _release_here(places: Places) -> str:
-    """Return the release of the user's only profile, where there is a Slurm; "" without one."""
+    """Return Slurm's release in the user's only profile, on a machine with Slurm; "" if it is not known."""
     names = places.own_profiles() if in_shell("sbatch", places.environment) else []
     with contextlib.suppress(DocumentError):
-        return (len(names) == 1 and checked(places.profile(names[0])).value.slurm) or ""
+        return (len(names) == 1 and read_checked_profile(places.profile(names[0])).value.slurm) or ""
     return ""
 
 
-def checked(file: Path, text: str | None = None) -> Document[Profile]:
-    """Read a profile whose policies name rules that exist; `text` is what an editor has of it.
+def read_checked_profile(file: Path, text: str | None = None) -> Document[Profile]:
+    """Read a profile, and check that its policies name rules that exist.
+
+    `text` replaces the file's text, in an editor.
 
     Raises:
-        DocumentError: It is wrong.
+        DocumentError: The profile is wrong, or no rule has the id of a policy.
     """
     from sbatchgen.jobs.inputs.document import read_document
 
@@ -124,8 +132,8 @@ def checked(file: Path, text: str | None = None) -> Document[Profile]:
     return document
 
 
-def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag; raises CommandLineError if no rule's id starts so."""
+def _rule_starts(texts: Iterable[str], flag: str) -> tuple[str, ...]:
+    """Return the starts of ids in the values of a flag, such as "SB4"; raises CommandLineError if unknown."""
     ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
     for start in ids:
         if not is_known(start, rules()):
@@ -134,7 +142,10 @@ def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
 
 
 def _refuse_unknown(ids: Mapping[str, str], *, whole: bool = False) -> None:
-    """Raise DocumentError for ids, by their places, that no rule has; of very many, for the first."""
+    """Raise DocumentError for ids that no rule has, or whose start no rule has unless `whole`.
+
+    `ids` has the place of each id. The error shows the first MAX_SHOWN unknown ids.
+    """
     if not ids:
         return  # loading all rules takes 20 ms
     known = {*rules(), *RETIRED}
@@ -147,6 +158,6 @@ def _refuse_unknown(ids: Mapping[str, str], *, whole: bool = False) -> None:
         Problem(f"no rule '{rule[:LONGEST_ID]}'", ids[rule], did_you_mean(rule[:LONGEST_ID], rules()))
         for rule in unknown[:MAX_SHOWN]
     ]
-    if more := len(unknown) - len(problems):
-        problems.append(Problem(f"and {more} more ids that no rule has"))
+    if others := len(unknown) - len(problems):
+        problems.append(Problem(f"and {others} more ids that no rule has"))
     raise DocumentError(problems)

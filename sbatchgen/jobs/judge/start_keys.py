@@ -1,6 +1,6 @@
-"""The mode, launcher and runtime of a resolved job: SB011 to SB024, and SB043.
+"""Rules for the mode, launcher and runtime of a resolved job: SB011 to SB024, and SB043.
 
-What a job asks of Slurm is judged by the rules about all jobs, as in scripts.
+The job's request to Slurm is judged by the rules that also judge scripts.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ def _tasks_of_launcher(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB013", "error", "GPUs that the mode does not use")
 def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    asked = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
-    given = [name for name in GPU_OPTIONS if asked[name] is not None]
+    options_set = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
+    gpu_options = [name for name in GPU_OPTIONS if options_set[name] is not None]
     if resolved.mode.gpus == 1 and (gpus := resolved.main.gpus_per_node) > 1:
         what = f"mode '{resolved.mode.name}' uses one GPU, but {gpus} were asked for"
-        yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
-    for name in () if resolved.mode.uses_gpus else given:
+        yield Hit(
+            job.at(f"options.{gpu_options[0]}" if gpu_options else ""), what, "ask for 1, or use mode ddp"
+        )
+    for name in () if resolved.mode.uses_gpus else gpu_options:
         yield Hit(job.at(f"options.{name}"), f"mode '{resolved.mode.name}' uses no GPU", f"remove {name}")
 
 
@@ -64,16 +66,16 @@ def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
         what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"
         if processes < gpus:
-            if job.resolved.is_bundled or not _gives_a_task_several(job):
+            if job.resolved.is_bundled or not _gives_each_task_several(job):
                 yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
         else:
             yield Hit(job.at(at), f"{what}: NCCL needs one for each process", fix)
 
 
-def _gives_a_task_several(job: JudgedJob) -> bool:
-    """Return whether the author of a job gives each task several GPUs, as for a pipeline."""
-    said = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
-    return said and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
+def _gives_each_task_several(job: JudgedJob) -> bool:
+    """Return whether the job's author gives each task several GPUs, for example for a pipeline."""
+    is_users = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
+    return is_users and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
 
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
@@ -92,7 +94,7 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
         return
     if resolved.mode.gpus is not None or known or is_set or not resolved.slurm:
         return
-    nowhere = resolved.fits_nowhere and not resolved.partition_name  # which SB203 speaks of
+    nowhere = resolved.fits_nowhere and not resolved.partition_name  # SB203
     is_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions  # SB201
     if not nowhere and not is_unknown:
         what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
@@ -130,8 +132,8 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
         origin, by = resolved.origin(key), resolved.origin("runtime")
         if origin.level < max(by.level, Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB):
             continue  # a higher layer has chosen another runtime
-        having = [name for name, other in RUNTIMES.items() if key in {each.name for each in other.keys}]
-        names = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))
+        takers = [name for name, taker in RUNTIMES.items() if any(known.name == key for known in taker.keys)]
+        names = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
         flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"
@@ -159,7 +161,7 @@ def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB020", "error", "what the runtime takes for something else")
-def _taken_otherwise(job: JudgedJob) -> Iterator[Hit]:
+def _runtime_faults(job: JudgedJob) -> Iterator[Hit]:
     for key, what, fix in job.resolved.runtime.faults(job.resolved):
         yield Hit(job.at(key), what, fix)
 
@@ -174,10 +176,10 @@ def _image_pulled(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB022", "error", "a path that can't be mounted")
 def _mounts(job: JudgedJob) -> Iterator[Hit]:
-    from sbatchgen.jobs.render.launch import mounts
+    from sbatchgen.jobs.render.launch import mounted_folders
 
     resolved = job.resolved
-    mounted = mounts(resolved, "PWD")
+    mounted = mounted_folders(resolved, "PWD")
     paths = [("binds", bind) for bind in resolved.software.get("binds") or ()]
     paths += [("run_dir", resolved.run_dir)] if "$RUN_DIR" in mounted else []
     paths += [("data", resolved.data)] if "$DATA_DIR" in mounted else []

@@ -1,4 +1,4 @@
-"""The user's own trainer, seen from the folder of submission: its text, and what follows for restarts."""
+"""The user's own trainer: the facts in its source, and what follows from them for restarts of the job."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -18,129 +18,130 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 
 class TrainerJob(JudgedJob):
-    """A resolved job that is submitted here, as rules judge it."""
+    """A resolved job with its trainer and the folder of submission, as the rules of trainers judge it."""
 
     def __init__(
-        self, resolved: ResolvedJob, here: Path, environment: Mapping[str, str], *, earlier: bool = False
+        self,
+        resolved: ResolvedJob,
+        submit_folder: Path,
+        environment: Mapping[str, str],
+        *,
+        earlier: bool = False,
     ) -> None:
         super().__init__(resolved)
-        self.here = here  # the folder of submission
-        self.environment = environment  # the user's
-        self.earlier = earlier  # whether another job has trained in its run folder
+        self.submit_folder = submit_folder
+        self.environment = environment  # the variables of the user's shell
+        self.earlier = earlier  # whether an earlier job has trained in the run folder
 
     @cached_property
-    def working(self) -> Path | None:
-        """Where the trainer is looked for; None if that is not here."""
+    def working_folder(self) -> Path | None:
+        """The folder in which the job starts its trainer; None if only the running job knows the folder."""
         resolved = self.resolved
         named = (resolved.snapshot_dir if resolved.slurm else None) or resolved.options.chdir
         in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
         if in_image or (named and ShellPath(named).unset(self.environment)):
             return None
-        return self.here / ShellPath(named).filled(self.environment) if named else self.here
+        return self.submit_folder / ShellPath(named).filled(self.environment) if named else self.submit_folder
 
     @cached_property
     def source(self) -> TrainerSource | None:
         """The facts in the trainer's source; None for an unreadable source, and for the bundled trainer."""
         trainer = self.resolved.trainer
-        return read_trainer(trainer, self.working) if trainer and self.working else None
+        return read_trainer(trainer, self.working_folder) if trainer and self.working_folder else None
 
     @property
     def starts_again(self) -> bool:
-        """Whether the job starts again in any case, or continues the training of another job."""
+        """Whether the job certainly starts again, or continues the training of an earlier job."""
         if promises_restarts(self.resolved) or self.source is None:
             return promises_restarts(self.resolved)
-        folder, saved = self.working or self.here, self.source.saved
-        is_there = not saved or any((folder / file.name).exists() for file in saved)
+        folder, saved = self.working_folder or self.submit_folder, self.source.saved
+        has_checkpoint = not saved or any((folder / file.name).exists() for file in saved)
         continues = self.resolved.stoppable or self.resolved.never_asks
-        return self.earlier and continues and is_there
+        return self.earlier and continues and has_checkpoint
 
     @property
     def shared_file(self) -> SavedFile | None:
-        """The file into which all points of its sweep, or all elements of its array, save."""
+        """The file to which all points of a sweep, or all tasks of an array, save; None if there is none."""
         resolved, names = self.resolved, {*(self.resolved.sweep.names if self.resolved.sweep else ())}
         for file in self.source.saved if self.source else ():
-            name = _given(file, resolved.args) if file.option else file.name
+            name = _named_file(file, resolved.args) if file.option else file.name
             if name and "{" not in name and file.option.lstrip("-") not in names:
                 return replace(file, name=name)
         return None
 
 
 def check_trainer(job: TrainerJob) -> list[Finding]:
-    """Return the findings about the trainer of a job in the folder and environment of submission."""
+    """Return the findings about the trainer of a job."""
     return [finding for rule in judge.rules(judge.TRAINERS) for finding in judge.findings(rule, job)]
 
 
-def _given(file: SavedFile, args: Sequence[str]) -> str:
-    """Return the file that an option of the trainer names, or its default."""
+def _named_file(file: SavedFile, args: Sequence[str]) -> str:
+    """Return the name of a saved file: the value of the trainer's option for it, or the option's default."""
     for word, following in itertools.zip_longest(args, args[1:], fillvalue=""):
         if word == file.option or word.startswith(f"{file.option}="):
             return str(following if word == file.option else word.partition("=")[2])
     return file.name
 
 
-# By these a user or a profile says how a job continues.
+# Keys with which a user or a profile decides how a job continues.
 _RESTART_KEYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.signal")
 
 
-def restarts_of_source(
-    resolved: ResolvedJob, here: Path | None, environment: Mapping[str, str]
+def layer_without_restarts(
+    resolved: ResolvedJob, submit_folder: Path | None, environment: Mapping[str, str]
 ) -> Layer | None:
-    """Return values without restarts for a job whose own trainer certainly never asks for a restart.
+    """Return a layer with `resume: off` for a job whose own trainer certainly never asks for a restart.
 
-    Where it may handle a signal, bash has to wait for it. Slurm still starts it again after a failure of a
-    node, unless it certainly forgets what it has saved. None if the job says how it continues, or the trainer
-    can't be read; `here` is None if its files are elsewhere.
+    Slurm still starts the job again after a node fails, unless the trainer never loads what it saves.
+
+    Return None if the job decides how it continues, if the trainer may handle signals, or if its source can't
+    be read. `submit_folder` is None if the files are on another machine.
     """
-    says = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
-    if here is None or not resolved.trainer or says or promises_restarts(resolved):
+    decides = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
+    if submit_folder is None or not resolved.trainer or decides or promises_restarts(resolved):
         return None
-    source = TrainerJob(resolved, here, environment).source
+    source = TrainerJob(resolved, submit_folder, environment).source
     if source is None or not source.never_asks or not source.lacks_handlers:
         return None
     if resolved.gives_resume_args or "{resume}" in " ".join(resolved.args):
         return None
     values: dict[str, Any] = {"resume": Resume("off")}
     places = {"resume": f"{resolved.trainer} never asks for a restart"}
-    if resolved.restartable and not forgets_all(resolved.trainer, source):
-        after = {"options.requeue": True, "options.open_mode": Text("append")}
-        values |= {key: after[key] for key in after if resolved.origin(key).level is Level.DEFAULT}
+    if resolved.restartable and not checkpoint_fault(resolved.trainer, source):
+        requeue = {"options.requeue": True, "options.open_mode": Text("append")}
+        values |= {key: requeue[key] for key in requeue if resolved.origin(key).level is Level.DEFAULT}
     return Layer(Level.DEFAULT, values, dict.fromkeys(values, "a node may fail") | places)
 
 
 def promises_restarts(resolved: ResolvedJob) -> bool:
-    """Return whether the job starts again in any case.
-
-    At its time limit, preempted, in a next job.
-    """
+    """Return whether the job certainly starts again: at its limit, after preemption, or as the next job."""
     requeues = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
     return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or requeues)
 
 
-def fate(resolved: ResolvedJob, source: TrainerSource | None) -> str:
-    """Return what is lost at the time limit of a training that is not resumed; "" if it may resume."""
+def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
+    """Return a message about work that is lost if the training is not resumed; "" if it may be resumed."""
     if source is None or not (resolved.restartable or resolved.never_asks):
         return ""
-    forgets = forgets_all(str(resolved.trainer), source)
-    if forgets and promises_restarts(resolved):
-        return f"{forgets}: each restart begins at the first step{OVERWRITES * source.never_loads}"
+    fault = checkpoint_fault(str(resolved.trainer), source)
+    if fault and promises_restarts(resolved):
+        return f"{fault}: each restart begins at the first step{MAY_OVERWRITE * source.never_loads}"
     if source.saves_nothing:
-        return f"{forgets}: at the time limit its work is lost"
+        return f"{fault}: at the time limit its work is lost"
     if source.never_asks and not promises_restarts(resolved):
-        how = (
-            "let the trainer load its checkpoint, then add --requeue-on-timeout"
-            if forgets
-            else source.way_to_resume
-        )
-        why = "never loads what it saves" if forgets else "asks for none"
+        how, why = source.way_to_resume, "asks for none"
+        if fault:
+            how = "let the trainer load its checkpoint, then add --requeue-on-timeout"
+            why = "never loads what it saves"
         return f"none at the time limit, because {resolved.trainer} {why}: {how}"
     return ""
 
 
-OVERWRITES = ", and may overwrite what it has saved"
+MAY_OVERWRITE = ", and may overwrite what it has saved"
 
 
-def forgets_all(trainer: str, source: TrainerSource | None) -> str:
-    """Say that a trainer saves nothing, or never loads; "" if it may resume, or nothing is known."""
+def checkpoint_fault(trainer: str, source: TrainerSource | None) -> str:
+    """Return a message that a trainer saves nothing, or never loads; "" if it may resume, or is not known."""
     if source and source.saves_nothing:
         return f"{trainer} saves nothing"
     return f"{trainer} never loads what it saves" if source and source.never_loads else ""

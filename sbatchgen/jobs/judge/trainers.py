@@ -1,6 +1,6 @@
-"""The rules about the user's own trainer, from its source and its Python: SB045 to SB060.
+"""Rules for the user's own trainer, from its source and its Python: SB045 to SB060.
 
-Nothing of it is imported or run.
+The trainer is only read; it is neither imported nor run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,14 @@ from sbatchgen.check.script.trainer_source import WELL_KNOWN
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
-from sbatchgen.jobs.judge.trainer import OVERWRITES, TrainerJob, fate, forgets_all, promises_restarts
-from sbatchgen.jobs.render.launch import needed
+from sbatchgen.jobs.judge.trainer import (
+    MAY_OVERWRITE,
+    TrainerJob,
+    checkpoint_fault,
+    promises_restarts,
+    work_lost,
+)
+from sbatchgen.jobs.render.launch import needed_folders
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes import edf
 
@@ -32,16 +38,17 @@ RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
 _EDF = "https://docs.cscs.ch/software/container-engine/edf/"
 _SYSTEM_FOLDERS = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
-_SHARED = (Path("/usr"), Path("/usr/local"))  # where each of them looks for packages, as on Debian
-# Files that add no folder to the search path of a Python.
+# Each of these prefixes' Pythons may search both for packages, for example on Debian.
+_PREFIXES_ALWAYS_SEARCHED = (Path("/usr"), Path("/usr/local"))
+# .pth files that add no folder to Python's search path.
 _HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
 
 
 @RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
-def _starters(job: TrainerJob) -> Iterator[Hit]:
+def _not_a_trainer(job: TrainerJob) -> Iterator[Hit]:
     from sbatchgen.check.executables.program import MODULES, RANK_STARTERS, SHELLS
 
-    resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working
+    resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working_folder
     several = resolved.mode.several_processes and resolved.launcher != "spawn"
     if trainer in RANK_STARTERS or (trainer in MODULES and several):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
@@ -59,14 +66,15 @@ def _starters(job: TrainerJob) -> Iterator[Hit]:
             yield Hit(job.at("trainer"), what, fix)
 
 
-def _starts(resolved: ResolvedJob) -> int:
-    each = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
-    return resolved.nodes * each if resolved.mode.several_processes else 1
+def _number_of_starts(resolved: ResolvedJob) -> int:
+    """Return how often the launcher starts the trainer, on all nodes together."""
+    starts_on_node = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
+    return resolved.nodes * starts_on_node if resolved.mode.several_processes else 1
 
 
 @RULES.add("SB046", "warning", "several copies of the same training")
-def _copies(job: TrainerJob) -> Iterator[Hit]:
-    trainer, count = job.resolved.trainer or "", _starts(job.resolved)
+def _copies_of_training(job: TrainerJob) -> Iterator[Hit]:
+    trainer, count = job.resolved.trainer or "", _number_of_starts(job.resolved)
     if job.source and job.source.trains_alone and count > 1:
         what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
         ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
@@ -76,7 +84,7 @@ def _copies(job: TrainerJob) -> Iterator[Hit]:
 
 @RULES.add("SB047", "warning", "a launcher inside a launcher")
 def _starts_its_own(job: TrainerJob) -> Iterator[Hit]:
-    resolved, count = job.resolved, _starts(job.resolved)
+    resolved, count = job.resolved, _number_of_starts(job.resolved)
     if job.source and job.source.spawns_always and count > 1 and resolved.launcher != "spawn":
         what = f"{resolved.trainer} starts its own processes (mp.spawn), "
         what += f"and {resolved.launcher} starts it {count} times"
@@ -135,7 +143,7 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
         off = "without --chain nothing starts it again" if resolved.chain > 1 else off
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
         fix += f"{ALSO}{off}" if promised else ""
-        yield Hit(job.at("trainer"), fate(resolved, job.source), fix, None if promised else "info")
+        yield Hit(job.at("trainer"), work_lost(resolved, job.source), fix, None if promised else "info")
 
 
 @RULES.add("SB050", "warning", "a trainer that saves and never loads")
@@ -144,15 +152,15 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
     if not source or not source.never_loads or not job.starts_again:
         return
     when = "it begins" if job.earlier else "each restart begins"
-    what = f"{forgets_all(str(resolved.trainer), source)}: {when} at the first step"
+    what = f"{checkpoint_fault(str(resolved.trainer), source)}: {when} at the first step"
     off = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
     off = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else off
     fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{off}"
-    yield Hit(job.at("trainer"), what + OVERWRITES, fix)
+    yield Hit(job.at("trainer"), what + MAY_OVERWRITE, fix)
 
 
 @RULES.add("SB051", "warning", "several trainings that save to one file")
-def _one_file(job: TrainerJob) -> Iterator[Hit]:
+def _shared_file(job: TrainerJob) -> Iterator[Hit]:
     resolved, file = job.resolved, job.shared_file
     several = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
     if resolved.sweep:
@@ -167,15 +175,15 @@ def _one_file(job: TrainerJob) -> Iterator[Hit]:
 
 
 @RULES.add("SB049", "warning", "a Python without torch")
-def _python(job: TrainerJob) -> Iterator[Hit]:
+def _python_without_torch(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    needed = job.source.needs_torch if job.source else resolved.is_bundled
-    prefix = _prefix(job) if needed else None
+    needs_torch = job.source.needs_torch if job.source else resolved.is_bundled
+    prefix = _environment_folder(job) if needs_torch else None
     if prefix and _lacks_torch(prefix, job.environment):
         key = _ENVIRONMENT_KEYS.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
-    python = _of_system(job) if needed and not prefix else None
+    python = _system_python(job) if needs_torch and not prefix else None
     if python and _system_lacks_torch(python.parent.parent, job.environment):
         what = f"the job starts {python}, and here that has no torch: "
         what += "if a node has none either, the job ends there"
@@ -190,8 +198,8 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
     base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
     if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
         return
-    prefix = _prefix(job)
-    # of a module or an image nothing is known: it has what programs with torch usually need
+    prefix = _environment_folder(job)
+    # The packages of a module or an image are not known; those that torch usually brings are not reported.
     known = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
     if names := sorted((job.source.packages & {*_packages(Path(base))}) - known):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
@@ -204,30 +212,34 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
 def _mounted(job: TrainerJob) -> Iterator[Hit]:
     resolved, environment = job.resolved, job.environment
     named = str(resolved.software.get("edf") or "")
-    mounts = edf.mounted(named, job.here, environment) if resolved.runtime is edf.RUNTIME and named else None
-    if mounts is None or not job.working:
+    mounts = (
+        edf.mounted(named, job.submit_folder, environment)
+        if resolved.runtime is edf.RUNTIME and named
+        else None
+    )
+    if mounts is None or not job.working_folder:
         return
     places = {
-        "$PWD": job.working,
-        "$RUN_DIR": _place(resolved.run_dir, job),
-        "$DATA_DIR": _place(resolved.data, job),
-        "$CODE_DIR": _place(resolved.code or str(bundled("code")), job),
+        "$PWD": job.working_folder,
+        "$RUN_DIR": _local_path(resolved.run_dir, job),
+        "$DATA_DIR": _local_path(resolved.data, job),
+        "$CODE_DIR": _local_path(resolved.code or str(bundled("code")), job),
     }
-    wanted = [path for name in needed(resolved, "") if (path := places.get(name))]
-    seen = [Path(mount) for mount in mounts]
-    lacking: list[Path] = []
-    for path in sorted({*wanted}):
-        both = (path, path.resolve())
-        if not any(each.is_relative_to(mount) for each in both for mount in (*seen, *lacking)):
-            lacking.append(path)
-    if lacking:
-        what = f"the container does not mount {', '.join(map(str, lacking))}, which the job needs in it"
-        lines = ", ".join(f'"{path}:{path}"' for path in lacking)
+    needed = {path for name in needed_folders(resolved, "") if (path := places.get(name))}
+    mounted = [Path(mount) for mount in mounts]
+    missing: list[Path] = []
+    for folder in sorted(needed):
+        names = (folder, folder.resolve())
+        if not any(name.is_relative_to(mount) for name in names for mount in (*mounted, *missing)):
+            missing.append(folder)
+    if missing:
+        what = f"the container does not mount {', '.join(map(str, missing))}, which the job needs in it"
+        lines = ", ".join(f'"{path}:{path}"' for path in missing)
         yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
 
 
 @RULES.add("SB054", "info", "a profile that was checked long ago")
-def _old(job: TrainerJob) -> Iterator[Hit]:
+def _old_profile(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
     if profile.age > OLD_DAYS and job.resolved.slurm:
         what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
@@ -237,20 +249,21 @@ def _old(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _profile_to_type(resolved: ResolvedJob) -> str:
-    """Return the name of a job's profile, or its file if no name finds that, as ../ours.yaml."""
+    """Return the word that names a job's profile: its name, or a file such as ../ours.yaml without a name."""
     name = str(resolved.profile.name)
     places = (origin.where for origin in resolved.origins.values() if origin.level is Level.PROFILE)
-    file = Path(
-        next((file for file, _, line in (each.rpartition(":") for each in places) if file and line), name)
-    )
-    named = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
-    return word(name if named else str(file))
+    parts = (place.rpartition(":") for place in places)
+    file = Path(next((file for file, _, line in parts if file and line), name))
+    has_name = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
+    return word(name if has_name else str(file))
 
 
-def _place(path: str, job: TrainerJob) -> Path | None:
-    """Return a path of the job as a path here; None if only the running job knows it."""
-    written = ShellPath(path)
-    return None if written.unset(job.environment) else job.here / written.filled(job.environment)
+def _local_path(path: str, job: TrainerJob) -> Path | None:
+    """Return a path of the job as a path on this machine; None if only the running job knows the path."""
+    in_shell_words = ShellPath(path)
+    if in_shell_words.unset(job.environment):
+        return None
+    return job.submit_folder / in_shell_words.filled(job.environment)
 
 
 def _packages(prefix: Path) -> Iterator[str]:
@@ -259,13 +272,13 @@ def _packages(prefix: Path) -> Iterator[str]:
         yield path.name.removesuffix(".py")
 
 
-_ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env"}  # the key that names the environment
+_ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env"}  # runtime -> the key that names its environment
 
 
-def _prefix(job: TrainerJob) -> Path | None:
-    """Return the environment whose Python the job will run, if that is certain."""
-    resolved, folder, environment = job.resolved, job.here, job.environment
-    if _is_changed(job):
+def _environment_folder(job: TrainerJob) -> Path | None:
+    """Return the folder of the environment whose Python the job will run; None if it is not certain."""
+    resolved, folder, environment = job.resolved, job.submit_folder, job.environment
+    if _job_changes_python(job):
         return None
     name = resolved.software.get(_ENVIRONMENT_KEYS.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
@@ -277,33 +290,33 @@ def _prefix(job: TrainerJob) -> Path | None:
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(in_shell("python3", environment) or "/").parent.parent
     bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
-    is_own = any(base and prefix.is_relative_to(base) for base in bases)
-    return prefix if is_own and _gets_shell(job) else None
+    is_users = any(base and prefix.is_relative_to(base) for base in bases)
+    return prefix if is_users and _gets_this_path(job) else None
 
 
-def _is_changed(job: TrainerJob) -> bool:
-    """Return whether modules, setup lines or variables of the job may bring another Python or packages."""
+def _job_changes_python(job: TrainerJob) -> bool:
+    """Return whether modules, setup lines or variables of the job may change its Python or packages."""
     settings = job.resolved.settings
     lines = settings.modules or any(getattr(settings, name) for name in SETUPS)
     return bool(lines or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
 
 
-def _gets_shell(job: TrainerJob) -> bool:
-    """Return whether the job gets the PATH of this shell, and no more folders of packages."""
+def _gets_this_path(job: TrainerJob) -> bool:
+    """Return whether the job gets the PATH of this shell, and PYTHONPATH adds no folders of packages."""
     is_same = not job.resolved.slurm or "export" not in job.resolved.directives
     return is_same and "PYTHONPATH" not in job.environment
 
 
-def _of_system(job: TrainerJob) -> Path | None:
-    """Return the Python of the system that the job will run, if this shell's PATH alone decides that."""
+def _system_python(job: TrainerJob) -> Path | None:
+    """Return the system's Python if the job will run it; None if not, or if more than this PATH decides."""
     python = Path(in_shell("python3", job.environment) or "/")
     is_host = job.resolved.runtime.name == "host" and python.parent in _SYSTEM_FOLDERS
-    return python if is_host and not _is_changed(job) and _gets_shell(job) else None
+    return python if is_host and not _job_changes_python(job) and _gets_this_path(job) else None
 
 
 def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether no folder of packages of the system's Python has torch, or names more folders."""
-    roots = {prefix, *_SHARED, Path(environment.get("HOME", "/"), ".local")}
+    """Return whether torch is certainly missing in the system's Python: in its folders, with no .pth file."""
+    roots = {prefix, *_PREFIXES_ALWAYS_SEARCHED, Path(environment.get("HOME", "/"), ".local")}
     places = [place for root in roots for place in root.glob("lib*/python3*/*-packages")]
     has_torch = any((place / name).exists() for place in places for name in ("torch", "torch.py"))
     adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
@@ -311,7 +324,10 @@ def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether torch is certainly missing: neither the environment nor another folder has it."""
+    """Return whether torch is certainly missing for an environment.
+
+    It is neither there nor in ~/.local, no .pth file adds folders, and the system's packages are not shared.
+    """
     config = b""
     with contextlib.suppress(OSError):
         config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()

@@ -1,4 +1,4 @@
-"""From a resolved job to the script."""
+"""The renderer: it makes the script of a resolved job."""
 
-# Begins the line between what a job decides and what is the same in every job of its kind.
+# The start of the line that divides a script: the job decides the lines above, and its kind the lines below.
 SECOND_PART = "# === The same in"

@@ -1,4 +1,4 @@
-"""Resolved job -> the variables that the script exports."""
+"""The variables that the script of a resolved job exports."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,66 +12,66 @@ NO_USER_PACKAGES = {"PYTHONNOUSERSITE": "1"}  # ignore packages in ~/.local
 
 
 def variables(resolved: ResolvedJob) -> dict[str, str]:
-    """Return names and values of the variables that have a rendered value."""
-    return _common(resolved) | {name: value for name, value in resolved.env.items() if value is not None}
+    """Return the variables whose values are known when the script is rendered."""
+    return _common_values(resolved) | {
+        name: value for name, value in resolved.env.items() if value is not None
+    }
 
 
-def names(resolved: ResolvedJob) -> tuple[str, ...]:
-    """Return the variables that a container must get, whatever its image sets."""
+def exported_names(resolved: ResolvedJob) -> tuple[str, ...]:
+    """Return the names of the variables that a container must get, even if its image sets them."""
     exported = (
-        *(launch.MEETING if launch.meets(resolved) else ()),
+        *(launch.RENDEZVOUS_VARIABLES if launch.needs_rendezvous(resolved) else ()),
         *variables(resolved),
-        *_words(resolved),
+        *_computed_words(resolved),
         *resolved.inherited,
-        *launch.own_folders(resolved),
+        *launch.trainer_folders(resolved),
     )
-    # `launch.command` sets these variables in a container
-    own_way = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
-    return tuple(name for name in exported if name not in own_way)
+    # `launch.command` extends the container's own values of these variables
+    extended = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
+    return tuple(name for name in exported if name not in extended)
 
 
-def lines(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words of each `export`."""
-    yield from quoting.packed(_made(resolved))
-    yield from _own(resolved)
+def export_lines(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the words of each `export` of the job."""
+    yield from quoting.packed(_words_without_env(resolved))
+    yield from _env_words(resolved)
 
 
-def own_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
-    """Return the words of each `export` that a program needs in addition to those of the job."""
-    known = {*_made(resolved), *talk(resolved)}
-    made = [*_made(program), *talk(program)]
-    return quoting.packed(word for word in made if word not in known)
+def program_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
+    """Return the words of each `export` that a program needs in addition to the job's exports."""
+    of_job = {*_words_without_env(resolved), *file_variables(resolved)}
+    of_program = [*_words_without_env(program), *file_variables(program)]
+    return quoting.packed(word for word in of_program if word not in of_job)
 
 
-def talk(resolved: ResolvedJob) -> list[str]:
-    """Return the variables with the names of the files that trainer and script exchange, as words."""
-    # The bundled trainer knows where `stop` is.
-    files = [name for name in launch.files(resolved) if resolved.trainer or name != "stop"]
+def file_variables(resolved: ResolvedJob) -> list[str]:
+    """Return the variables with the files that the trainer and the script exchange, as words of `export`."""
+    # The bundled trainer knows the place of `stop`.
+    files = [name for name in launch.exchanged_files(resolved) if resolved.trainer or name != "stop"]
     return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
 
 
-def _made(resolved: ResolvedJob) -> list[str]:
-    """Return the words that are exported, without the job's own variables."""
-    made, folders = _common(resolved), launch.own_folders(resolved)
-    words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in resolved.env]
-    words += [f"{name}={word}" for name, word in _words(resolved).items()]
-    own = [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
-    return [*words, *own, *resolved.runtime.own_exports(resolved)]
+def _words_without_env(resolved: ResolvedJob) -> list[str]:
+    """Return the exported variables apart from the job's key `env`, as words of `export`."""
+    values, folders = _common_values(resolved), launch.trainer_folders(resolved)
+    words = [f"{name}={quoting.word(value)}" for name, value in values.items() if name not in resolved.env]
+    words += [f"{name}={word}" for name, word in _computed_words(resolved).items()]
+    words += [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
+    return [*words, *resolved.runtime.own_exports(resolved)]
 
 
-def for_nodes(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words of each `export` before the setup of nodes.
-
-    The run folder, and the job's own variables.
-    """
+def node_setup_lines(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the words of each `export` before the setup of nodes: the run folder, and the job's `env`."""
     yield "RUN_DIR"
-    yield from _own(resolved)
+    yield from _env_words(resolved)
 
 
-def _own(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the job's own variables.
+def _env_words(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the words of each `export` for the job's `env`.
 
-    Bash expands a value before it sets the variables of the same `export`.
+    A value that names another variable is the only one of its `export`, because bash expands all values
+    before it sets the first variable.
     """
     plain: list[str] = []
     for name, value in resolved.env.items():
@@ -86,20 +86,22 @@ def _own(resolved: ResolvedJob) -> Iterator[str]:
     yield from quoting.packed(plain)
 
 
-def _common(resolved: ResolvedJob) -> dict[str, str]:
+def _common_values(resolved: ResolvedJob) -> dict[str, str]:
+    """Return variables with known values that follow from the job, apart from its `env`."""
     exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
     exports |= {"HANG": resolved.hang} if resolved.hang else {}
     if resolved.programs:  # each program has its own CPUs
         return exports | resolved.runtime.exports(resolved)
-    if resolved.profile.scheduler != "none" and not _shares_whole_nodes(resolved):
+    if resolved.profile.scheduler != "none" and not _has_unknown_cpus(resolved):
         threads = (resolved.options.cpus_per_task or 1) * (resolved.options.ntasks_per_node or 1)
         exports["OMP_NUM_THREADS"] = str(max(1, threads // resolved.nproc_per_node))
     return exports | resolved.runtime.exports(resolved)
 
 
-def _words(resolved: ResolvedJob) -> dict[str, str]:
+def _computed_words(resolved: ResolvedJob) -> dict[str, str]:
+    """Return variables whose values bash computes where the job runs, as words of bash."""
     words = resolved.runtime.words(resolved)
-    if _shares_whole_nodes(resolved) and "OMP_NUM_THREADS" not in resolved.env:
+    if _has_unknown_cpus(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node
         cpus = "SLURM_CPUS_ON_NODE"
         if processes > 1:
@@ -108,8 +110,8 @@ def _words(resolved: ResolvedJob) -> dict[str, str]:
     return words
 
 
-def _shares_whole_nodes(resolved: ResolvedJob) -> bool:
-    """Return whether the job gets all CPUs of its nodes, whose number is not known before."""
+def _has_unknown_cpus(resolved: ResolvedJob) -> bool:
+    """Return whether the job gets all CPUs of its nodes, and their number is known only when it runs."""
     options, partition = resolved.options, resolved.partition
     is_known = options.cpus_per_task is not None or partition.cpus_per_node
     return resolved.slurm and bool(options.exclusive or partition.exclusive) and not is_known

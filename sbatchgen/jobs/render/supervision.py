@@ -1,4 +1,4 @@
-"""The variables of the template for the programs of a job: their functions, tables, order and addresses."""
+"""The template's variables for the programs of a job: their functions, tables, order and addresses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,25 +20,27 @@ class _Function(NamedTuple):
     ready: str  # the command that tests whether the program is ready, or ""
 
 
-def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
-    """Return the variables of the template for a job with several programs."""
+def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[str, Any]:
+    """Return the template's variables for a job with several programs.
+
+    `folder_variable` is the name of the bash variable with the folder of submission.
+    """
     programs = resolved.programs
     main = next((program.name for program in programs if program.share.main), "")
-    instances = [word for program in programs if program.name != main for word in _words(program)]
+    instances = [word for program in programs if program.name != main for word in _bash_names(program)]
     signs = {sign for program in programs for sign in program.ready.signs}
     ports = sum(program.share.instances for program in programs)
     once = any(program.spec.once for program in programs)
     restarts = any(program.spec.restarts for program in programs)
     return {
-        "programs": [_function(program, here) for program in programs],
-        "addresses": tuple(_addresses(programs, slurm=resolved.slurm)),
+        "programs": [_program_function(program, folder_variable) for program in programs],
+        "addresses": tuple(_all_address_lines(programs, slurm=resolved.slurm)),
         "ports": ports,
         "first_port_of_programs": launch.first_port(resolved, ports),
-        "names": " ".join(
-            [*instances, *([main] if main else [])]
-        ),  # the main program last, as its errors may follow from another program
+        # the main program last, because its errors may follow from another program's
+        "names": " ".join([*instances, *([main] if main else [])]),
         "lasting": " ".join(
-            word for program in programs if not program.spec.optional for word in _words(program)
+            word for program in programs if not program.spec.optional for word in _bash_names(program)
         ),
         "main": main,
         "ending": main or "the last",
@@ -55,24 +57,26 @@ def of_job(resolved: ResolvedJob, here: str) -> dict[str, Any]:
         "asks": bool(signs),
         "asks_hosts": any(program.ready.signs and program.share.nodes > 1 for program in programs),
         **{f"asks_{sign}": sign in signs for sign in ("url", "port", "file", "log")},
-        "order": tuple(_order(programs)),
+        "order": tuple(_start_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,
     }
 
 
-def _words(program: JobProgram) -> Iterator[str]:
-    """Yield the names by which the script calls a program, as words of bash."""
+def _bash_names(program: JobProgram) -> Iterator[str]:
+    """Yield the program's name in the script, as a word of bash; replicas are one word with braces."""
     share = program.share
     yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.words[0]
 
 
 def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield the lines that declare the tables of the programs' settings."""
+    """Yield the lines that declare the bash arrays with settings of the programs, by program."""
     tables: dict[str, Mapping[str, Any]] = {
-        "grace": {each.name: int(each.spec.grace) for each in programs if each.spec.grace != GRACE_S},
-        "restarts_of": {each.name: each.spec.restarts for each in programs if each.spec.restarts},
-        "once": {each.name: 1 for each in programs if each.spec.once},
-        "optional": {each.name: 1 for each in programs if each.spec.optional},
+        "grace": {
+            program.name: int(program.spec.grace) for program in programs if program.spec.grace != GRACE_S
+        },
+        "restarts_of": {program.name: program.spec.restarts for program in programs if program.spec.restarts},
+        "once": {program.name: 1 for program in programs if program.spec.once},
+        "optional": {program.name: 1 for program in programs if program.spec.optional},
     }
     for name, values in tables.items():
         if values:
@@ -81,32 +85,34 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
             yield f"declare -A {name}=({text})"
 
 
-def _order(programs: Sequence[JobProgram]) -> Iterator[str]:
+def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
     """Yield the commands that start the programs, and that wait for programs which others need."""
-    left, awaited = [*programs], set()
+    left, awaited = [*programs], set()  # programs that are not started, names that are waited for
     while left:
-        following = next(each for each in left if not {*each.spec.needs} & {other.name for other in left})
-        for each in programs:
-            if each.name in following.spec.needs and each.name not in awaited:
-                awaited.add(each.name)
-                yield from _awaited(each)
+        following = next(
+            program for program in left if not {*program.spec.needs} & {other.name for other in left}
+        )
+        for program in programs:
+            if program.name in following.spec.needs and program.name not in awaited:
+                awaited.add(program.name)
+                yield from _wait_lines(program)
         yield _for_each(following, "run {}")
         left.remove(following)
-    for each in programs:
-        if each.ready.signs and each.name not in awaited:
-            yield from _awaited(each)
+    for program in programs:
+        if program.ready.signs and program.name not in awaited:
+            yield from _wait_lines(program)
 
 
 def _for_each(program: JobProgram, command: str) -> str:
-    """Return a command on a program, or on each of its replicas."""
-    (words,) = _words(program)
+    """Return a command for a program, or a loop over its replicas; {} in the command is for the name."""
+    (words,) = _bash_names(program)
     if program.share.replicas < 2:
         return command.format(words)
     return f"for each in {words}; do {command.format('$each')}; done"
 
 
-def _awaited(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready; nothing if a program is ready once it runs."""
+def _wait_lines(program: JobProgram) -> Iterator[str]:
+    """Yield the command that waits until a program is ready; nothing if it is ready when it runs."""
     if program.ready.signs:
         first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
         yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")
@@ -114,34 +120,34 @@ def _awaited(program: JobProgram) -> Iterator[str]:
         yield _for_each(program, "done_with {}")
 
 
-def _function(program: JobProgram, here: str) -> _Function:
-    lines = tuple(_start(program, here))
-    return _Function(program.name, program.share.replicas > 0, lines, _ready(program))
+def _program_function(program: JobProgram, folder_variable: str) -> _Function:
+    """Return the bash functions of a program."""
+    lines = tuple(_start_lines(program, folder_variable))
+    return _Function(program.name, program.share.replicas > 0, lines, _ready_test(program))
 
 
-def _start(program: JobProgram, here: str) -> Iterator[str]:
-    """Yield the lines that start a program; all but the main one have logs of their own."""
+def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
+    """Yield the lines that start a program; each program except the main one has its own log."""
     job, share = program.job, program.share
     if not (job.slurm or share.main):
         yield f'exec >>"{_LOGS}/{share.own_word}.0.log" 2>&1'
-    yield from (f"export {line}" for line in quoting.packed(_exported(program)))
-    command = launch.command(job, exports.names(job), launch.mounts(job, here))
-    apart = (
-        job.slurm and not share.main
-    )  # what srun itself says of its tasks' ends: with TERM a line for each
-    messages = [f'2>>"{_LOGS}/{share.own_word}.srun.log"'] if apart else []
+    yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
+    command = launch.command(job, exports.exported_names(job), launch.mounted_folders(job, folder_variable))
+    # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
+    has_srun_log = job.slurm and not share.main
+    messages = [f'2>>"{_LOGS}/{share.own_word}.srun.log"'] if has_srun_log else []
     yield " \\\n        ".join(quoting.packed([*command, *messages]))
 
 
-def _addresses(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
+def _all_address_lines(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
     """Yield the lines that set the variables with the addresses of the programs."""
     number = 0
     for program in programs:
         port = f"$((port + {number}))" if number else "$port"
         if program.share.replicas:
-            yield from _of_replicas(program, number, slurm=slurm)
+            yield from _replica_address_lines(program, number, slurm=slurm)
         else:
-            yield from _of_one(program, port, slurm=slurm)
+            yield from _address_lines(program, port, slurm=slurm)
         for _, fact, words in program.lists:
             variable = f"{program.name.variable}_{fact.upper()}"
             if words:
@@ -150,7 +156,8 @@ def _addresses(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
         number += program.share.instances
 
 
-def _of_one(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
+def _address_lines(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
+    """Yield the lines that set the addresses of a program without replicas."""
     name, share, variable = program.name, program.share, program.name.variable
     host = hosts = f"${{hosts[{share.first if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
@@ -162,9 +169,10 @@ def _of_one(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
         yield f"export {variable}_URLS=$(urls {name})"
 
 
-def _of_replicas(program: JobProgram, number: int, *, slurm: bool) -> Iterator[str]:
+def _replica_address_lines(program: JobProgram, number: int, *, slurm: bool) -> Iterator[str]:
+    """Yield the lines that set the addresses of a program's replicas; `number` is the first one's port."""
     name, share, variable = program.name, program.share, program.name.variable
-    words = next(_words(program))
+    words = next(_bash_names(program))
     place = "$number" if share.on_node == 1 else f"$number / {share.on_node}"
     at = f"{share.first} + {place}".replace("$", "") if share.first else place.replace("$", "")
     hosts = f"${{hosts[{at if slurm else 0}]}}"
@@ -178,18 +186,19 @@ def _of_replicas(program: JobProgram, number: int, *, slurm: bool) -> Iterator[s
     yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {words})"
 
 
-def _exported(program: JobProgram) -> Iterator[str]:
+def _program_exports(program: JobProgram) -> Iterator[str]:
     """Yield the variables that only this program gets."""
     job, variable = program.job, program.name.variable
     if program.share.replicas:
-        me = program.share.own_word
+        replica = program.share.own_word
         yield f"{variable}_REPLICA=$1"
-        yield f"{variable}_HOSTS=${{nodes_of[{me}]}}"
-        yield f"{variable}_HOST=${{nodes_of[{me}]%%,*}}"
-        yield f"{variable}_PORT=${{ports_of[{me}]}}"
-    if launch.meets(job):
-        own_way = job.settings.master_addr if not program.share.first else ""  # of this node, the first
-        yield f"MASTER_ADDR=$({own_way})" if own_way else f"MASTER_ADDR=${variable}_HOST"
+        yield f"{variable}_HOSTS=${{nodes_of[{replica}]}}"
+        yield f"{variable}_HOST=${{nodes_of[{replica}]%%,*}}"
+        yield f"{variable}_PORT=${{ports_of[{replica}]}}"
+    if launch.needs_rendezvous(job):
+        # the profile's command prints the address of the node on which it runs, the job's first node
+        command = job.settings.master_addr if not program.share.first else ""
+        yield f"MASTER_ADDR=$({command})" if command else f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"
     for name in program.spec.env:
         if value := job.env.get(name):
@@ -198,12 +207,12 @@ def _exported(program: JobProgram) -> Iterator[str]:
         yield f"OMP_NUM_THREADS={threads}"
 
 
-def _ready(program: JobProgram) -> str:
-    """Return the command that tests whether a program is ready on a host; "" for a program without a sign."""
+def _ready_test(program: JobProgram) -> str:
+    """Return the command that tests on a host whether a program is ready; "" for a program without a sign."""
     if not program.ready.signs:
         return ""
     (sign,) = program.ready.signs
     text = getattr(program.ready, sign)
     word = quoting.word(text) if sign == "log" else arguments.word(text, program.job)
-    more = f" {program.share.tasks}" if sign == "log" and program.share.tasks > 1 else ""
-    return f"asks_{sign} {word}{more}"
+    tasks = f" {program.share.tasks}" if sign == "log" and program.share.tasks > 1 else ""
+    return f"asks_{sign} {word}{tasks}"

@@ -14,7 +14,7 @@ from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.inputs.layers import Origin
 from sbatchgen.jobs.inputs.profile import Partition
-from sbatchgen.jobs.judge.trainer import fate, promises_restarts
+from sbatchgen.jobs.judge.trainer import promises_restarts, work_lost
 from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.origins import Setting, surprises
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -125,7 +125,7 @@ def review_of_job(
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
-    restarts = fate(resolved, source)
+    restarts = work_lost(resolved, source)
     ends = bool(restarts) and not promises_restarts(resolved)
     request = node_share.allocation_of_job(resolved, ends=ends)
     return replace(

@@ -17,7 +17,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.trainer_source import read_trainer
-from sbatchgen.jobs.judge.trainer import OVERWRITES, forgets_all
+from sbatchgen.jobs.judge.trainer import MAY_OVERWRITE, checkpoint_fault
 from sbatchgen.jobs.runs.record import Record, read_record, records
 
 NEWEST = "job.slurm"  # the file of the newest rendered script
@@ -139,8 +139,8 @@ def loss_of_script(script: JobScript, folder: Path) -> Loss | None:
 def _loss(trainer: str, folder: Path) -> Loss | None:
     """Return what another start of a trainer in a folder would lose; None if it may resume, or is unknown."""
     source = read_trainer(trainer, folder) if trainer else None
-    if source is None or not (says := forgets_all(trainer, source)):
+    if source is None or not (says := checkpoint_fault(trainer, source)):
         return None
     never_loads = source.never_loads
-    says = f"{says}: it begins at the first step{OVERWRITES * never_loads}"
+    says = f"{says}: it begins at the first step{MAY_OVERWRITE * never_loads}"
     return Loss(says, source.lines_that_load * never_loads)

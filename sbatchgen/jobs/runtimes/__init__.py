@@ -1,6 +1,6 @@
-"""Where Python comes from: one module for each runtime, found by being in this folder.
+"""The runtimes: the sources of a job's Python. Each module of this folder is a runtime, apart from `base`.
 
-`base` has what every runtime can say of itself. A module ends in `RUNTIME = ...`.
+`base` has the interface of a runtime. The module of a runtime ends with `RUNTIME = ...`.
 """
 
 import os
@@ -11,6 +11,7 @@ from sbatchgen.jobs.runtimes.base import Runtime
 
 
 def _runtimes() -> dict[str, Runtime]:
+    """Return the runtimes of all modules in this folder, by name."""
     files = os.listdir(os.path.dirname(__file__))  # noqa: PTH120, PTH208 - pathlib takes longer
     modules = {file.partition(".")[0] for file in files if file.endswith((".py", ".pyc"))}
     names = sorted(modules - {"__init__", "base"})

@@ -1,4 +1,4 @@
-"""apptainer: an image for Apptainer or Singularity, or a site's wrapper of them.
+"""Runtime apptainer: an image for Apptainer or Singularity, or a site's wrapper of them.
 
 Source: apptainer.org/docs/user, "Bind Paths and Mounts", "GPU Support" and "Singularity Compatibility"; for
 mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/computing/containers/overview.
@@ -20,13 +20,10 @@ _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
-# Flags that keep the variables of the host from the container, apart from those that Apptainer sets.
+# Flags that keep the host's variables out of the container.
 _CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
-GPU_FLAGS = {
-    "nvidia": "--nv",
-    "amd": "--rocm",
-    "intel": "",
-}  # each container has /dev/dri, with the GPUs of Intel
+# vendor -> flag; each container has /dev/dri, which includes the GPUs of Intel.
+GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}
 
 
 @record
@@ -69,7 +66,7 @@ def _uri_for_pull(source: str) -> str:
 
 
 class ApptainerRuntime(base.ContainerRuntime):
-    """See the module."""
+    """A container of Apptainer or Singularity."""
 
     name = "apptainer"
     title = "Apptainer."
@@ -92,8 +89,10 @@ class ApptainerRuntime(base.ContainerRuntime):
         "image_of_module": False,
     }
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the variables of the job that must win over the variables of the image."""
+    def variables(
+        self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the template's variables for the exports that override the image's, and for a wrapper."""
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         wrapper = _is_wrapper(job.facts)
         return {
@@ -104,21 +103,21 @@ class ApptainerRuntime(base.ContainerRuntime):
         }
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the line for an image that a module names, and the function."""
+        """Yield the call of the function, after a line that takes a module's image if the job names none."""
         if not job.software.get("image"):
             yield "IMAGE=$SING_IMAGE # of a module"
         yield from super().starts_by(job, mounted)
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Return the prefixes of variables: Singularity reads SINGULARITY..., Apptainer also APPTAINER...."""
+        """Return the prefixes of the variables that the program reads: APPTAINER, and perhaps SINGULARITY."""
         return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
 
     def needs(self, facts: Any) -> base.Requirement | None:
-        """Return the image, unless a module names it to a wrapper."""
+        """Return the requirement of an image; None for a wrapper, since a module may name its image."""
         return None if _is_wrapper(facts) else self.requires
 
     def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Keep Apptainer from evaluating the values of APPTAINERENV_ variables."""
+        """Return the variable that keeps Apptainer from evaluating the values of APPTAINERENV_ variables."""
         return tuple(f"{prefix}_NO_EVAL=1" for prefix in self._prefixes(job))
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -126,14 +125,15 @@ class ApptainerRuntime(base.ContainerRuntime):
         facts, flag = job.facts, ""
         if job.mode.uses_gpus:
             flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
-        every = [quoting.word(flag)] if flag else []
-        wrapped = _is_wrapper(facts)  # within double quotes
-        every += [quoting.path(each)[1:-1] if wrapped else quoting.value(each) for each in facts.flags]
-        flags = "".join(f" {each}" for each in every)
+        is_wrapper = _is_wrapper(facts)
+        words = [quoting.word(flag)] if flag else []
+        # SING_FLAGS of a wrapper is in double quotes
+        words += [quoting.path(text)[1:-1] if is_wrapper else quoting.value(text) for text in facts.flags]
+        flags = "".join(f" {word}" for word in words)
         if any(map(_CLEANING.fullmatch, facts.flags)):
             yield self._with_task_variables(job)
         binds = ",".join(mounted)
-        if not wrapped:
+        if not is_wrapper:
             yield f'{facts.command} {facts.verb}{flags} --pwd "$PWD" --bind "{binds}" "$IMAGE"'
             return
         yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
@@ -147,45 +147,45 @@ class ApptainerRuntime(base.ContainerRuntime):
         return f"bash -c '{names}; do [[ ! -v $name ]] || export {twins}; done; exec \"$@\"' task"
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield a mount or a flag that a wrapper would split."""
-        wrapped = _is_wrapper(job.facts)
-        for flag in job.facts.flags if wrapped else ():
+        """Yield a fault for each mount and flag that a wrapper would split at blanks."""
+        is_wrapper = _is_wrapper(job.facts)
+        for flag in job.facts.flags if is_wrapper else ():
             if re.search(r"\s", flag):
                 what = f"'{flag}' can't be a flag: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("image", what, "write each flag on its own, as --env=A=1")
-        for bind in job.software.get("binds") or () if wrapped else ():
+        for bind in job.software.get("binds") or () if is_wrapper else ():
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
 
     def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
-        """Return the fault that SIGTERM unmounts the image before the trainer has saved."""
+        """Return the fault that SIGTERM unmounts a .sif image before the trainer has saved, or None."""
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
-        ended = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends"
-        what = f"{ended}: what the trainer imports while it saves may be gone"
+        what = "without setuid, Apptainer mounts a .sif file by a process that SIGTERM ends: "
+        what += "what the trainer imports while it saves may be gone"
         fix = (
             "--env APPTAINER_UNSQUASH=1 unpacks it into TMPDIR; or use a folder: `apptainer build --sandbox`"
         )
         return base.KeyFault("image", what, fix)
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return program, image, binds and the GPU flag."""
+        """Return program, image, binds and flags of an old script's command."""
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
         keys: dict[str, Any] = {"command": command} if command != self.name else {}
         if verb != "exec":
             keys["verb"] = verb
-        wrapped = command.endswith(_WRAPPER)
+        is_wrapper = command.endswith(_WRAPPER)
         image = draft.file(tool.operands[0], tool.body) if tool.operands else None
         if image:
             keys["image"] = image
-        elif not wrapped:
+        elif not is_wrapper:
             draft.lose("the script does not say which image is started")
         if binds := list(_adopted_binds(draft, tool, keys)):
             keys["binds"] = binds
-        if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
+        if draft.job["mode"] != "cpu" and flags != {"nv"} and not is_wrapper:
             keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
         return keys
 
@@ -213,6 +213,7 @@ def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any
 
 
 def _is_wrapper(facts: Apptainer) -> bool:
+    """Return whether the program is a site's wrapper, which reads SING_IMAGE and SING_FLAGS."""
     return facts.command.endswith(_WRAPPER)
 
 

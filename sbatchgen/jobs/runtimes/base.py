@@ -1,4 +1,4 @@
-"""What a runtime says of itself, and what runtimes of containers have in common."""
+"""The interface of a runtime, with defaults for all methods, and the base class of container runtimes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from sbatchgen.base.units import VARIABLE, ShellPath
 from sbatchgen.jobs.modes import Mode
 
 if TYPE_CHECKING:
-    from sbatchgen.check.bash import Command as Command  # noqa: PLC0414 - which runtimes name
+    from sbatchgen.check.bash import Command as Command  # noqa: PLC0414 - for the modules of runtimes
     from sbatchgen.check.bash import Word
     from sbatchgen.check.bash.body import Body
     from sbatchgen.check.bash.chain import Tool as Tool  # noqa: PLC0414
     from sbatchgen.check.bash.chain import ToolOption
 
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
-FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # known by name only where the job runs
-# A path as it is on this machine; None where a variable in it is not set.
-Here = Callable[[ShellPath], Path | None]
-# By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
-# the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
+FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # folders whose paths only the running job knows
+# Returns a path of the job as a path on this machine; None if a variable in it is not set.
+FindLocal = Callable[[ShellPath], Path | None]
+# vendor -> the variables that select the GPUs which a process sees. AMD's second to fourth variable select
+# among the GPUs that the first leaves, with new numbers, so two of them may hide all GPUs. Source:
+# rocm.docs.amd.com, "GPU isolation techniques".
 MASKS = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "intel": ("ZE_AFFINITY_MASK",),
@@ -34,7 +35,7 @@ MASKS = {
 if TYPE_CHECKING:
 
     class _Job(Protocol):
-        """What a runtime may ask of a `ResolvedJob`."""
+        """The attributes of a `ResolvedJob` that runtimes read."""
 
         @property
         def mode(self) -> Mode: ...
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
         def snapshot_dir(self) -> ShellPath | None: ...
 
     class _Draft(Protocol):
-        """What a runtime may ask of the `Draft` of a job that `adopt` makes of a script."""
+        """The attributes and methods that runtimes use of the `Draft` which `adopt` makes of a script."""
 
         job: dict[str, Any]
         profile: dict[str, Any]
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
         def lose(self, what: str, *names: str) -> None: ...
 
     class _Launch(Protocol):
-        """What a runtime may ask of the `Launch` of the training."""
+        """The attributes that runtimes read of the `Launch` of a training in a script."""
 
         @property
         def tools(self) -> tuple[Tool, ...]: ...
@@ -88,12 +89,12 @@ if TYPE_CHECKING:
     RuntimeJob = _Job
     ScriptDraft = _Draft
     ScriptLaunch = _Launch
-else:  # it takes time to make protocols, which no program needs at run time
+else:  # protocols take time to make, and only type checkers need them
     RuntimeJob = ScriptDraft = ScriptLaunch = Command = Tool = Any
 
 
 class Key(NamedTuple):
-    """A key of a job: its name, type and `described` field, and the key of `Facts` that gives its default."""
+    """A key of a job: its name, type and `described` field, and the key of `Facts` that has its default."""
 
     name: str
     kind: Any
@@ -104,15 +105,15 @@ class Key(NamedTuple):
 class ImageTool(NamedTuple):
     """A command that prepares an image."""
 
-    verb: str  # of `sbatchgen image VERB`
-    words: tuple[str, ...]  # what starts it, before the new file and the source
-    scratch: tuple[str, str]  # the variables that name its folders for parts of an image, and for its cache
-    uri: Callable[[str], str]  # returns its argument for a source; raises CommandLineError
-    older: str = ""  # the program's earlier name, which is used where only that is on PATH
+    verb: str  # VERB of `sbatchgen image VERB`
+    words: tuple[str, ...]  # the words of the command before the new file and the source
+    scratch: tuple[str, str]  # the variables for its temporary folder and for its cache
+    uri: Callable[[str], str]  # makes the command's argument from a source; raises CommandLineError
+    older: str = ""  # the program's earlier name, which is used if only that is on PATH
 
 
 class Requirement(NamedTuple):
-    """A job key without which a runtime can't start: the key, what it is, and the flag that sets it."""
+    """A job key without which a runtime can't start: the key, its value in words, and its flag."""
 
     key: str
     what: str
@@ -120,7 +121,7 @@ class Requirement(NamedTuple):
 
 
 class KeyFault(NamedTuple):
-    """What is wrong with a key of a job, and a fix."""
+    """A fault of a key of a job: the key, the problem, and a fix."""
 
     key: str
     what: str
@@ -129,34 +130,34 @@ class KeyFault(NamedTuple):
 
 @record
 class NoFacts:
-    """A profile says nothing about this runtime."""
+    """The facts of a runtime that has no keys in profiles."""
 
 
 class Runtime:
-    """The source of a job's Python. A runtime leaves out the attributes and methods that it does not need."""
+    """The source of a job's Python. A subclass defines only the attributes and methods that it needs."""
 
     name: str  # what users write
-    title: str  # what it is, for the keys of profiles
+    title: str  # the help of its key in profiles
     Facts: type = NoFacts  # the record of its keys in profiles, below `runtimes.NAME`
     keys: tuple[Key, ...] = ()  # its keys in jobs
-    # the job key that it can't do without, and that chooses it if no runtime is named
+    # the job key without which it can't start; the key chooses the runtime if the job names none
     requires: Requirement | None = None
-    function = ""  # of the script, which sets it up: a file of templates/mechanics; or ""
-    # what starts a program in it in scripts of others, as the table of programs names it: "uv run"
+    function = ""  # the bash function that sets it up, a file of templates/mechanics; or ""
+    # commands that start a program in it, by their names in the table of programs: "uv run"
     starts: tuple[str, ...] = ()
     srun_option = ""  # the option of srun that starts it, or ""
     is_container = False  # whether the training runs in a container
     mounts_own = False  # whether the script mounts the folders of the run in its container
     may_use_modules = False  # whether packages of modules may reach it by PYTHONPATH
-    finds_user_packages = True  # whether Python would find packages in ~/.local, were they not turned off
+    finds_user_packages = True  # whether its Python finds packages in ~/.local unless a variable forbids it
     needs_slurm = ""  # why it needs Slurm, or ""
     one_line_values = ""  # why values of variables may have no line breaks, or ""
-    mount_options = ""  # what may follow SRC:DST: in a mount, as a regular expression
-    removes_slowly = False  # whether to remove its containers may take longer than a job has left
+    mount_options = ""  # the options that may follow SRC:DST: in a mount, as a regular expression
+    removes_slowly = False  # whether removing its containers may take longer than a job has left
     image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
-    enter = ""  # shell that runs its arguments in the container of a job, in a step of that job; or ""
-    unset: ClassVar[Mapping[str, Any]] = {}  # the variables of its function for jobs of other runtimes
-    image_ending = ""  # how the names of images end that only this runtime starts, or ""
+    enter = ""  # shell code that runs its arguments in the job's container, in a Slurm step; or ""
+    unset: ClassVar[Mapping[str, Any]] = {}  # values of its template variables in jobs of other runtimes
+    image_ending = ""  # the ending of image files that only this runtime can start, or ""
 
     def __str__(self) -> str:
         return self.name
@@ -170,28 +171,29 @@ class Runtime:
         """Return the job key that the runtime requires with this profile."""
         return self.requires
 
-    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the variables of the template for a job of this runtime; other jobs have `unset`.
+    def variables(self, job: RuntimeJob, folder_variable: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the template's variables for a job of this runtime; other jobs have the values in `unset`.
 
-        The variable `here` holds the folder of submission; the training must get those of `exported`.
+        `folder_variable` is the name of the bash variable with the folder of submission. `exported` are the
+        names of the variables that the training must get.
         """
         return {}
 
-    def settings(self, job: RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the assignments that its function reads; the variable `here` as in `variables`."""
+    def settings(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignments that its bash function reads; `folder_variable` as in `variables`."""
         yield from ()
 
     def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the commands of bash that set the runtime up; a container sees the `mounted` folders."""
+        """Yield the commands of bash that set up the runtime; `mounted` are the folders of a container."""
         if self.function:
             yield self.function
 
     def exports(self, job: RuntimeJob) -> dict[str, str]:
-        """Return variables of the training with their values."""
+        """Return the variables that the runtime adds to the training, with their values."""
         return {}
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
-        """Return variables of the training whose values bash makes where the job runs, as words of bash."""
+        """Return variables of the training whose values bash computes in the job, as words of bash."""
         return {}
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
@@ -203,31 +205,31 @@ class Runtime:
         return ()
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the lines of the command that the training is started by.
+        """Yield the lines of the command that starts the training in the runtime.
 
-        It must get the variables of `exported`; a container sees what is `mounted`: SRC or SRC:DST, each as
-        text for double quotes.
+        The training must get the variables named in `exported`. A container must see the `mounted` folders:
+        SRC or SRC:DST, each as text for double quotes.
         """
         yield from ()
 
     def environment_changes(self, job: RuntimeJob) -> list[str]:
-        """Return the arguments of an `env` inside the container."""
+        """Return arguments for `env` inside the container, which change variables there."""
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield the faults of keys that no cluster can make right."""
+        """Yield the faults of the job's keys that are faults on every cluster."""
         yield from ()
 
     def unsaved(self, job: RuntimeJob) -> KeyFault | None:
-        """Return why a checkpoint that the trainer saves at a preemption may be lost."""
+        """Return why a checkpoint that the trainer saves at a preemption may be lost; None if it is safe."""
         return None
 
     def unmountable(self, path: str) -> str:
-        """Return why a container can't mount a path, or ""."""
+        """Return why a container can't mount a path; "" if it can."""
         return ""
 
-    def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
-        """Yield the files that the job needs and this machine lacks; compute nodes may have the files."""
+    def missing(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
+        """Yield a fault for each needed file that this machine lacks; compute nodes may have the file."""
         yield from ()
 
     def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
@@ -235,7 +237,7 @@ class Runtime:
         return None
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
-        """Return the tool of an old script's launch that is this runtime."""
+        """Return the tool of an old script's launch that starts this runtime; None without one."""
         for tool in launch.tools:
             by_srun = tool.name == "srun" and self.srun_option and tool.option(self.srun_option)
             if tool.name in self.starts or by_srun:
@@ -248,12 +250,12 @@ class Runtime:
 
 
 def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: bool = True, **more: str) -> Any:
-    """Return the field of a job key, whose flag is shown after that of another key."""
+    """Return the field of a job key; the help shows its flag after the flag of the key `after`."""
     return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
 
 
 def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = False) -> Key:
-    """Return the key of a job that holds a path; `fact` is that of `Facts` with its default."""
+    """Return a job key that holds a path; `fact` is the key of `Facts` with its default."""
     return Key(name, ShellPath | None, job_key(help_text, metavar=metavar, common=common), fact)
 
 
@@ -271,58 +273,63 @@ class ContainerRuntime(Runtime):
 
     is_container = True
     mounts_own = True
-    names_images = False  # whether it knows images by name alone
+    names_images = False  # whether its images are names only, never files
 
-    def settings(self, job: RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the image."""
+    def settings(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignment of the image."""
         if image := job.software.get("image"):
-            word = quoting.path(absolute(image, here)) if self.is_file(image) else quoting.word(image)
+            word = (
+                quoting.path(absolute(image, folder_variable)) if self.is_file(image) else quoting.word(image)
+            )
             yield f"IMAGE={word}"
 
     def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the function with the folders whose names are known only where the job runs."""
+        """Yield the call of the function with the folders whose paths only the running job knows."""
         yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in FOLDERS)])
 
     def is_file(self, image: str) -> bool:
-        """Return whether the image is a file, not the address of a registry or a name."""
+        """Return whether the image is a file; other images are a name or the address of a registry."""
         return not self.names_images and "://" not in image
 
-    def missing(self, job: RuntimeJob, here: Here) -> Iterator[KeyFault]:
-        """Yield an image that is a file and does not exist, or is empty as after a pull that failed."""
+    def missing(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
+        """Yield a fault for an image file that does not exist, or is empty, as after a failed pull."""
         image = job.software.get("image")
         if image and self.is_file(image):
-            yield from lacking("image", image, here, "image", "prepare it (sbatchgen image), or name another")
-            file = here(image)
+            yield from path_faults(
+                "image", image, find_local, "image", "prepare it (sbatchgen image), or name another"
+            )
+            file = find_local(image)
             if file and file.is_file() and not file.stat().st_size:
                 what = f"the image {file} is empty"
                 yield KeyFault("image", what, "remove the file, and prepare the image")
 
 
-def lacking(key: str, path: ShellPath, here: Here, noun: str, fix: str) -> Iterator[KeyFault]:
-    """Yield a path of a job that does not exist, in a folder that does, or below the folder of submission."""
-    file = here(path)
+def path_faults(key: str, path: ShellPath, find_local: FindLocal, noun: str, fix: str) -> Iterator[KeyFault]:
+    """Yield a fault for a path that does not exist, if its folder exists or it is below the submit folder."""
+    file = find_local(path)
     if file and (file.parent.is_dir() or path[0] not in "/$") and not file.exists():
         yield KeyFault(key, f"there is no {noun} {file}", f"{fix}: --{key.replace('_', '-')}")
 
 
 def container_keys(mounts: str) -> tuple[Key, ...]:
-    """Return the job keys of a container; `mounts` is the key of its `Facts` that has its mounts."""
+    """Return the job keys of a container runtime; `mounts` is the key of its `Facts` for mounts."""
     binds = Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts)
     return Key("image", ShellPath | None, IMAGE, "image"), binds
 
 
-def inside(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
-    """Yield an `env` for a container whose image overrides variables, and which starts in the image's folder.
+def env_in_container(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
+    """Yield an `env` command for containers that start in the image's folder with the image's variables.
 
-    Values of the submitting shell may be secrets, which have no place in a command line.
+    It changes to the job's folder, and sets the `exported` variables. Variables from the submitting shell are
+    excluded, because they may be secrets, and other users can read command lines.
     """
-    secret = {name for name, value in job.env.items() if value is None}
-    passed = (f'{name}="${name}"' for name in exported if name not in secret)
-    yield from quoting.packed(['env --chdir="$PWD"', *passed])
+    secrets = {name for name, value in job.env.items() if value is None}
+    assignments = (f'{name}="${name}"' for name in exported if name not in secrets)
+    yield from quoting.packed(['env --chdir="$PWD"', *assignments])
 
 
-def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:
-    """Return the file that `source FILE ARGUMENTS` reads, or "", and its number of arguments."""
+def sourced_file(command: Command, draft: ScriptDraft) -> tuple[str, int]:
+    """Return the file that `source FILE ARGUMENTS` reads, and the number of arguments; else ("", 0)."""
     if command.name not in ("source", ".") or len(command.words) < 2:
         return "", 0
     word, body = command.words[1], draft.body
@@ -333,19 +340,21 @@ def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:
     return file, len(command.words) - 2
 
 
-def keeps(job: RuntimeJob, name: str) -> bool:
-    """Return whether a job takes a variable, or a part of its value, from the shell that submits it."""
+def inherits(job: RuntimeJob, name: str) -> bool:
+    """Return whether a job gets a variable, or a part of its value, from the shell that submits it."""
     if name not in job.env:
         return False
     value = job.env[name]
     return value is None or name in VARIABLE.findall(value)
 
 
-def absolute(path: str, here: str) -> ShellPath:
-    """Return the path; a relative path counts from the folder in the variable `here`."""
-    return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
+def absolute(path: str, folder_variable: str) -> ShellPath:
+    """Return a path in bash; a relative path counts from the folder in the variable `folder_variable`."""
+    return ShellPath(
+        path if path.startswith(("/", "${")) else f"${{{folder_variable}}}/{path.removeprefix('./')}"
+    )
 
 
-def of_submission(path: str, job: RuntimeJob) -> str:
-    """Return a path, or a name: for a job in a snapshot, paths still count from the folder of submission."""
+def from_submit_folder(path: str, job: RuntimeJob) -> str:
+    """Return a path or name; with a snapshot, a relative path still counts from the folder of submission."""
     return absolute(path, "SLURM_SUBMIT_DIR") if job.snapshot_dir and job.slurm and "/" in path else path

@@ -1,4 +1,4 @@
-"""conda: an environment of conda, activated by conda itself."""
+"""Runtime conda: an environment of conda, activated by conda itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class Conda:
 
 
 class CondaRuntime(base.Runtime):
-    """See the module."""
+    """The Python of a conda environment."""
 
     name = "conda"
     title = "Conda."
@@ -33,26 +33,35 @@ class CondaRuntime(base.Runtime):
     function = "activate_conda"
     unset: ClassVar[Mapping[str, Any]] = {"conda_root": False}
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return whether the profile names the installation."""
+    def variables(
+        self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the variable `conda_root`: whether the profile names the installation."""
         return {"conda_root": bool(job.facts.root)}
 
-    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the installation and the environment."""
+    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignments of the installation and the environment."""
         if job.facts.root:
             yield f"conda_root={path(job.facts.root)}"
-        yield f"conda_env={path(base.of_submission(job.software.get('conda_env') or '', job))}"
+        yield f"conda_env={path(base.from_submit_folder(job.software.get('conda_env') or '', job))}"
 
-    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
-        """Yield an environment that is given by its path and does not exist."""
+    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+        """Yield a fault for an environment that is named by its path and does not exist."""
         env = job.software.get("conda_env") or ShellPath("")
         if "/" in env:
-            yield from base.lacking(
-                "conda_env", env, here, "conda environment", f"conda create --prefix {env}, or name another"
+            yield from base.path_faults(
+                "conda_env",
+                env,
+                find_local,
+                "conda environment",
+                f"conda create --prefix {env}, or name another",
             )
 
     def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
-        """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""
+        """Return the keys that a command of an old script gives; None for other commands.
+
+        The commands are `conda activate ENV`, conda's shell hook, conda.sh, and `source bin/activate ENV`.
+        """
         words, body = command.words, draft.body
         if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
             env = draft.path(words[2], body) if len(words) == 3 else "base" if len(words) == 2 else None
@@ -61,7 +70,7 @@ class CondaRuntime(base.Runtime):
             path = body.text_of(words[1])
             inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
             return _root(inner[0].strip('"'), _IN_BIN) if len(inner) == 3 and inner[1:] in _HOOKS else None
-        file, arguments = base.sourced(command, draft)
+        file, arguments = base.sourced_file(command, draft)
         if file.endswith(_IN_PROFILE) and not arguments:
             return _root(file, _IN_PROFILE)
         if file.rpartition("/")[2] != "activate" or (arguments != 1 and file != "activate"):
@@ -72,7 +81,7 @@ class CondaRuntime(base.Runtime):
 
 
 def _root(path: str, end: str) -> dict[str, str] | None:
-    """Return the installation that has a file at this path; a bare word means the program on PATH."""
+    """Return the installation of a file with the path ROOT`end`; {} for `conda` on PATH, None for others."""
     if path == "conda":
         return {}
     root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")

@@ -1,4 +1,4 @@
-"""edf: the container engine of CSCS, a plugin of Slurm that srun's --environment starts.
+"""Runtime edf: the container engine of CSCS, a plugin of Slurm that srun's --environment starts.
 
 Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
 """
@@ -14,9 +14,8 @@ from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
 _MAX_BYTES = 1 << 20  # bytes of a file
-_DEPTH = 8  # of environments that are based on others
+_MAX_DEPTH = 8  # environments in a chain of base environments
 _ABOUT = "Environment of the CSCS container engine, a file or a name."
-# What is wrong with its option as a directive.
 
 
 @record
@@ -27,7 +26,7 @@ class Edf:
 
 
 class EdfRuntime(base.Runtime):
-    """See the module."""
+    """A container of the CSCS container engine, described by an EDF."""
 
     name = "edf"
     title = "The CSCS container engine."
@@ -40,31 +39,31 @@ class EdfRuntime(base.Runtime):
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     removes_slowly = True
 
-    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the environment, a file or a name."""
+    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignment of the environment, a file or a name."""
         edf = str(job.software.get("edf") or "")
-        yield f"EDF={quoting.path(base.absolute(edf, here)) if '/' in edf else quoting.word(edf)}"
+        yield f"EDF={quoting.path(base.absolute(edf, folder_variable)) if '/' in edf else quoting.word(edf)}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
+        """Yield the option of srun. Mounts and working folder are those of the EDF."""
         yield '--environment="$EDF"'
-        yield from base.inside(job, exported)
+        yield from base.env_in_container(job, exported)
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield a file that the engine takes for a name."""
+        """Yield a fault for a file that the engine treats as a name."""
         edf = str(job.software.get("edf") or "")
         if edf.endswith(".toml") and "/" not in edf:
             what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
             yield base.KeyFault("edf", what, f"write ./{edf}, or the absolute path")
 
-    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
-        """Yield a file that does not exist."""
+    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+        """Yield a fault for a file that does not exist."""
         edf = job.software.get("edf") or ShellPath("")
         if "/" in edf:
-            yield from base.lacking("edf", edf, here, "environment", "name another")
+            yield from base.path_faults("edf", edf, find_local, "environment", "name another")
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return the environment."""
+        """Return the environment of an old script's --environment."""
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:
             return {"environment": option.value}
@@ -73,9 +72,9 @@ class EdfRuntime(base.Runtime):
 
 
 def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0) -> list[str] | None:
-    """Return the folders that an EDF, a file or a name, mounts in the container; None if that is not known.
+    """Return the folders that an EDF, a file or a name, mounts in the container; its bases' come first.
 
-    Its parent environments come first. Nothing is known before Python 3.11, which reads no TOML.
+    Return None if they are not known, for example with a Python before 3.11, which can't read TOML.
     """
     try:
         text = files.read_file(_file(edf, folder, environment), _MAX_BYTES).decode()
@@ -85,7 +84,7 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
     bases, mounts = read.get("base_environment", []), read.get("mounts", [])
     folders: list[str] = []
     for parent in [bases] if isinstance(bases, str) else bases:
-        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _DEPTH else None
+        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _MAX_DEPTH else None
         if inherited is None:
             return None
         folders += inherited
@@ -99,7 +98,7 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
 
 
 def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Return the file of an EDF, of a name the first in the search path."""
+    """Return the file of an EDF; for a name, the first file in the search path."""
     if "/" in edf:
         path = ShellPath(edf)
         if path.unset(environment):

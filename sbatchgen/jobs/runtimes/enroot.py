@@ -1,4 +1,4 @@
-"""enroot: an image for Enroot, started by pyxis, a plugin of Slurm. Source: the READMEs of both."""
+"""Runtime enroot: an image for Enroot, started by pyxis, a plugin of Slurm. Source: the READMEs of both."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # the variable by which Enroot's hook gives GPUs to a container
-CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable by which the hook chooses libraries of the driver
-# Folders of caches that people export in their shells; in a container they may not be there.
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # the variable with the GPUs that Enroot's hook gives to a container
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable with the parts of the driver that the hook mounts
+# Variables with folders of caches, which people export in their shells and a container may not have.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
 OF_IMAGE = "image"  # the working folder that the image names
 _SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
-_BASH_CHARACTERS = re.compile(r'[$`"]')  # in double quotes
+_BASH_CHARACTERS = re.compile(r'[$`"]')  # special characters in double quotes
 
 
 @record
@@ -32,7 +32,7 @@ class Enroot:
     )
 
 
-# A container's first line in Enroot's list has its name before a process, the others have none.
+# In the list of `enroot list -f`, the first line of a container has its name before the process id.
 _ENTER = """
 for pid in $(enroot list -f 2>/dev/null | awk '{ print $2 ~ /^[0-9]+$/ ? $2 : $1 }'); do
     grep -qsxz "SLURM_JOB_ID=$SLURM_JOB_ID" "/proc/$pid/environ" && exec enroot exec "$pid" "$@"
@@ -43,7 +43,10 @@ exec "$@"
 
 
 def _source(source: str) -> str:
-    """Return a URI with # after the registry, as older releases of Enroot need."""
+    """Return the URI of an image, with # after the registry, which older releases of Enroot need.
+
+    Raises CommandLineError: the source is a file, or not a URI.
+    """
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
         what = f"'{source}' is a file: Enroot imports from registries, Docker and Podman"
@@ -57,13 +60,13 @@ def _source(source: str) -> str:
     return f"{scheme or 'docker'}://{rest}"
 
 
-# Options of pyxis that change nothing of what is mounted or started.
+# Options of pyxis that change neither the mounts nor the command, and so need no key.
 _PYXIS_OPTIONS = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
-OF_PYXIS = tuple(_PYXIS_OPTIONS.split())
+PYXIS_OPTIONS = tuple(_PYXIS_OPTIONS.split())
 
 
 class EnrootRuntime(base.ContainerRuntime):
-    """See the module."""
+    """A container of Enroot, started by pyxis."""
 
     name = "enroot"
     title = "Enroot, through pyxis."
@@ -75,72 +78,74 @@ class EnrootRuntime(base.ContainerRuntime):
     needs_slurm = "is started by pyxis, a plugin of Slurm"
     one_line_values = "Enroot would take its lines for variables"
     finds_user_packages = False  # the home folder is not mounted
-    # of mount(8), with + between them (README of NVIDIA/pyxis), and Enroot's x-create=dir
+    # options of mount(8), joined by + (README of NVIDIA/pyxis), and Enroot's x-create=dir
     mount_options = (
         r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
     )
-    removes_slowly = True  # 41 s with a small image
+    removes_slowly = True  # 41 s were measured with a small image
     enter = _ENTER
     image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
 
     def is_file(self, image: str) -> bool:
-        """Return whether pyxis takes the image for a path."""
+        """Return whether pyxis treats the image as a path."""
         return image.startswith(("/", ".", "${"))
 
     unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
 
-    def variables(self, job: base.RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return whether pyxis starts the container, and which variables of the submitting shell stay out."""
+    def variables(
+        self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the template's variables: `caches` are the submitting shell's variables to unset."""
         image = job.software.get("image") or ""
         gpus = self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
-        caches = tuple(name for name in CACHES if not base.keeps(job, name))
+        caches = tuple(name for name in CACHES if not base.inherits(job, name))
         return {"pyxis": True, "gives_cuda": gpus, "caches": caches}
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the function with all mounts."""
+        """Yield the call of the function with all mounts."""
         yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
     def _on_nvidia(self, job: base.RuntimeJob) -> bool:
-        """Return whether the job uses GPUs that the hook gives; those of AMD are devices in /dev."""
+        """Return whether the job uses GPUs that need the hook; GPUs of AMD are plain devices in /dev."""
         return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
     def exports(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return what Enroot's hook reads; "all" would fail on a node without NVIDIA's tools."""
+        """Return the variables that Enroot's hook reads; "all" fails on a node without NVIDIA's tools."""
         exports = {}
         if not self.words(job):
             exports[NVIDIA] = "all" if self._on_nvidia(job) else "void"
         if self._on_nvidia(job) and not self.is_file(job.software.get("image") or ""):
-            exports[CAPABILITIES] = "compute,utility"  # what its image sets is not known before it runs
+            exports[CAPABILITIES] = "compute,utility"  # the variables of an image in a registry are not known
         return exports
 
     def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Let Enroot replace a container that an earlier start has left on the node."""
+        """Return the variable that lets Enroot replace a container left on the node by an earlier start."""
         return ("ENROOT_FORCE_OVERRIDE=yes",)
 
     def words(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
-        unknown = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
-        gives = unknown and job.gpu_vendor != "amd" and NVIDIA not in job.env
-        return {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'} if gives else {}
+        """Return the hook's variable for a job without GPUs, as sbatch's command line may request GPUs."""
+        may_get_gpus = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
+        sets_variable = may_get_gpus and job.gpu_vendor != "amd" and NVIDIA not in job.env
+        return {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'} if sets_variable else {}
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the options of srun that pyxis adds."""
+        """Yield the options that pyxis adds to srun."""
         folder = job.facts.workdir
         workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'
-        starts = "" if folder == OF_IMAGE else f" --container-workdir={workdir}"
-        both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
-        yield f'--container-image="$IMAGE"{starts} --no-container-mount-home'
-        names = exported if folder else (*exported, "PWD")  # else it starts in the image's folder
+        option = "" if folder == OF_IMAGE else f" --container-workdir={workdir}"
+        yield f'--container-image="$IMAGE"{option} --no-container-mount-home'
+        names = exported if folder else (*exported, "PWD")  # without PWD it would start in the image's folder
         yield f'--container-env="{",".join(names)}"'
-        yield f'--container-mounts="{both}"'
+        pairs = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
+        yield f'--container-mounts="{pairs}"'
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
-        """Return a home for caches: that of the image can't be written."""
+        """Return HOME for caches, because the image's home can't be written."""
         is_given = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
         return [f'HOME="{"$HOME" if is_given else "$RUN_DIR"}"']
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield an image file that pyxis takes for a registry address, or that is Apptainer's."""
+        """Yield a fault for an image file that pyxis treats as a registry address, or that is Apptainer's."""
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
@@ -151,18 +156,18 @@ class EnrootRuntime(base.ContainerRuntime):
             yield base.KeyFault("image", what, f"write ./{image}, or the absolute path")
 
     def unmountable(self, path: str) -> str:
-        """Return why pyxis can't mount a path."""
+        """Return why pyxis can't mount a path; "" if it can."""
         special = _BASH_CHARACTERS.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image, mounts and working folder."""
+        """Return image, mounts and working folder of an old script's options of srun."""
         keys: dict[str, Any] = {}
         for option in tool.given:
             if option.name == "container-image":
                 if image := draft.option_path(tool, option, file=True):
-                    taken_for_address = image.endswith(".sqsh") and not self.is_file(image)
-                    keys["image"] = f"./{image}" if taken_for_address else image
+                    is_bare_name = image.endswith(".sqsh") and not self.is_file(image)
+                    keys["image"] = f"./{image}" if is_bare_name else image
             elif option.name == "container-mounts":
                 keys["mounts"] = draft.option_list(tool, option)
             elif option.name == "container-workdir":
@@ -171,7 +176,7 @@ class EnrootRuntime(base.ContainerRuntime):
                 "container-env",  # all that the script exports gets in
                 "container-mount-home",
                 "no-container-mount-home",
-                *OF_PYXIS,
+                *PYXIS_OPTIONS,
             ):
                 draft.lose(f"--{option.name} of srun")
         if tool.option("container-mount-home"):

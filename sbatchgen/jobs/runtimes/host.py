@@ -1,4 +1,4 @@
-"""host: the Python that is on PATH where the job runs, after the modules and setup of the profile."""
+"""Runtime host: the Python on PATH in the job, after the modules and setup of the profile."""
 
 from sbatchgen.jobs.runtimes.base import Runtime
 

@@ -1,4 +1,4 @@
-"""podman-hpc: an image in the shared store of `podman-hpc pull` or `podman-hpc migrate`.
+"""Runtime podman-hpc: an image in the shared store that `podman-hpc pull` or `podman-hpc migrate` fills.
 
 Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
@@ -11,9 +11,9 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-# Variables that a container gets from the host. Ranks read the variables of Slurm.
+# Patterns of variables that a container gets from the host, because ranks read Slurm's variables.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-# Options of old scripts that `command` below sets in any case.
+# Options of old scripts that need no key, because `command` sets them in each job.
 _OWN_OPTIONS = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 
@@ -30,7 +30,7 @@ class PodmanHpc:
 
 
 class PodmanHpcRuntime(base.ContainerRuntime):
-    """See the module."""
+    """A container of podman-hpc, the program of NERSC."""
 
     name = "podman-hpc"
     title = "Podman-HPC."
@@ -45,18 +45,19 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     removes_slowly = True
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
+        """Yield `podman-hpc run`. Ranks meet on the host's network, and use the host's shared memory."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
         flags += [quoting.value(flag) for flag in job.facts.flags]
         mask = base.MASKS[job.gpu_vendor][0]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
-        both = (path if ":" in path else f"{path}:{path}" for path in mounted)
-        yield from quoting.packed(f'--volume="{path}"' for path in both)
+        pairs = (path if ":" in path else f"{path}:{path}" for path in mounted)
+        yield from quoting.packed(f'--volume="{pair}"' for pair in pairs)
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
-        yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
+        # podman-hpc removes the first -- of its command line. Without this one, it would remove torchrun's.
+        yield '-- "$IMAGE"'
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image, mounts and flags."""
+        """Return image, mounts and flags of an old script's `podman-hpc run`."""
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None
         if image is None:

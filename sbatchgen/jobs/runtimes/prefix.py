@@ -1,6 +1,6 @@
-"""prefix: words before the program, as a site's own wrapper of a container or of its environment.
+"""Runtime prefix: words before the program, such as a site's own wrapper of a container or environment.
 
-`adopt` takes for it what an old script has before its Python, and sbatchgen does not know.
+`adopt` chooses it for a script that has unknown words before its Python.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from sbatchgen.jobs.runtimes.base import Key, KeyFault, Requirement, Runtime, Ru
 
 @record
 class Prefix:
-    """A command that starts the program which follows it."""
+    """A command that starts the program after it."""
 
     command: tuple[Text, ...] = described("The words, as [site-python-wrapper, --gpu].", ())
 
@@ -22,7 +22,7 @@ COMMAND = job_key("Word before the program, after those of the profile.", metava
 
 
 class PrefixRuntime(Runtime):
-    """See the module."""
+    """Words of a command, in the profile or the job, that start the job's Python."""
 
     name = "prefix"
     title = "Words before the program."
@@ -33,16 +33,16 @@ class PrefixRuntime(Runtime):
     may_use_modules = True
 
     def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the function with the program that is started."""
+        """Yield the call of the function that checks the prefix's program."""
         yield f"{self.function} {quoting.words(_words(job)[:1])}"
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the words."""
+        """Yield the words of the prefix."""
         yield quoting.words(_words(job))
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield a command that starts the tasks itself."""
-        from sbatchgen.check.executables.program import RANK_STARTERS  # which other runtimes do without
+        """Yield a fault for a command that starts the tasks itself, such as mpirun."""
+        from sbatchgen.check.executables.program import RANK_STARTERS  # other runtimes don't need it
 
         program = _words(job)[0] if _words(job) else ""
         if program.rpartition("/")[2] in RANK_STARTERS:

@@ -1,4 +1,4 @@
-"""shifter: an image that Shifter has on each node once the job starts, as a directive asks for.
+"""Runtime shifter: an image that a directive names, and that Shifter prepares on each node before the job.
 
 Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERSC/sc25-dl-tutorial.
 """
@@ -14,7 +14,7 @@ from sbatchgen.jobs.runtimes import base
 
 @record
 class Shifter:
-    """An image of Shifter, and folders that the site does not mount itself."""
+    """An image of Shifter, and mounts in addition to the site's own."""
 
     image: ShellPath | None = described("The image, as `shifterimg images` shows it.")
     volumes: tuple[ShellPath, ...] = described("Mounts, SRC:DST.", ())
@@ -22,7 +22,7 @@ class Shifter:
 
 
 class ShifterRuntime(base.ContainerRuntime):
-    """See the module."""
+    """A container of Shifter, the program of NERSC."""
 
     name = "shifter"
     title = "Shifter."
@@ -32,42 +32,43 @@ class ShifterRuntime(base.ContainerRuntime):
     requires = base.Requirement("image", "an image", "--image NAME")
     function = "check_shifter"
     starts = ("shifter",)
-    mounts_own = False  # the site's file systems are there
+    mounts_own = False  # the site mounts its file systems in each container
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
 
-    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
-        """Yield nothing: a directive names the image."""
+    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield nothing, because a directive names the image."""
         yield from ()
 
     def directives(self, job: base.RuntimeJob) -> Mapping[str, str]:
-        """Return the image: Shifter prepares it on all nodes before the script starts."""
+        """Return the option for the image, which Shifter prepares on all nodes before the script starts."""
         image = job.software.get("image")
         return {"image": str(image)} if image else {}
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
+        """Yield `shifter` with the job's mounts only, because the site mounts its own file systems."""
         binds = [quoting.path(base.absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
-        both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
-        yield from quoting.packed(["shifter", *map(quoting.value, job.facts.flags), *both])
-        yield from base.inside(job, exported)
+        pairs = (path if ":" in path else f"{path}:{path}" for path in binds)
+        volumes = (f'--volume="{pair}"' for pair in pairs)
+        yield from quoting.packed(["shifter", *map(quoting.value, job.facts.flags), *volumes])
+        yield from base.env_in_container(job, exported)
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield an image that is not a name: sbatch expands no variable."""
+        """Yield a fault for an image that is not a plain name, since sbatch expands no variables."""
         image = str(job.software.get("image") or "")
         if image.startswith(("/", ".", "$")) or "${" in image:
             what = f"'{image}' is not the name of an image of Shifter"
             yield base.KeyFault("image", what, "write it as `shifterimg images` shows it")
 
     def unmountable(self, path: str) -> str:
-        """Return why Shifter can't mount a path."""
+        """Return why Shifter can't mount a path; "" if it can."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image and volumes, also those of a directive."""
-        asked = draft.job.get("extra_options", {})
-        keys: dict[str, Any] = {"image": asked.pop("image", None)}
-        volumes = [volume for volume in asked.pop("volume", "").split(";") if volume]
+        """Return image and volumes of an old script's command and directives."""
+        directives = draft.job.get("extra_options", {})
+        keys: dict[str, Any] = {"image": directives.pop("image", None)}
+        volumes = [volume for volume in directives.pop("volume", "").split(";") if volume]
         for option in tool.given:
             if option.name == "image":
                 keys["image"] = option.value

@@ -1,6 +1,7 @@
-"""uv: the environment of a uv project, used as it is: nodes may have no network, and ranks start at once.
+"""Runtime uv: the environment of a uv project.
 
-Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
+Jobs use the environment without syncing it, because nodes may have no network, and all ranks start at the
+same time. Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,13 @@ from sbatchgen.jobs.runtimes import base
 
 @record
 class Uv:
-    """A project of uv, whose environment `uv sync` has made."""
+    """A project of uv, with an environment made by `uv sync`."""
 
     project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
 
 
 class UvRuntime(base.Runtime):
-    """See the module."""
+    """The environment of a uv project, started with `uv run`."""
 
     name = "uv"
     title = "A project of uv."
@@ -32,26 +33,26 @@ class UvRuntime(base.Runtime):
     may_use_modules = True
     finds_user_packages = False
 
-    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the project's folder."""
-        yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', here))}"
+    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignment of the project's folder."""
+        yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', folder_variable))}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield `uv run`, which changes neither the environment nor uv.lock."""
+        """Yield `uv run` with options that keep it from changing the environment and uv.lock."""
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
-    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
-        """Yield a project that does not exist, or has no environment."""
+    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+        """Yield a fault for a project that does not exist, or has no environment."""
         path = job.software.get("uv_project")
-        project = here(path) if path else None
+        project = find_local(path) if path else None
         if path:
-            yield from base.lacking("uv_project", path, here, "uv project", "name another")
+            yield from base.path_faults("uv_project", path, find_local, "uv project", "name another")
         if project and project.is_dir() and not (project / ".venv").exists():
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
             yield base.KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return the project: --project, or the folder of submission."""
+        """Return the project of an old script's `uv run`: --project, or the folder in which it starts."""
         project: str | None = "." if draft.folder == base.SUBMIT_DIR else draft.folder or "${PWD}"
         for option in tool.given:
             if option.name in ("project", "directory"):

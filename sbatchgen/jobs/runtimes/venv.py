@@ -1,4 +1,4 @@
-"""venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
+"""Runtime venv: a virtual environment, activated by two variables or by its bin/activate."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ class Venv:
 
 
 class VenvRuntime(base.Runtime):
-    """See the module."""
+    """The Python of a virtual environment."""
 
     name = "venv"
     title = "A virtual environment."
@@ -28,24 +28,24 @@ class VenvRuntime(base.Runtime):
     may_use_modules = True
     finds_user_packages = False
 
-    def settings(self, job: base.RuntimeJob, here: str) -> Iterator[str]:
-        """Yield the environment's folder."""
+    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield the assignment of the environment's folder."""
         name = "VENV" if job.facts.activate else "VIRTUAL_ENV"
-        yield f"{name}={path(base.absolute(job.software.get('venv') or '', here))}"
+        yield f"{name}={path(base.absolute(job.software.get('venv') or '', folder_variable))}"
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the function that sets the variables of bin/activate, or that sources the file."""
+        """Yield the call of the function that sets the two variables, or that sources bin/activate."""
         yield "source_activate" if job.facts.activate else self.function
 
-    def missing(self, job: base.RuntimeJob, here: base.Here) -> Iterator[base.KeyFault]:
-        """Yield an environment that does not exist, in a folder that does."""
+    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+        """Yield a fault for an environment that does not exist, although the folder around it exists."""
         if path := job.software.get("venv"):
-            fix = f"python3 -m venv {word(str(here(path)))}, or name another"
-            yield from base.lacking("venv", path, here, "virtual environment", fix)
+            fix = f"python3 -m venv {word(str(find_local(path)))}, or name another"
+            yield from base.path_faults("venv", path, find_local, "virtual environment", fix)
 
     def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
-        """Recognise `source PATH/bin/activate`."""
-        file, arguments = base.sourced(command, draft)
+        """Return the path of the environment for `source PATH/bin/activate`; None for other commands."""
+        file, arguments = base.sourced_file(command, draft)
         path = file.removesuffix("/bin/activate")
         return {"path": path} if path != file and not arguments else None
 

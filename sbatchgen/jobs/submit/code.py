@@ -23,20 +23,20 @@ _CHARACTERS = 40  # characters of a checksum
 def trainer_checksums(main: TrainerJob) -> tuple[str, ...]:
     """Return a checksum and a name for each file of a job's own trainers that can be read from here."""
     read: list[Path] = []
-    others = (TrainerJob(program.job, main.here, main.environment) for program in main.resolved.programs)
+    others = (TrainerJob(program.job, main.submit_folder, main.environment) for program in main.resolved.programs)
     for job in (main, *others):
-        if job.resolved.trainer and job.working:
-            read += _files(job.resolved.trainer, job.working, job.source)
-    return _rows(read, main.here)
+        if job.resolved.trainer and job.working_folder:
+            read += _files(job.resolved.trainer, job.working_folder, job.source)
+    return _rows(read, main.submit_folder)
 
 
 def script_checksums(script: JobScript, folder: Path) -> tuple[str, ...]:
     """Return a checksum and a name for each file of the programs that a finished script starts."""
-    working = folder / script.option("chdir")
+    working_folder = folder / script.option("chdir")
     names = dict.fromkeys(launch.program.name for launch in script.trainings)
     read: list[Path] = []
     for name in names:
-        read += _files(name, working, read_trainer(name, working))
+        read += _files(name, working_folder, read_trainer(name, working_folder))
     return _rows(read, folder)
 
 
@@ -50,11 +50,11 @@ def snapshot_checksum(snapshot: Snapshot) -> tuple[str, ...]:
     return (f"{sums.hexdigest()[:_CHARACTERS]} {len(snapshot.sources)} files of the snapshot",)
 
 
-def _files(trainer: str, working: Path, source: TrainerSource | None) -> Iterable[Path]:
+def _files(trainer: str, working_folder: Path, source: TrainerSource | None) -> Iterable[Path]:
     """Return the files of a trainer: those that its source imports, or the program alone."""
     if source:
         return source.files
-    return (working / trainer,) if trainer_is_file(trainer) else ()
+    return (working_folder / trainer,) if trainer_is_file(trainer) else ()
 
 
 def _rows(read: Iterable[Path], folder: Path) -> tuple[str, ...]:

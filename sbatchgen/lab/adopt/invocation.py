@@ -13,7 +13,7 @@ from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, SHELLS, pro
 from sbatchgen.check.script.known_options import PYXIS_NAMES
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.jobs.runtimes.enroot import OF_PYXIS
+from sbatchgen.jobs.runtimes.enroot import PYXIS_OPTIONS
 from sbatchgen.lab.adopt import shape, training
 from sbatchgen.lab.adopt.block import Block, blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
@@ -190,7 +190,7 @@ def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
         default = draft.script.option(name) if name in _GPU_OPTIONS else _DEFAULTS.get(name)
         if name in _LOG_OPTIONS:
             draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
-        elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in OF_PYXIS):
+        elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in PYXIS_OPTIONS):
             continue
         elif value is None or value != default:
             _set_step_option(draft, name, value)

@@ -21,8 +21,8 @@ from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import Places, profile_named_in
 from sbatchgen.jobs.judge import profile_check
 from sbatchgen.jobs.judge.job_check import check
-from sbatchgen.jobs.judge.read_settings import checked
-from sbatchgen.jobs.judge.trainer import restarts_of_source
+from sbatchgen.jobs.judge.read_settings import read_checked_profile
+from sbatchgen.jobs.judge.trainer import layer_without_restarts
 from sbatchgen.jobs.resolved.origins import Setting, settings
 from sbatchgen.jobs.resolved.request import read_request
 from sbatchgen.lab.editor import script_file as scripts
@@ -82,7 +82,7 @@ class OpenFile:
             decode(self.text, JobSpec, name=str(self.path))
         elif self.kind == "profile":
             wrong = profile_check.findings(self.path, self._places, self.text) if saved else ()
-            checked(self.path, self.text)
+            read_checked_profile(self.path, self.text)
             yield from map(self._placed, wrong)
 
     def note(self, line: int, column: int) -> Note | None:
@@ -150,7 +150,7 @@ class OpenFile:
         path, folder = str(self.path), self.path.parent
         return read_request(
             path, (), {}, environment=self.environment, folder=folder, check=check, text=self.text,
-            read_trainer=partial(restarts_of_source, here=folder, environment=self.environment),
+            read_trainer=partial(layer_without_restarts, submit_folder=folder, environment=self.environment),
         )  # fmt: skip
 
     def _placed(self, finding: Finding) -> Finding:
