@@ -1,4 +1,4 @@
-"""rehearse: run a job here before it waits in the queue."""
+"""The command rehearse: a run of a job on this machine, before it waits in the queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-SHORT = {"time": "00:05:00", "signal": "B:USR1@150"}  # the job is stopped after half of its time
+SHORT = {
+    "time": "00:05:00",
+    "signal": "B:USR1@150",
+}  # options of a job that is stopped after half of its time
 
 
 @click.command(cls=JobCommand)
@@ -111,6 +114,7 @@ def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
 
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
+    """Print the rows of a rehearsal as a table with fixes, or the output as JSON."""
     from sbatchgen.base.quoting import fix_lines, one_line
     from sbatchgen.base.text_table import table
 
@@ -119,7 +123,7 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
         return
     shown: set[str] = set()
     lines = table((row.what, row.outcome, one_line(row.detail)) for row in tried).split("\n")
-    for row, line in zip(tried, lines, strict=False):  # a line more is empty
+    for row, line in zip(tried, lines, strict=False):  # after the last row there is an empty line
         put(line)
         if row.fix and row.fix not in shown:
             put("\n".join(fix_lines(row.fix, indent=4)))
@@ -130,7 +134,10 @@ def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
 
 
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
-    """Submit the job as a short one, with a run folder of its own; follow it, and say what it showed."""
+    """Submit the job as a short job with its own run folder, follow it, and return the rows of its outcome.
+
+    Return [] if the user does not agree.
+    """
     from sbatchgen.cli.run_logs import follow_run
     from sbatchgen.cli.submit import confirmed, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
@@ -144,10 +151,11 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     if not resolved.slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")  # an older run would be resumed
-    new = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
-    short = {name: job_options.get(name) or value for name, value in SHORT.items()}
-    short_job = request_of(job, args, {**job_options, **short, **new})
+    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")
+    # a new run folder, because an older rehearsal would be resumed
+    run_options = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
+    limits = {name: job_options.get(name) or value for name, value in SHORT.items()}
+    short_job = request_of(job, args, {**job_options, **limits, **run_options})
     submission = submission_of_job(short_job, os.environ, current_folder())
     if not confirmed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []

@@ -1,4 +1,4 @@
-"""resume, resubmit: a run that has ended, or points of a sweep, once more."""
+"""The commands resume and resubmit: they submit an ended run, or points of a sweep, again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
     from sbatchgen.jobs.runs.record import Record
 
+# Options that say how to submit a job. They do not describe the job, so no record has them.
 _SUBMISSION_OPTIONS = (
     "yes",
     "dry_run",
@@ -42,7 +43,7 @@ _FROM_COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 
 def _warn_of_completed(index: Index, run: Run) -> None:
-    """Let the review say that a run which is started again has completed."""
+    """Add a warning to the review if the run that is started again has completed."""
     from sbatchgen.base.finding import Finding
     from sbatchgen.jobs.runs.status import run_states
 
@@ -130,7 +131,11 @@ def resubmit(
 def submit_points(
     args: tuple[str, ...], run: Run, options: tuple[str, ...], *, only: str = "", failed: bool = False
 ) -> None:
-    """Submit points of a sweep again: those of a list such as 3,17-19, else all points that are not done."""
+    """Submit points of a sweep again.
+
+    `only` is a list of points such as 3,17-19; without a list, all points that are not done are submitted.
+    With `failed`, only points that failed or were stopped.
+    """
     from sbatchgen.check.sbatch.array import indices
     from sbatchgen.jobs.runs import points
     from sbatchgen.jobs.runs.status import run_states
@@ -154,6 +159,7 @@ def submit_points(
     last = last_record(state.run)
 
     def choice(now: Sweep) -> list[int]:
+        """Return the chosen points; raise CommandLineError if the sweep has other points now."""
         if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
             what = f"the points of run {name} have changed since"
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
@@ -174,9 +180,10 @@ def _context(command: click.Command, typed: Sequence[str], args: tuple[str, ...]
 def _recorded_words(
     command: click.Command, run: Run, last: Record
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what a record says of its job: the options, and what follows `--`.
+    """Return the words of the recorded command: the options of the job, and the arguments after `--`.
 
-    Raises DocumentError: it says more, as --yes. A folder that was copied from elsewhere may hold any record.
+    Raises DocumentError if the record has an option that does not describe a job, such as --yes. A folder
+    that was copied from elsewhere may hold any record.
     """
     words, trainer_args = last.typed
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
@@ -193,9 +200,9 @@ def _recorded_words(
 
 
 def last_record(run: Run) -> Record:
-    """Return the record of a run's newest job, and enter the folder where that was submitted.
+    """Return the record of a run's newest job, and enter the folder that the job was submitted from.
 
-    Raises DocumentError: the run has no record, or the folder is gone.
+    Raises DocumentError: the run has no record, or the folder does not exist any more.
     """
     from sbatchgen.jobs.runs.record import records, submitting
     from sbatchgen.jobs.runs.run_folder import refusal
@@ -218,21 +225,21 @@ def last_record(run: Run) -> Record:
 def _resume_script(
     run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
 ) -> None:
-    """Submit the script of a run again, unchanged but for options of sbatch."""
+    """Submit the script of a run again; only options of sbatch may differ."""
     from sbatchgen.base.files import read_file, read_own
     from sbatchgen.base.finding import Finding
     from sbatchgen.jobs.inputs.document import MAX_BYTES
     from sbatchgen.jobs.runs import folder_check, submitted_scripts
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    ran, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    copy, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
     try:
-        same = read_own(ran, MAX_BYTES) == read_file(script, MAX_BYTES)
+        is_unchanged = read_own(copy, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:
-        same = False
-    if not same:
+        is_unchanged = False
+    if not is_unchanged:
         what = f"{script} has changed since job {last.job} ran it"
-        raise DocumentError.of(what, fix=f"submit that one, or {ran}, which is what it ran")
+        raise DocumentError.of(what, fix=f"submit that one, or {copy}, which is what it ran")
     submission = submission_of_script(
         script, given, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
     )

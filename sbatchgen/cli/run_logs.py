@@ -1,4 +1,4 @@
-"""logs: the output of a run, once or until the run ends."""
+"""The command logs: the log of a run, up to now or until the run ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
-LOG_POLL_S, LINES = 0.5, 20
+
+LOG_POLL_S = 0.5  # pause between two looks at a log
+LINES = 20  # default number of lines with --follow and in JSON
 
 
 def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -47,17 +49,17 @@ def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str)
 
 
 def _check_program(run: Run, program: str) -> None:
-    """Raise CommandLineError if a run has no log of a program."""
+    """Raise CommandLineError if a program of a run has no log."""
     from sbatchgen.jobs.runs import program_states
 
     names = [*program_states.logs(run.folder)]
     if program in names:
         return
-    without, at = f"sbatchgen logs {run.name}", "--program"
-    if any(program == each.name for each in program_states.read_programs(run.folder, 0.0)):
+    job_log, at = f"sbatchgen logs {run.name}", "--program"
+    if any(program == state.name for state in program_states.read_programs(run.folder, 0.0)):
         what = f"program {program} has no log of its own: the main one prints to that of the job"
-        raise CommandLineError.of(what, at=at, fix=without)
-    fix = f"one of: {', '.join(names)}" if names else without
+        raise CommandLineError.of(what, at=at, fix=job_log)
+    fix = f"one of: {', '.join(names)}" if names else job_log
     raise CommandLineError.of(f"run {run.name} has no log of a program '{program}'", at=at, fix=fix)
 
 
@@ -117,7 +119,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
 
 @contextlib.contextmanager
 def _log_printer(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
-    """Yield the function that prints pieces of a log, at once or at the end as a document."""
+    """Yield a function that prints pieces of a log: at once as text, or at the end as a JSON document."""
     from sbatchgen.jobs.outputs.runs import logs_output
 
     if form != "json":
@@ -143,16 +145,16 @@ def _show_plain_log(
     others = [row.task for row in job.rows if row.task and row.id != job.id]
     if others:
         note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
-    is_there = shown.show(show)
+    has_log = shown.show(show)
     asked_at = time.monotonic()
     while follow and job.row and not job.row.state.ended:
         time.sleep(LOG_POLL_S)
         if time.monotonic() - asked_at >= POLL_S:
             job, asked_at = find(job.id, current_folder(), os.environ) or job, time.monotonic()
-        is_there = shown.show(show)
+        has_log = shown.show(show)
     if follow:
         note(f"note: {overview.headline(plain_state(job))}")
-    elif not is_there:
+    elif not has_log:
         log = job.record.log.replace("%%", "%")
         raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(word)}")
 
@@ -167,10 +169,10 @@ def follow_run(
     program: str = "",
     job: str = "",
 ) -> int:
-    """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3.
+    """Show the log of a run until its jobs have ended; return 0 if the last job completed, else 3.
 
-    `since` leaves out the logs of jobs that were submitted before; of several programs one may be shown, and
-    of several jobs one.
+    Logs of jobs that were submitted before `since` (seconds since 1970) are not shown. `program` and `job`
+    choose one of several programs and jobs.
     """
     from sbatchgen.jobs.runs import cost, status
     from sbatchgen.jobs.runs.job_log import RunLogs
@@ -197,13 +199,13 @@ def follow_run(
 
 
 class _News:
-    """The news of a followed run beside its log: new states, and a notice if the run stands still."""
+    """The notes about a followed run between the lines of its log: new states, and standstills."""
 
     def __init__(self) -> None:
         self._shown, self._quiet = "", False
 
     def tell(self, state: RunState, problems: Sequence[Problem]) -> None:
-        """Note what has changed since the last call."""
+        """Print a note if the state has changed since the last call, or the run stands still now."""
         from sbatchgen.jobs.runs import overview
 
         now = overview.headline(state) if not problems else problems[0].what
@@ -216,6 +218,7 @@ class _News:
 
 @contextlib.contextmanager
 def _progress_bar(run: Run) -> Iterator[Callable[[], None]]:
+    """Show a progress bar of a run on a terminal; yield the function that updates it."""
     from sbatchgen.jobs.runs.progress import read_progress
 
     if not output.is_screen(sys.stderr):

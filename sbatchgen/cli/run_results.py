@@ -1,4 +1,4 @@
-"""report, diagnose, plot: what a run has cost, why it failed, and its curves."""
+"""The commands report, diagnose and plot: the cost of a run, the cause of its failure, and its curves."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
 
     if bool(run) == bool(month or below is not None):
         what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
-        this = time.strftime("%Y-%m")
-        raise CommandLineError.of(
-            what, fix=f"name one run; or for a sum: sbatchgen report --below . --month {this}"
-        )
+        fix = f"name one run; or for a sum: sbatchgen report --below . --month {time.strftime('%Y-%m')}"
+        raise CommandLineError.of(what, fix=fix)
     if run is None:
         _report_sum(month, below, form)
         return
@@ -73,7 +71,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
 
 
 def _report_sum(month: str, below: str | None, form: str) -> None:
-    """Print what the runs below a folder have cost by the jobs of a month; "" and None mean all."""
+    """Print the cost of the jobs of a month (YYYY-MM, or "") in the runs below a folder (None: all runs)."""
     from sbatchgen.jobs.runs import bill
     from sbatchgen.jobs.runs.status import run_states
 
@@ -123,7 +121,10 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
 
 def _histories(name: str, pattern: str) -> list[History]:
-    """Return the history of a run or of a point such as lr/0; for a sweep, those of its points so far."""
+    """Return the history of a run or of a point such as lr/0; for a sweep, the histories of its points.
+
+    `pattern` finds metrics in lines of the log. Points without metrics are only noted.
+    """
     from sbatchgen.jobs.runs.events import PRINT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep

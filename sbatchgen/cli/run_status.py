@@ -1,4 +1,4 @@
-"""status: the state of runs, why they wait, and their progress."""
+"""The command status: the state of runs, the reasons why they wait, and their progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
-RECENT_S = 7 * 86400.0  # status shows runs that ended since then
+
+RECENT_S = 7 * 86400.0  # status shows runs that ended in this time
 
 
 @click.command()
@@ -64,6 +65,7 @@ def status(
 
 
 def _scan(index: Index, folder: Path) -> None:
+    """Add the runs below a folder to the index, and print their number."""
     from sbatchgen.jobs.runs.index import scan
 
     if not folder.is_dir():
@@ -72,15 +74,13 @@ def _scan(index: Index, folder: Path) -> None:
     runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
     others = ""
     if skipped:
-        others = (
-            f"; skipped: {counted(skipped, 'record')} of other users, whose runs status, logs and diagnose"
-        )
-        others += " read by their folders"
+        others = f"; skipped: {counted(skipped, 'record')} of other users, "
+        others += "whose runs status, logs and diagnose read by their folders"
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
 def _plain_jobs(index: Index, folder: Path) -> list[PlainJob]:
-    """Return the jobs of the newest logs with Slurm's own name in a folder that are of no run."""
+    """Return the jobs of the newest logs in a folder that have Slurm's default name and belong to no run."""
     from sbatchgen.jobs.runs import plain_job
 
     logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), current_folder())]
@@ -99,7 +99,7 @@ def _show_status(
     reverse: bool,
     brief: bool,
 ) -> None:
-    """Show these runs, or all of them and the logs of other jobs in a folder."""
+    """Show the named runs, or all runs and the logs of other jobs in a folder; `every` includes old runs."""
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.status import plain_state, problems_of, run_states
 
@@ -137,7 +137,7 @@ def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
     from sbatchgen.jobs.runs.status import submissions
 
     known = submissions(state)
-    last = next((each for each in known if state.last and each.job == state.last.id), None)
+    last = next((record for record in known if state.last and record.job == state.last.id), None)
     logs = [str(path) for path in job_log.newest_logs(last, state.point)] if last else []
     if sort and not state.sweep:
         what = f"run {state.run.name} is not a sweep"
@@ -146,7 +146,7 @@ def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
 
 
 def hint_at_diagnosis(state: RunState) -> None:
-    """Name the command that says why a run failed, if it did so by itself."""
+    """Name the command that explains why a run failed, unless it was cancelled or has saved."""
     from sbatchgen.jobs.runs.diagnosis import is_failed
     from sbatchgen.jobs.runs.seen_jobs import SAVED
 

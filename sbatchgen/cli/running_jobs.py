@@ -1,4 +1,4 @@
-"""cancel, exec: jobs of a run that wait or run."""
+"""The commands cancel and exec, for the waiting and running jobs of a run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
 
     began, index = time.time(), open_index()
     chosen = [find_job(index, name, changes=True) for name in names]
-    runs, ids_asked = [run for run, _, _ in chosen], [job for _, _, job in chosen]
-    states, problems = run_states(index, os.environ, runs, job_ids=ids_asked)
+    runs, named_ids = [run for run, _, _ in chosen], [job for _, _, job in chosen]
+    states, problems = run_states(index, os.environ, runs, job_ids=named_ids)
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    several = [
-        (state, _ids_to_cancel(state, task or point, job * bool(point)))
+    jobs = [
+        (state, id_, cluster)
         for state, (_, point, job) in zip(states, chosen, strict=True)
+        for id_, cluster in _ids_to_cancel(state, task or point, job * bool(point))
     ]
-    jobs = [(state, id_, cluster) for state, ids in several for id_, cluster in ids]
     if jobs and not (yes or sys.stdin.isatty()):
         which = ", ".join(f"job {id_} of run {state.run.name}" for state, id_, _ in jobs)
         fix = "look at it: sbatchgen status; to cancel it, add --yes"
@@ -66,13 +66,16 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
         put_json(cancel_output((state.run.name, id_) for state, id_, _ in jobs))
 
 
-def _ids_to_cancel(state: RunState, task: str, asked: str = "") -> list[tuple[str, str]]:
-    """Return the jobs of a run that wait or run, or their task, or the job with the `asked` id."""
-    name, asked = state.run.name, asked or state.job
-    live = [job for job in reversed(state.jobs) if not job.ended]  # the last job first, so that no job starts
-    live = [job for job in live if asked in ("", job.id)]
+def _ids_to_cancel(state: RunState, task: str, job_id: str = "") -> list[tuple[str, str]]:
+    """Return id and cluster of the jobs of a run that wait or run.
+
+    With `job_id` it is only this job, and with `task` only this task of each job.
+    """
+    name, job_id = state.run.name, job_id or state.job
+    # the last job first, so that no job of a chain starts meanwhile
+    live = [job for job in reversed(state.jobs) if not job.ended and job_id in ("", job.id)]
     if not live:
-        note(f"note: {f'job {asked} of ' * bool(asked)}run {name} has ended already")
+        note(f"note: {f'job {job_id} of ' * bool(job_id)}run {name} has ended already")
     ids = [(id_, job.cluster) for job in live if (id_ := _id_of_task(state, job.id, task))]
     if live and not ids:
         what = f"no job of run {name} that waits or runs has a task {task}"
@@ -81,13 +84,17 @@ def _ids_to_cancel(state: RunState, task: str, asked: str = "") -> list[tuple[st
 
 
 def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunState, str, str]]:
-    """Let the trainings that run save and end; return the jobs that are still to be cancelled."""
+    """Let the running trainings save and end; return the jobs that must still be cancelled.
+
+    A job is a state, an id and a cluster. Jobs that have nothing to save are cancelled here.
+    """
     from sbatchgen.jobs.runs import last_save, record
 
-    asked: list[last_save.StoppedTraining] = []
-    left = []
+    waits: list[last_save.StoppedTraining] = []
+    saving = []
     known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
-    queued = [  # without an answer nothing is cancelled: a training would lose its last steps
+    # `_queue_rows` raises without an answer of Slurm, so that no training loses its last steps
+    queued = [
         [] if submission is None or submission.process else _queue_rows(id_, cluster)
         for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
     ]
@@ -96,28 +103,28 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
         if trains and any(row.state.name == "PENDING" for row in rows):
             _cancel(state, id_, cluster, "--state=PENDING")  # they would start when the running jobs end
         answers = [last_save.ask(submission, folder, row) for folder, row in trains if submission]
-        asked += filter(None, answers)
+        waits += filter(None, answers)
         if any(answers):
-            left.append((state, id_, cluster))
+            saving.append((state, id_, cluster))
         else:
             _cancel(state, id_, cluster)  # this training saves nothing, or saves when it gets TERM
-    if not asked:
+    if not waits:
         return []
-    names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in left))
+    names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in saving))
     note(f"saving {names} ..., Ctrl-C cancels at once")
     try:
-        late = last_save.wait(asked, lambda: any(_may_run(id_, cluster) for _, id_, cluster in left))
+        late = last_save.wait(waits, lambda: any(_may_run(id_, cluster) for _, id_, cluster in saving))
     except KeyboardInterrupt:
         note("note: cancelled without a last checkpoint")
     else:
         for folder in late:
             note(f"note: no checkpoint was saved in time in {folder}")
-    last_save.tidy(asked)
-    return [(state, id_, cluster) for state, id_, cluster in left if _may_run(id_, cluster)]
+    last_save.tidy(waits)
+    return [(state, id_, cluster) for state, id_, cluster in saving if _may_run(id_, cluster)]
 
 
 def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
-    """Return what the queue has of a job or a task that waits or runs; raise SlurmError without an answer."""
+    """Return squeue's rows of a job or task that waits or runs; raise SlurmError if Slurm does not answer."""
     from sbatchgen.jobs.slurm.queue import queue
 
     job, _, task = id_.partition("_")
@@ -127,10 +134,7 @@ def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
 
 
 def _may_run(id_: str, cluster: str) -> bool:
-    """Return whether a job or a task waits or runs.
-
-    Also without an answer, as nothing says that it has ended.
-    """
+    """Return whether a job or a task waits or runs; True also if Slurm does not answer."""
     try:
         return bool(_queue_rows(id_, cluster))
     except SlurmError:
@@ -138,7 +142,7 @@ def _may_run(id_: str, cluster: str) -> bool:
 
 
 def _id_of_task(state: RunState, job: str, task: str) -> str:
-    """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
+    """Return the id of a job, or of its task; "" for an unknown task, which scancel would ignore silently."""
     from sbatchgen.jobs.runs import record
     from sbatchgen.jobs.runs.record import point_numbers
 
@@ -150,6 +154,7 @@ def _id_of_task(state: RunState, job: str, task: str) -> str:
 
 
 def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
+    """Cancel a job of a run, by scancel or by ending its process; raise SlurmError or DocumentError."""
     from sbatchgen.jobs.runs import process, record
     from sbatchgen.jobs.slurm import client
 
@@ -170,7 +175,7 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
         process.stop(submission.process)
 
 
-# Some releases give a step that overlaps another fewer GPUs than its job has, without a word.
+# In some releases of Slurm, an overlapping step silently gets fewer GPUs than its job has.
 _GPU_WARNING = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
     echo "sbatchgen exec: this command has $SLURM_GPUS_ON_NODE of the job's {gpus} GPUs on $(hostname)" >&2
 """
@@ -216,8 +221,8 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     submission = read_record(state.run.folder, job.id) if job else None
     chosen = submission.value("runtime") if submission else ""
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
-    asked = requested_gpus(submission.value("--gpus-per-node")) if submission else None
-    gpus = sum(count for _, count in asked or ())
-    first = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
-    inside = ["sh", "-c", first, "sbatchgen"] if first else []
-    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *inside, *command], environment))
+    requested = requested_gpus(submission.value("--gpus-per-node")) if submission else None
+    gpus = sum(count for _, count in requested or ())
+    shell_code = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
+    wrapper = ["sh", "-c", shell_code, "sbatchgen"] if shell_code else []
+    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *wrapper, *command], environment))

@@ -1,4 +1,4 @@
-"""Which runs, points and jobs the words of a command line mean: for each command about runs."""
+"""The search for the runs, points and jobs that the words of a command line name."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def open_index() -> Index:
 
 
 def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
-    """Return the run that a word means; raises CommandLineError if there is not exactly one.
+    """Return the run that a word names; raises CommandLineError if no run or several runs have the name.
 
-    Where ./runs/NAME is another run, a command that `changes` runs asks which is meant, and is refused
-    without a terminal; another command says which run it shows. With None nothing is said.
+    If ./runs/NAME is another run, a command that `changes` runs asks which run is meant, and is refused
+    without a terminal. Other commands print a note with the run that they show, or with None no note.
     """
     runs = index.find(word, current_folder())
     if len(runs) == 1:
@@ -66,6 +66,7 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
 
 
 def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -> None:
+    """Print a note that a word may also mean another run, or ask; raise if the user must name one run."""
     says = f"'{word}' is the run in {named.folder}, and ./runs/{word} is run {other.name}"
     if not changes:
         note(f"note: {says}; this is about {word}")
@@ -78,10 +79,10 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
 
 
 def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
-    """Return the job that a word means if it belongs to no run (plain sbatch, or a colleague's); else None.
+    """Return the job that a word names if it belongs to no run (plain sbatch, or a colleague's); else None.
 
-    Raises CommandLineError for a file that is not a log, and for an id that is not known; DocumentError and
-    SlurmError for what can't be read.
+    Raises CommandLineError for a file that is not a log, and for an unknown id; DocumentError or SlurmError
+    if a file or Slurm's answer can't be read.
     """
     from sbatchgen.jobs.runs.plain_job import find
 
@@ -94,7 +95,7 @@ def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
 
 
 def _refusal_to_change(job: PlainJob) -> SbatchgenError:
-    """Return why a command can't change or start again a job that belongs to no run."""
+    """Return the error of a command that would change or restart a job which belongs to no run."""
     if job.owner:
         fix = f"{_how_to_continue(job)}{ALSO}status, logs, diagnose and plot can read it"
         return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
@@ -108,24 +109,24 @@ def _refusal_to_change(job: PlainJob) -> SbatchgenError:
 
 
 def _typed_path(path: str) -> str:
-    """Return the path of a file as a user types it here; for a file of this folder, its name."""
+    """Return the path of a file as a user types it in the current folder."""
     return os.path.relpath(path) if Path(path).is_relative_to(current_folder()) else path
 
 
 def _how_to_continue(job: PlainJob) -> str:
-    """Return how to continue the training of a colleague's run."""
+    """Return the fix that continues the training of a colleague's run."""
     from sbatchgen.base.machine.trust import user_name
 
     newest = job.newest_checkpoint
-    again = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"
-    own = quoted(f"runs-{user_name(os.geteuid())}/{job.folder.name}")
-    return f"to continue its training, submit your job with {again} --run-dir {own}"
+    resume = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"
+    run_dir = quoted(f"runs-{user_name(os.geteuid())}/{job.folder.name}")
+    return f"to continue its training, submit your job with {resume} --run-dir {run_dir}"
 
 
 def find_point(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str]:
-    """Return the run that a word means, and the point or task of lr/0 and of a log.
+    """Return the run that a word names, and the number of the point or task that lr/0 or a log names, or "".
 
-    Asks and raises as `find_run` does.
+    Asks and raises like `find_run`.
     """
     from sbatchgen.jobs.runs.job_log import task_of
     from sbatchgen.jobs.runs.points import POINTS
@@ -142,7 +143,7 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
 
 
 def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str, str]:
-    """Return the run, the point or task, and the id of the job that a word means, if it names one."""
+    """Return the run, the point or task, and the job id that a word names; the last two may be ""."""
     from sbatchgen.jobs.runs.record import read_record
 
     run, point = find_point(index, word, changes=changes)
@@ -155,28 +156,28 @@ def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[
 def point_states_of(
     index: Index, names: Sequence[str], *, changes: bool = False
 ) -> tuple[list[RunState], list[Problem]]:
-    """Return the states of runs, of points as lr/0, and of jobs of no run, and what could not be read."""
+    """Return the states of runs, of points such as lr/0 and of jobs of no run, and problems with reading."""
     from sbatchgen.jobs.runs.points import POINTS
     from sbatchgen.jobs.runs.status import plain_state, point_state, run_states
 
     plain = {at: job for at, name in enumerate(names) if (job := find_plain_job(index, name))}
-    of_runs = [name for at, name in enumerate(names) if at not in plain]
-    chosen = [find_job(index, name, changes=changes) for name in of_runs]
-    alone = chosen[0][1] if len(chosen) == 1 else ""
+    run_names = [name for at, name in enumerate(names) if at not in plain]
+    chosen = [find_job(index, name, changes=changes) for name in run_names]
+    only_point = chosen[0][1] if len(chosen) == 1 else ""
     runs, jobs = [run for run, _, _ in chosen], [job for _, _, job in chosen]
-    states, problems = run_states(index, os.environ, runs, alone, jobs) if chosen else ([], [])
+    states, problems = run_states(index, os.environ, runs, only_point, jobs) if chosen else ([], [])
     for at, (run, point, _) in enumerate(chosen):
-        if point and (not Path(of_runs[at]).is_file() or (run.folder / POINTS).exists()):
+        if point and (not Path(run_names[at]).is_file() or (run.folder / POINTS).exists()):
             (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
             states[at] = point_state(whole, point)
-    for at, job in plain.items():  # in the order of the names
+    for at, job in plain.items():  # inserted where the order of the names has them
         states.insert(at, plain_state(job))
-        problems += [Problem(each) for each in job.problems]
+        problems += [Problem(text) for text in job.problems]
     return states, problems
 
 
 def check_folder(run: Run) -> None:
-    """Raise DocumentError if the folder of a run is gone, OSError if it can't be read."""
+    """Raise DocumentError if the folder of a run does not exist any more, OSError if it can't be read."""
     try:
         os.scandir(run.folder).close()
     except (FileNotFoundError, NotADirectoryError) as error:

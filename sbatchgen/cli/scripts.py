@@ -1,4 +1,4 @@
-"""lint, lsp, adopt: reviews of scripts, also in editors, and jobs made of scripts."""
+"""The commands lint, lsp and adopt: checks of scripts, also in editors, and jobs made from scripts."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def lint(
 
 
 def _show(outcome: Outcome) -> None:
-    """Print what a call of `lint` found and changed."""
+    """Print the findings and changes of a call of `lint`."""
     print_bytes(outcome.change)  # bytes that the program patch can read
     put(outcome.report, nl=False)
     for problem in outcome.problems:
@@ -166,7 +166,7 @@ def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
 
 
 def _plans() -> Others:
-    """Return the function that finds more in a script by a dry run."""
+    """Return the function that adds the findings of a dry run to those of the text."""
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE
     from sbatchgen.lab.started.judge_started import found_by_plan
 

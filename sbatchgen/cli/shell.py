@@ -1,4 +1,4 @@
-"""shell: a shell, or a command, with what a job has."""
+"""The command shell: a shell, or another command, in the environment of a job."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.slurm.queue import SlurmJob
     from sbatchgen.jobs.submit.submission import Submission
 
-_POLL_S, _LONGEST_POLL_S = 1.0, 10.0  # between two questions to Slurm
+_POLL_S, _LONGEST_POLL_S = 1.0, 10.0  # first and longest pause between two questions to Slurm
 _FLAGS = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
-_CONNECTION_LOST = 255  # of srun, which could not connect
+_CONNECTION_LOST = 255  # exit status of srun if it could not connect
 
 
 def _period(_: click.Context, __: click.Parameter, value: str) -> int:
+    """Return the seconds of --keep, 0 if it is not there; raise CommandLineError for a wrong value."""
     from sbatchgen.base.units import Period
 
     try:
@@ -117,34 +118,35 @@ def shell(
 
 
 def _program() -> Path:
-    """Return the path by which this command was started."""
+    """Return the path of sbatchgen with which this command was started."""
     path = Path(sys.argv[0]).absolute()
     return path.with_name("sbatchgen") if path.name == "__main__.py" else path
 
 
 def _on_terminal() -> bool:
+    """Return whether stdin, stdout and stderr are a terminal."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
-    """Return the question to ask, and the submission of the session of a job."""
+    """Return a summary of the session of a job, for the question whether to submit, and its submission."""
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
-    of_training = request_of(job, (), given)
-    more = (
-        session.session_options(given, of_training.resolved.profile) if of_training.resolved.slurm else given
+    training = request_of(job, (), given)
+    options = (
+        session.session_options(given, training.resolved.profile) if training.resolved.slurm else given
     )
-    request = request_of(job, (), more)
+    request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
-    submission = session.submission(of_training, request, base, os.environ)
+    submission = session.submission(training, request, base, os.environ)
     return in_short(submission.review), submission
 
 
 def _session(name: str) -> Record | None:
-    """Return the newest session of a run, by the name of the run; None if the name is of no session."""
+    """Return the record of the newest session of a named run; None if the name is not a session's."""
     from sbatchgen.cli.output import current_folder
     from sbatchgen.jobs.runs.record import records
     from sbatchgen.jobs.submit import sbatch
@@ -157,7 +159,7 @@ def _session(name: str) -> Record | None:
 
 
 def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str | None) -> int:
-    """Submit a session, and open its shell; what is not kept is given back however that ends."""
+    """Submit a session, open its shell, and return the status. Without `keep` the job ends with the shell."""
     from sbatchgen.jobs.slurm import client
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.lab.shell import session
@@ -186,22 +188,25 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
 
 @contextlib.contextmanager
 def _end_at_hang_up() -> Iterator[None]:
-    """Let a closed terminal end the command, which cancels the job: a session that runs hears for itself."""
+    """End the command if its terminal is closed while the job waits, so that the job is cancelled.
+
+    A running session gets the signal itself.
+    """
     import signal
 
     def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a terminal and its shell may both tell
+        signal.signal(number, signal.SIG_IGN)  # both the terminal and its shell may send the signal
         sys.exit(128 + number)
 
     before = signal.getsignal(signal.SIGHUP)
-    if before is not signal.SIG_IGN:  # of nohup
+    if before is not signal.SIG_IGN:  # nohup ignores the signal
         signal.signal(signal.SIGHUP, end)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
-    """Hand this terminal to a session that runs; return the status of what ran there."""
+    """Connect this terminal to a running session; return the exit status of its shell or command."""
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.lab.shell import remote, session
@@ -220,24 +225,27 @@ def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | 
 
 
 def _input_is_closed() -> bool:
-    """Return whether the other end of the input is closed, as after an ssh that was given up."""
+    """Return whether the other end of stdin is closed, for example because the user has ended ssh."""
     import select
 
-    ends = select.poll()
-    ends.register(0, 0)  # for hang-ups, which poll always reports
-    return any(event & select.POLLHUP for _, event in ends.poll(0))
+    poll = select.poll()
+    poll.register(0, 0)  # no event is asked for, because poll always reports hang-ups
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
-    """Return a job once it runs; raise SlurmError if it has ended. Exit if who waits `is_left`."""
-    pause, says = _POLL_S, "None"
+    """Wait until a job runs, and return its row of squeue; raise SlurmError if the job has ended.
+
+    Exit if `is_left` returns True, because nobody waits for the job any more.
+    """
+    pause, reason = _POLL_S, "None"
     while True:
         row = _queue_row(record)
         if row.state.name == "RUNNING" and row.node_list:
             return row
-        if row.reason != says:
-            says = row.reason
-            note(f"note: job {record.job} waits ({says})")
+        if row.reason != reason:
+            reason = row.reason
+            note(f"note: job {record.job} waits ({reason})")
         time.sleep(pause)
         if is_left and is_left():
             sys.exit(_CONNECTION_LOST)
@@ -245,7 +253,7 @@ def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = 
 
 
 def _queue_row(record: Record) -> SlurmJob:
-    """Return the job of a session as it is in the queue; raise SlurmError if it has ended."""
+    """Return squeue's row of a session's job; raise SlurmError if the job has ended."""
     from sbatchgen.jobs.slurm.queue import queue
     from sbatchgen.lab.shell.session import why_ended
 
@@ -258,7 +266,7 @@ def _queue_row(record: Record) -> SlurmJob:
 
 
 def _run_locally(submission: Submission, command: tuple[str, ...]) -> int:
-    """Open the shell of a job without Slurm on this machine."""
+    """Open the shell of a job without Slurm on this machine; return its exit status."""
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.jobs.slurm.queue import new_key, private_script
     from sbatchgen.jobs.submit import sbatch

@@ -1,4 +1,4 @@
-"""submit and preflight; and how other commands ask, submit and report."""
+"""The commands submit and preflight, and the functions with which other commands ask, submit and report."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ DRY_RUN = click.option(
 FOLLOW = click.option(
     "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone."
 )
-FOUND = "sbatchgen.found"  # in the `meta` of a context: findings of who calls `submit`
+FOUND = "sbatchgen.found"  # key in the `meta` of a context for findings of the command that calls `submit`
 REVIEWED = click.option(
     "--reviewed",
     metavar="DIGEST",
     multiple=True,
     help="Submit only if the job's digest is DIGEST, as the review shows it.",
 )
-# A job of mode ddp that checks its nodes, and trains nothing.
+# Options of a job of mode ddp that only checks its nodes.
 _PREFLIGHT_OPTIONS = {
     "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
     "time": "00:15:00",
@@ -116,7 +116,7 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
 def _options_of_best_start(
     jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any], needs: str | None
 ) -> dict[str, str]:
-    """Return the options of the first row of `when --fit`, and show the row."""
+    """Return the options of the first row of `when --fit`, by name, and print a note about the row."""
     from sbatchgen.check.lint.source import is_script
     from sbatchgen.cli.gpus import prospects_of
 
@@ -124,8 +124,8 @@ def _options_of_best_start(
         raise CommandLineError.of(
             "--fit is for one job, and no script", fix="name one job, or leave --fit out"
         )
-    of_job = {name: value for name, value in given.items() if not name.startswith("snapshot")}
-    rows = [row for row in prospects_of(jobs[0], args, of_job, needs, fit=True).rows if row.argv]
+    job_options = {name: value for name, value in given.items() if not name.startswith("snapshot")}
+    rows = [row for row in prospects_of(jobs[0], args, job_options, needs, fit=True).rows if row.argv]
     if not rows:
         raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
     note(f"note: {rows[0].kind}: {rows[0].says}")
@@ -150,7 +150,7 @@ def preflight(args: tuple[str, ...], /, **given: Any) -> None:
 
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "form")}
     given |= {name: value for name, value in _PREFLIGHT_OPTIONS.items() if given.get(name) is None}
-    given["trainer"] = str(bundled("code") / "training/preflight.py")  # any: the template starts none
+    given["trainer"] = str(bundled("code") / "training/preflight.py")  # required, but not started
     submit_reviewed(submission_of("ddp", args, given), **how)
 
 
@@ -173,14 +173,17 @@ def submit_reviewed(
     again: bool = True,
     form: str = "text",
 ) -> None:
-    """Show the reviews of submissions, ask once, and submit them in this order."""
+    """Show the reviews of submissions, ask once, and submit all in this order.
+
+    The options are those of `submit`. Raises like `confirmed` and `submit_to_slurm`.
+    """
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, twin
 
     _refuse_several(submissions, follow=follow)
     _refuse_unknown_runs(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
-    if reviewed or not yes or form == "json":  # else they are not read
+    if reviewed or not yes or form == "json":  # otherwise nobody reads a digest
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     more = click.get_current_context().meta.get(FOUND, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
@@ -205,7 +208,7 @@ def submit_reviewed(
                     submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
             except BaseException as error:
                 if len(submissions) > 1:
-                    _report_all([each.record.name for each in submissions], number)
+                    _report_all([one.record.name for one in submissions], number)
                 if done and isinstance(error, SbatchgenError):
                     put_submitted(form, done, reviews, refused=error)
                 raise
@@ -221,7 +224,8 @@ def confirmed(
 ) -> bool:
     """Show reviews, exit if a review has errors, and ask; return whether to submit.
 
-    Raises CommandLineError: there is no terminal to ask; DocumentError: a job is not what was reviewed.
+    Raises CommandLineError: there is no terminal to ask. Raises DocumentError: a job differs from the
+    `reviewed` digests.
     """
     asks = not yes and not dry_run
     in_brief = asks and sys.stdin.isatty() and sys.stderr.isatty()
@@ -234,7 +238,8 @@ def confirmed(
         refuse_other(reviews, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
         fix = "add --yes, or --dry-run to review only"
-        if misplaced := {"--yes", "--dry-run"}.intersection(click.get_current_context().obj or ()):
+        trainer_args = click.get_current_context().obj or ()
+        if misplaced := {"--yes", "--dry-run"}.intersection(trainer_args):
             fix = f"write {min(misplaced)} before the --, after which all is the trainer's"
         raise CommandLineError.of("no terminal to ask", fix=fix)
     if asks:
@@ -243,19 +248,21 @@ def confirmed(
 
 
 def _show_all(reviews: Sequence[Review]) -> None:
+    """Print whole reviews to stderr."""
     for review in reviews:
         show_review(review, sys.stderr)
 
 
 def _ask(reviews: Sequence[Review], what: str) -> None:
-    """Return if the user agrees, else raise click.Abort; show the whole reviews when the user asks."""
+    """Ask whether to submit; return if the user agrees, else raise click.Abort.
+
+    `what` describes the jobs. The answer v shows the whole reviews.
+    """
     from sbatchgen.jobs.review.brief import question
 
-    asked = visible(question(reviews, what))
+    text = f"{visible(question(reviews, what))} [y/N/v]"
     while True:
-        answer = click.prompt(
-            f"{asked} [y/N/v]", default="n", show_default=False, prompt_suffix=" ", err=True
-        )
+        answer = click.prompt(text, default="n", show_default=False, prompt_suffix=" ", err=True)
         match answer.strip().lower():
             case "y" | "yes":
                 return
@@ -268,7 +275,7 @@ def _ask(reviews: Sequence[Review], what: str) -> None:
 
 
 def _report_all(names: Sequence[str], failed: int) -> None:
-    """Report which of several jobs are submitted, which failed, and which are left."""
+    """Report which of several jobs are submitted, which failed (a number), and which were not submitted."""
     before, after = names[:failed], names[failed + 1 :]
     for what, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
         if jobs:
@@ -276,7 +283,7 @@ def _report_all(names: Sequence[str], failed: int) -> None:
 
 
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
-    """Refuse several jobs that can't be submitted together."""
+    """Raise CommandLineError for several jobs that can't be submitted together."""
     if len(submissions) == 1:
         return
     if follow:
@@ -287,7 +294,8 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     if any(submission.local for submission in submissions):
         what = "several jobs need Slurm, and this profile has none"
         raise CommandLineError.of(what, fix="submit one by one")
-    folders = Counter(each.run_dir for each in submissions if each.run_dir and not each.record.shared)
+    own = (submission for submission in submissions if submission.run_dir and not submission.record.shared)
+    folders = Counter(submission.run_dir for submission in own)
     for folder, jobs in folders.most_common(1):
         if jobs > 1:
             what = f"two of the jobs have the run folder {folder}"
@@ -295,7 +303,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 
 
 def end_for_program(form: str, reviews: Sequence[Review]) -> None:
-    """Exit with a document if a review has errors and a program reads the answer."""
+    """Print a JSON document and exit if a review has errors and the form is JSON."""
     failure = failure_of([finding for review in reviews for finding in review.findings])
     if failure and form == "json":
         put_submitted(form, [], reviews)
@@ -303,7 +311,7 @@ def end_for_program(form: str, reviews: Sequence[Review]) -> None:
 
 
 def ids_on_stderr(form: str) -> contextlib.AbstractContextManager[object]:
-    """Print the ids of jobs to stderr, if a program reads a document on stdout."""
+    """Return a context in which stdout is stderr if the form is JSON, because stdout is for the document."""
     return contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout)
 
 
@@ -314,7 +322,7 @@ def put_submitted(
     *,
     refused: SbatchgenError | None = None,
 ) -> None:
-    """Print the submitted jobs, and the error that `refused` the rest, if a program reads the answer."""
+    """Print the submitted jobs, and the error that `refused` the rest, if the form is JSON."""
     if form == "json":
         from sbatchgen.jobs.outputs.submitted import submit_output
 
@@ -323,7 +331,7 @@ def put_submitted(
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
-    """Return the dependency of a job that waits until the trainings of runs are complete."""
+    """Return the value of --dependency for a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_point
     from sbatchgen.jobs.runs.status import run_states
     from sbatchgen.jobs.submit.submission import after_completion
@@ -355,9 +363,9 @@ def submit_to_slurm(
     *,
     keep_env: bool,
 ) -> None:
-    """Submit the job, or all jobs of a chain, and add them to `every`.
+    """Submit the job, or all jobs of a chain, and add them to `submitted`.
 
-    If a job is refused, report the earlier jobs, which stay in the queue.
+    If Slurm refuses a job of a chain, the earlier jobs stay in the queue, and are reported.
     """
     from sbatchgen.jobs.slurm.queue import new_key
     from sbatchgen.jobs.submit import sbatch

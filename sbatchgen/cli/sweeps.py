@@ -1,4 +1,4 @@
-"""sweep: many trainings that differ in some arguments."""
+"""The command sweep: it submits many trainings that differ in some arguments."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
 
-# Chooses points of a sweep by their numbers.
-Choice = Callable[["Sweep"], Iterable[int]]
+Choice = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
 
 
 @click.command(cls=JobCommand)
@@ -66,7 +65,7 @@ def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
 def run_sweep(
     args: tuple[str, ...], job: str, job_options: dict[str, Any], choice: Choice | None = None
 ) -> None:
-    """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
+    """Review a sweep, ask, and submit the arrays of its points, or of the points that `choice` returns."""
     from sbatchgen.jobs.resolved.request import with_sweep
     from sbatchgen.jobs.resolved.sweep import grid, parts, read_points
 
@@ -88,7 +87,7 @@ def run_sweep(
     if job_options.get("array"):
         what = "a sweep makes its own array"
         raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
-    job_options["array"] = "0"  # until its length is known
+    job_options["array"] = "0"  # a placeholder until the arrays are known
     request = request_of(job, args, job_options)
     arrays = parts(chosen, _most_tasks(request.resolved))
     carried = len(arrays) > 1 or arrays[0].first > 0
@@ -103,7 +102,7 @@ def run_sweep(
 
 
 def _most_tasks(resolved: ResolvedJob) -> int:
-    """Return how many elements an array may have: as the live cluster says, else the profile."""
+    """Return how many tasks an array may have, by the live cluster's limits, or else by the profile's."""
     from sbatchgen.check.rules.limits import MAX_ARRAY_SIZE
     from sbatchgen.jobs.slurm.config import array_limits, config
 
@@ -116,13 +115,16 @@ def _most_tasks(resolved: ResolvedJob) -> int:
 
 
 def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
-    """Return how many points may run at once: as many as wanted, or as the budgets leave for its arrays."""
+    """Return how many points of each array may run at once: the `wanted` number, or what budgets allow."""
     from sbatchgen.jobs.budget.spent import standings
 
-    for left in (each for each in standings(os.environ) if each.jobs is not None):
-        most = max(int(left.jobs or 0) // arrays, 1)  # where none is left, the submission is refused
+    for standing in standings(os.environ):
+        if standing.jobs is None:
+            continue
+        most = max(int(standing.jobs) // arrays, 1)  # if no job is left, the submission is refused
         if most < min(wanted or points, points):
-            note(f"note: at most {most} points run at a time: the budget {left.file} leaves {left.jobs} jobs")
+            text = f"the budget {standing.file} leaves {standing.jobs} jobs"
+            note(f"note: at most {most} points run at a time: {text}")
             wanted = most
     return wanted
 
@@ -130,6 +132,7 @@ def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
 def _submit(
     request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, new: bool
 ) -> None:
+    """Review the request of a sweep, ask, and submit its arrays; a `new` sweep has no earlier run."""
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
