@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.cluster_facts import only_for
-from sbatchgen.jobs.resolved.resolve import FIRST
+from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 LATER = "comes later in the profile"
@@ -45,7 +45,7 @@ def passed_over_line(resolved: ResolvedJob) -> str:
     """Return a line for the review: the partitions that the job does not fit, each with its reason."""
     reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
     more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-    return "; ".join((FIRST, *reasons[:_SHOWN], *more))
+    return "; ".join((FIRST_THAT_FITS, *reasons[:_SHOWN], *more))
 
 
 def why_closed(resolved: ResolvedJob) -> Iterator[str]:

@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import PlaceSettings
 from sbatchgen.jobs.resolved.choice import passed_over_line
 from sbatchgen.jobs.resolved.request import Request
-from sbatchgen.jobs.resolved.resolve import FIRST
+from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.resolved.task_share import GUESS, LIMITED
 
@@ -67,7 +67,7 @@ def settings(request: Request) -> Iterator[Setting]:
     for program in resolved.programs:
         yield from _program_settings(program, resolved.origin(f"programs.{program.name}"))
     if resolved.passed_over and not resolved.fits_nowhere:
-        yield _partition(resolved, FIRST)
+        yield _partition(resolved, FIRST_THAT_FITS)
     for name, why_not in resolved.passed_over.items():
         yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
     if resolved.is_bundled:

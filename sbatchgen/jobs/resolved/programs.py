@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from sbatchgen.base.texts import ProgramName
@@ -60,13 +59,14 @@ def resolve_programs(
         _allocation(shares),
         *_requeue_layers(main, layers),
     )
-    used = any(share.gpus for share in shares)
-    if used and (option := _gpus_option(whole)):
+    uses_gpus = any(share.gpus for share in shares)
+    if uses_gpus and (option := _gpus_option(whole)):
         shares = [replace(share, gpus_option=option) for share in shares]
-    job_programs = map(
-        partial(_job_program, programs), programs, [jobs[program.name] for program in programs], shares
+    job_programs = tuple(
+        _job_program(programs, program, jobs[program.name], share)
+        for program, share in zip(programs, shares, strict=True)
     )
-    return replace(whole, programs=tuple(job_programs), gpus_per_node=whole.gpus_per_node if used else 0)
+    return replace(whole, programs=job_programs, gpus_per_node=whole.gpus_per_node if uses_gpus else 0)
 
 
 def _resolved_alone(
@@ -81,16 +81,17 @@ def _resolved_alone(
             for program in programs
         ]
     jobs: dict[str, ResolvedJob] = {}
-    for number in sorted(range(len(programs)), key=lambda place: bool(programs[place].spec.beside)):
-        program = programs[number]
+    # programs beside others come last, because they get the GPUs of those
+    for index in sorted(range(len(programs)), key=lambda index: bool(programs[index].spec.beside)):
+        program = programs[index]
         if program.on_node > 1 and program.spec.nodes:
             alone = resolved(program, _layer(program, programs, whole=False, main=False))
-            program = programs[number] = _with_replica_share(program, alone)
+            program = _with_replica_share(program, alone)
         elif program.spec.beside:
-            program = programs[number] = _with_shared_gpus(program, jobs[program.spec.beside])
-        jobs[program.name] = resolved(
-            program, _layer(program, programs, whole=False, main=program.name == main.name)
-        )
+            program = _with_shared_gpus(program, jobs[program.spec.beside])
+        programs[index] = program
+        layer = _layer(program, programs, whole=False, main=program.name == main.name)
+        jobs[program.name] = resolved(program, layer)
     return programs, jobs
 
 
@@ -162,7 +163,7 @@ def _cpus(job: ResolvedJob) -> int:
 def _with_remaining_share(
     main: WrittenProgram, alone: ResolvedJob, programs: Sequence[WrittenProgram]
 ) -> WrittenProgram:
-    """Return the main program, with the GPUs and CPUs that others on its node leave, if it names no number.
+    """Return the main program; if it names no GPUs or CPUs, it gets the rest of its node's.
 
     `alone` is the main program as a job of its own.
     """
@@ -220,24 +221,19 @@ def _filled(
     the program itself, if they differ.
     """
 
-    def fact(match: re.Match[str]) -> str:
-        name, what = ProgramName(match[1] or program.name), match[2]
-        if what == "nodes":
+    def replacement(match: re.Match[str]) -> str:
+        name, fact = ProgramName(match[1] or program.name), match[2]
+        if fact == "nodes":
             return str(next(all_nodes(other) for other in programs if other.name == name))
-        if own and name == program.name and what in own:
-            return variable.format(own[what])
+        if own and name == program.name and fact in own:
+            return variable.format(own[fact])
         if not match[3]:
-            return variable.format(f"{name.variable}_{what.upper()}")
-        is_all = match[0] == text and variable.startswith("{{env")  # the text is nothing but this fact
-        return variable.format(f"{name.variable}_{what.upper()}_{'LIST[@]' if is_all else 'WORDS'}")
+            return variable.format(f"{name.variable}_{fact.upper()}")
+        # an argument that is nothing but a list becomes as many arguments as the list has words
+        is_argument = match[0] == text and variable.startswith("{{env")
+        return variable.format(f"{name.variable}_{fact.upper()}_{'LIST[@]' if is_argument else 'WORDS'}")
 
-    return type(text)(FACT_PATTERN.sub(fact, text))
-
-
-_PROBE_VARIABLES = {
-    "host": "host",
-    "port": "port",
-}  # what the script calls the host that it asks, and the port
+    return type(text)(FACT_PATTERN.sub(replacement, text))
 
 
 def _job_program(

@@ -39,7 +39,7 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
 DEFAULT_TIME = Duration(3600)
-FIRST = "the first that fits"  # why a partition was chosen
+FIRST_THAT_FITS = "the first that fits"  # why a partition was chosen
 LONGEST_WARNING_S = 300  # longest time between the warning signal and the time limit
 REQUEUE_S = 120  # the same for a job that is requeued then; slurmctld checks limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
@@ -77,7 +77,7 @@ def resolve(
     for layer in [*profile_layers(profile, partition_name, partition, mode, layers), *layers]:
         values.lay(layer)
     if chosen:
-        values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
+        values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST_THAT_FITS))
     profile_args = values.get(LAUNCHER_ARGS)
     if profile_args and values.get("launcher_args") != ():  # torchrun uses the last of two equal options
         origin = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])

@@ -136,9 +136,10 @@ def _smallest_gpu_limit(
 
 def _limited(request: Text, most: int) -> Text:
     """Return a request for GPUs such as "a100:4" with at most `most` GPUs; unchanged with several types."""
-    kind, _, count = request.rpartition(":")
-    exceeds = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
-    return type(request)(f"{kind}:{most}".removeprefix(":")) if exceeds else request
+    gpu_type, _, count = request.rpartition(":")
+    is_of_one_type = "," not in request and not gpu_type.startswith("shard")
+    exceeds = is_of_one_type and count.isdecimal() and int(count) > most
+    return type(request)(f"{gpu_type}:{most}".removeprefix(":")) if exceeds else request
 
 
 def _most_gpus_of_one_type(partition: Partition) -> int | None:
@@ -191,16 +192,16 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     if _required_type(partition) and ":" not in count:
         count = f"{_required_type(partition)}:{count}"
     tasks = values.get("options.ntasks_per_node") or 1
-    one_node = values.get("options.nodes") == 1
-    if (
-        form == "gpus" and "," not in count and one_node
-    ):  # Slurm may spread --gpus unevenly over several nodes
+    # Slurm decides how it divides --gpus among several nodes
+    can_use_gpus = "," not in count and values.get("options.nodes") == 1
+    if form == "gpus" and can_use_gpus:
         values.set("options.gpus", Text(count), origin)
     elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
     elif form == "gpus_per_task" and gpus % tasks == 0:
-        kind, per_task = count.rpartition(":")[0], str(gpus // tasks)
-        values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
+        gpu_type, per_task = count.rpartition(":")[0], str(gpus // tasks)
+        request = f"{gpu_type}:{per_task}" if gpu_type else per_task
+        values.set("options.gpus_per_task", Text(request), origin)
     elif form != "none":
         values.set("options.gpus_per_node", Text(count), origin)
 
@@ -249,11 +250,10 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
 
 def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
     """Return the kinds of nodes that have the job's GPUs and shards; all kinds if no kind has enough."""
-    in_gres = [
-        (kind, count) for name, kind, count in requested(values.get("options.gres") or "") if name == "gpu"
-    ]
+    gres = requested(values.get("options.gres") or "")
+    in_gres = [(gpu_type, count) for name, gpu_type, count in gres if name == "gpu"]
     pairs = in_gres or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
-    with_gpus = partition.kinds([(kind or _required_type(partition), count) for kind, count in pairs])
+    with_gpus = partition.kinds([(gpu_type or _required_type(partition), count) for gpu_type, count in pairs])
     fitting = [node for node in with_gpus if node.shards_per_gpu or not shards]
     return fitting or with_gpus or partition.kinds()
 
@@ -293,10 +293,8 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
     if gpus and not maximum and not partition.exclusive and _takes_all_gpus(nodes, gpus):
         values.derive("options.mem", Memory(0), WHOLE_MEMORY)
     elif gpus and values.get("options.exclusive") is None:
-        mem = min(
-            filter(None, (_smallest_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)),
-            default=0,
-        )
+        share = _smallest_share(nodes, "mem_per_node", gpus)
+        mem = min(filter(None, (share, partition.mem_per_node_max)), default=0)
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
         cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
