@@ -27,7 +27,7 @@ class ProgramName(str):
 
     @property
     def variable(self) -> str:
-        """The start of its variables' names: SBATCHGEN_SERVER of SBATCHGEN_SERVER_HOST."""
+        """The start of its variables' names, to which facts are added: SBATCHGEN_SERVER_HOST."""
         return f"{self.PREFIX}{self.bare}"
 
     @property

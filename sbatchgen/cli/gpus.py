@@ -57,8 +57,8 @@ def gpus(
 ) -> None:
     """Show which GPUs and shards are free.
 
-    By type of GPU, or by node; --partition shows those of a partition. With --for JOB and the options of
-    render: whether there is room for the job now, as in: sbatchgen gpus --for ddp --nodes 2
+    The table is by type of GPU, or by node; --partition shows one partition. With --for JOB and the options
+    of render, gpus shows whether the job would start now, as in: sbatchgen gpus --for ddp --nodes 2
     """
     form = "json" if as_json else form
     show = partial(_show_room, of_job or "", args, job_options, form)
@@ -126,8 +126,8 @@ def when(
 ) -> None:
     """Show when a job would start, and which shapes of it would end sooner.
 
-    A hole is free now. A plan is Slurm's own, for a job that waits. A bound is rough: sbatch --test-only
-    ignores holes. Each row shows the options that make it. Submits nothing.
+    A hole is free now. A plan is Slurm's own, for a job that waits. A bound is rough, because sbatch
+    --test-only ignores holes. Each row shows the options of its shape. Submits nothing.
     """
     from sbatchgen.jobs.review.free_gpus import starts_as_text
 

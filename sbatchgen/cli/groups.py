@@ -16,8 +16,9 @@ from sbatchgen.cli.output import current_folder, note, put
 def trust(folder: str | None, *, remove: bool) -> None:
     """Trust a folder that a group can write, once and for all.
 
-    sbatchgen.yaml, .sbatchgen and git's .git in it and below then count as if they were yours. Who can write
-    the folder can so decide what your jobs run. Without FOLDER: the folders that you trust.
+    In the folder and below it, sbatchgen.yaml, .sbatchgen and .git of git then count as your own files. So
+    everybody who can write the folder can decide what your jobs run. Without FOLDER, trust lists the folders
+    that you trust.
     """
     from sbatchgen.base.machine import trusted
 

@@ -207,9 +207,9 @@ def refuse_wrong_kind(name: str, wanted: str) -> None:
 )
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options: Any) -> None:
-    """Print the script, as for sbatch by hand.
+    """Print the script, for example to give it to sbatch by hand.
 
-    Findings go to stderr. Needs neither Slurm nor a network.
+    Findings go to stderr. The command needs neither Slurm nor a network.
     """
     from sbatchgen.base import files
     from sbatchgen.cli.output import print_bytes
@@ -236,8 +236,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script.
 
-    What submit shows before it asks. JOB may also be a finished script. Submits nothing, and runs nothing of
-    the job: what starts where follows from its options. sbatchgen plan runs the script in a sandbox.
+    submit shows the same before it asks. JOB may also be a finished script. The command submits nothing and
+    runs nothing of the job. sbatchgen plan runs the script in a sandbox.
     """
     from sbatchgen.jobs.starts.rough import ask_slurm
 

@@ -53,7 +53,7 @@ def profile() -> None:
 def profile_list(form: str) -> None:
     """List all profiles by site, with the age of their facts.
 
-    Of several with the same name, the one marked * is used.
+    If several profiles have the same name, the profile marked * is used.
     """
     from datetime import date
 
@@ -142,8 +142,9 @@ def profile_show(name: str, form: str) -> None:
 def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster of this machine.
 
-    Asks Slurm for partitions, nodes, GPUs and limits. Comments say how to find out what Slurm does not know.
-    Read it, complete it, and check it with profile check. --update copies a profile that is not yours.
+    discover asks Slurm for partitions, nodes, GPUs and limits. Comments in the profile say how to find facts
+    that Slurm does not know. Read and complete the profile, then check it with profile check. --update copies
+    a profile that is not yours.
     """
     from datetime import datetime
 

@@ -75,9 +75,9 @@ def rehearse(
     """Run a job on this machine, through its time limit and restarts.
 
     This runs the job's script and its trainer. The job starts, nears its limit, is requeued, is cancelled,
-    and ends, in a sandbox where it can write nothing but a run folder that is thrown away. This machine plays
-    all nodes. Shows what that proved, and what it can't show. With --on, in a partition for short jobs, the
-    cluster shows that too, as in: sbatchgen rehearse ddp --on msu --partition debug
+    and ends. The job runs in a sandbox, and can write only a run folder, which is removed at the end. This
+    machine plays all nodes. The table shows what works, and what only the cluster can show. With --on, the
+    job runs on the cluster, as in: sbatchgen rehearse ddp --on msu --partition debug
     """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.lab.rehearsal.outcome import rows

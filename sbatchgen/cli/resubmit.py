@@ -62,10 +62,10 @@ def _warn_of_completed(index: Index, run: Run) -> None:
 def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool, form: str) -> None:
     """Continue a run that has ended.
 
-    As if it were submitted again with the options that it had, from the folder where it was. The bundled
-    trainer continues from its last good checkpoint. More options change the job, as in: sbatchgen resume ddp
-    --time 8:00:00. The review shows what differs from the last job. A finished script is submitted again; its
-    program decides where it begins. For a sweep, resume does the same as resubmit; lr/0 is one point.
+    resume submits the job again, with its options and from its folder. The bundled trainer continues from its
+    last good checkpoint. More options change the job, as in: sbatchgen resume ddp --time 8:00:00. The review
+    shows how the job differs from the last job. A finished script is submitted unchanged, and its program
+    decides where it continues. For a sweep, resume does the same as resubmit; lr/0 is one point.
     """
     index = open_index()
     resumed, element = find_point(index, run, changes=True)
@@ -120,7 +120,7 @@ def resubmit(
 ) -> None:
     """Submit the unfinished points of a sweep again, or some of them.
 
-    Points that wait or run are left alone; lr/0 is one point. Options change the job, as in: sbatchgen
+    Points that wait or run are not submitted; lr/0 is one point. Options change the job, as in: sbatchgen
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
     named, point = find_point(open_index(), run, changes=True)

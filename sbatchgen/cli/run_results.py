@@ -100,10 +100,10 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
 @task_option("Task of an array or a sweep. [default: the first that failed]")
 @FORMAT
 def diagnose(run: str, *, task: str, form: str) -> None:
-    """Say why a run failed, and what to do about it.
+    """Say why a run failed, and how to fix the cause.
 
-    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it. RUN may
-    also be a log or a script of the run. Ends with status 0, also if the run has failed.
+    diagnose reads Slurm's answers, the end of the log and the run folder, and shows the lines that prove the
+    cause. RUN may also be a log or a script of the run. The exit status is 0 even if the run has failed.
     """
     from sbatchgen.jobs.runs import diagnosis
     from sbatchgen.jobs.runs.status import plain_state, run_states
@@ -175,8 +175,8 @@ def _histories(name: str, pattern: str) -> list[History]:
 def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: bool) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder or the name of a run, which may still be running. Of a sweep each point is a curve;
-    lr/0 is one of them.
+    RUN is a run folder or the name of a run, which may still be running. Each point of a sweep is a curve;
+    lr/0 is one point.
     """
     from sbatchgen.base.texts import LinePattern
     from sbatchgen.jobs.runs import plot as drawing

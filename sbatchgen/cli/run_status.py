@@ -49,8 +49,8 @@ def status(
 ) -> None:
     """Show the state of runs, why they wait, and their progress.
 
-    RUN is the name of a run, its folder, or the id of a job, and lr/0 is point 0 of the sweep lr. With one
-    RUN: everything about it.
+    RUN is the name of a run, its folder, or the id of a job, and lr/0 is point 0 of the sweep lr. For a
+    single RUN, status shows all details.
     """
     if (sort or reverse) and not (sort and len(names) == 1 and form != "json"):
         what = "--sort METRIC and --reverse are about the table of one sweep"

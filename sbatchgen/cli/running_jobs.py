@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str) -> None:
     """Cancel the jobs of runs that wait or run.
 
-    A trainer that looks for the stop file, as the bundled one, saves a checkpoint first: sbatchgen resume
-    continues from there. It has a minute, or longer if its last save took long; Ctrl-C cancels at once.
+    A trainer that looks for the stop file, such as the bundled trainer, saves a checkpoint first. The trainer
+    has a minute, or longer if its last save took long; Ctrl-C cancels at once. sbatchgen resume continues
+    from the checkpoint.
     """
     from sbatchgen.jobs.runs.status import run_states
 
@@ -187,9 +188,9 @@ _GPU_WARNING = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
 def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
 
-    The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
-    exit status is that of the command. With Enroot it runs in the container of the training, and with
-    Apptainer outside: sbatchgen shell opens a shell in the container.
+    The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. Its exit
+    status is the exit status of exec. With Enroot the command runs in the container of the training, and with
+    Apptainer outside the container. sbatchgen shell opens a shell in the container.
     """
     from sbatchgen.check.sbatch.gres import requested_gpus
     from sbatchgen.jobs.runs import seen_jobs

@@ -204,8 +204,9 @@ def lsp(profile: str | None, slurm: str | None) -> None:
 def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) -> None:
     """Turn an sbatch script into a job YAML and a profile.
 
-    Reports the outcome of each line of SCRIPT, and prints the two files. What they render asks Slurm for the
-    same and starts the same processes. Exit status: 3 if lines have no place in a job (see --partly), else 0.
+    adopt reports the outcome of each line of SCRIPT, and prints the two files. Their script requests the same
+    from Slurm and starts the same processes. Exit status: 3 if lines have no place in a job (see --partly),
+    else 0.
     """
     from datetime import date
 

@@ -143,8 +143,9 @@ def _options_of_best_start(
 def preflight(args: tuple[str, ...], /, **given: Any) -> None:
     """Submit a job that checks nodes and their GPUs, and trains nothing.
 
-    As in: sbatchgen preflight --profile msu --nodes 4 --follow. It ends with 0 if the nodes are ready, and
-    names those that are not. Before a training: --preflight true, an option of each JOB.
+    For example: sbatchgen preflight --profile msu --nodes 4 --follow. The exit status is 0 if the nodes are
+    ready; otherwise the log names the bad nodes. With --preflight true, each JOB checks its nodes before its
+    training.
     """
     from sbatchgen.jobs.inputs.search import bundled
 
