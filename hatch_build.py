@@ -30,9 +30,9 @@ class BundledFolders(BuildHookInterface[Any]):
         build_data["force_include"].update(PLACES)
         sys.path.insert(0, self.root)
         from release.man import pages
-        from sbatchgen.cli.guide import FIRST
+        from sbatchgen.cli.guide import FIRST_PAGES
 
-        guide = {f"docs/{page}.md": f"sbatchgen/guide/{page}.md" for page in FIRST}
+        guide = {f"docs/{page}.md": f"sbatchgen/guide/{page}.md" for page in FIRST_PAGES}
         build_data["force_include"].update(guide)
         self.made = tempfile.TemporaryDirectory()  # until this process ends
         for name, text in pages().items():

@@ -78,7 +78,7 @@ def big_session(folder: Path) -> Session:
     return dataclasses.replace(
         made,
         model=model,
-        trained=model,
+        training_model=model,
         updater=Updater(optimizer=optimizer),
     )
 

@@ -135,9 +135,7 @@ def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str
     from sbatchgen.lab.shell import session
 
     training = request_of(job, (), given)
-    options = (
-        session.session_options(given, training.resolved.profile) if training.resolved.slurm else given
-    )
+    options = session.session_options(given, training.resolved.profile) if training.resolved.slurm else given
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)

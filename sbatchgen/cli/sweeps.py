@@ -138,7 +138,9 @@ def _submit(
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
-    submission = submission_of_job(request, os.environ, current_folder(), ask_squeue=new, snapshot=options["snapshot"])
+    submission = submission_of_job(
+        request, os.environ, current_folder(), ask_squeue=new, snapshot=options["snapshot"]
+    )
     form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"

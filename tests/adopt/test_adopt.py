@@ -127,7 +127,9 @@ def test_defects_that_are_named(name: str, rules: set[str]) -> None:
     adoption = adopted((FIXTURES / "originals" / name).read_text(), name)
     assert rules <= {finding.rule for finding in adoption.mended}
     assert {adoption.lines[finding.place.line] for finding in adoption.mended} == {"mended"}
-    assert not {finding.rule for finding in adoption.mended} & {finding.rule for finding in adoption.remaining}
+    assert not {finding.rule for finding in adoption.mended} & {
+        finding.rule for finding in adoption.remaining
+    }
 
 
 def test_every_line_of_every_script_is_accounted_for() -> None:

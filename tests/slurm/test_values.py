@@ -156,7 +156,7 @@ def read_all(answers: Answers) -> Iterator[object]:
         settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",
         accounts=accounts.accounts("me", "test", {}), plugin_options=(), host="x", groups=(), licenses=None, topology={}, reservations=None,
     )  # fmt: skip
-    yield facts.text(cluster, {}, name="x", today="2026-01-31")
+    yield facts.profile_text(cluster, {}, name="x", today="2026-01-31")
 
 
 def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ _CHARACTERS = 40  # characters of a checksum
 def trainer_checksums(main: TrainerJob) -> tuple[str, ...]:
     """Return a checksum and a name for each file of a job's own trainers that can be read from here."""
     read: list[Path] = []
-    others = (TrainerJob(program.job, main.submit_folder, main.environment) for program in main.resolved.programs)
+    others = (
+        TrainerJob(program.job, main.submit_folder, main.environment) for program in main.resolved.programs
+    )
     for job in (main, *others):
         if job.resolved.trainer and job.working_folder:
             read += _files(job.resolved.trainer, job.working_folder, job.source)
