@@ -136,6 +136,8 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
     soon = replace(other, start=NOW + timedelta(minutes=5))  # of a job that comes later
     assert goes_to(first) == goes_to(first, other) == goes_to(first, soon) == {"n4"}
     assert goes_to(first, replace(soon, priority=99)) == set()
+    assert goes_to(replace(first, tier=2), replace(soon, priority=99)) == {"n4"}  # PriorityTier comes first
+    assert goes_to(first, replace(soon, priority=1, tier=2)) == set()
     assert goes_to(replace(first, nodes=2)) == {"n2", "n4"}
     assert goes_to(replace(first, looked=None)) == {"n2"}  # which was submitted a moment ago
     for not_now in (

@@ -6,6 +6,7 @@ The five queries run at the same time, so a slow controller delays the answer on
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 
@@ -70,12 +71,13 @@ class QueuedJob:
     limit_s: int | None = None  # its time limit in seconds; None if it has none
     submitted: datetime | None = None
     looked: datetime | None = None  # when Slurm last looked at it, to start or to plan it
+    tier: int = 1  # the highest PriorityTier of its partitions
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Its place in the queue: jobs of lower rank have a higher priority, or were submitted earlier."""
+    def rank(self) -> tuple[int, int, int]:
+        """Its place in the queue, by tier, priority and id: the job of the lowest rank starts first."""
         number = "".join(filter(str.isdecimal, self.id.partition("_")[0]))
-        return -self.priority, int(number or 0)
+        return -self.tier, -self.priority, int(number or 0)
 
     @property
     def waits_for_nodes(self) -> bool:
@@ -143,7 +145,7 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
         reserved = pool.submit(reservations, environment) if queue else None
     return ClusterMoment(
         now=datetime.now().astimezone(),
-        jobs=jobs.result() if jobs else (),
+        jobs=_with_tiers(jobs.result(), parts.result()) if jobs else (),
         nodes=known.result(),
         gpus=gpu_nodes(known.result(), environment),
         partitions=parts.result(),
@@ -151,6 +153,14 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
         settings=settings.result(),
         took_s=monotonic() - began,
     )
+
+
+def _with_tiers(jobs: Sequence[QueuedJob], known: Sequence[SlurmPartition]) -> list[QueuedJob]:
+    """Return the jobs with the highest tier of their partitions."""
+    tiers = {partition.name: partition.tier for partition in known}
+    return [
+        replace(job, tier=max((tiers.get(name, 1) for name in job.partitions), default=1)) for job in jobs
+    ]
 
 
 def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
