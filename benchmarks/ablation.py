@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import rules
-from sbatchgen.check.lint.source import Source, whole
+from sbatchgen.check.lint.source import Source, read_source
 from sbatchgen.check.rules import judge
 from sbatchgen.check.sbatch import reader
 from sbatchgen.check.sbatch.option_table import value_kinds
@@ -91,7 +91,7 @@ def main() -> int:
 def _scripts(folder: Path) -> Iterator[Subject]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         try:
-            source = whole(str(path))
+            source = read_source(str(path))
         except DocumentError:
             continue
         if b"#SBATCH" in source.data:

@@ -31,7 +31,7 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import rules
-from sbatchgen.check.lint.source import MAX_BYTES, whole
+from sbatchgen.check.lint.source import MAX_BYTES, read_source
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
 
@@ -95,7 +95,7 @@ def _read(folder: Path, settings: Settings, read: Read) -> None:
         name = os.path.relpath(path, folder)
         before = time.perf_counter()
         try:
-            source = whole(str(path))
+            source = read_source(str(path))
         except DocumentError:
             read.unread.append(name)
             continue

@@ -204,7 +204,7 @@ def removed(path: Path) -> None:
 def test_an_edit_made_meanwhile_is_not_lost(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, edit: Callable[[Path], None]
 ) -> None:
-    path, mended = folder / "job.slurm", fix.mended
+    path, mended = folder / "job.slurm", fix.apply_fixes
 
     def slow(*arguments: object) -> bytes:
         edit(path)

@@ -15,7 +15,7 @@ from sbatchgen.base.units import (
     Text,
     meant_time,
 )
-from sbatchgen.check.sbatch.gres import requested
+from sbatchgen.check.sbatch.gres import gres_amounts
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_name_that_is_no_variable_or_is_slurms_is_refused(text: str) -> None:
 )
 def test_gres_counts_over_all_types(text: str, gpus: int, shards: int) -> None:
     counted = {"gpu": 0, "shard": 0}
-    for name, _, count in requested(Gres.parse(text)):
+    for name, _, count in gres_amounts(Gres.parse(text)):
         counted[name] += count
     assert counted == {"gpu": gpus, "shard": shards}
 

@@ -97,7 +97,7 @@ def _directives(script: JobScript) -> Iterator[Item]:
 
 
 def _step(launch: Launch) -> Iterator[Item]:
-    for option in launch.step.given if launch.step else ():
+    for option in launch.step.uses if launch.step else ():
         if (
             option.name in _NOT_ITEMS
             or option.name in _OF_STEP.split()
@@ -129,7 +129,7 @@ def _variables(script: JobScript, launch: Launch) -> Iterator[Item]:
         for each in body.sets:
             if (each.exported or each.name in names) and each.word and not MEETING.fullmatch(each.name):
                 yield Item("variable", each.name, text_of(each.word, body))
-    for option in launch.container.given if launch.container else ():
+    for option in launch.container.uses if launch.container else ():
         name, equals, _ = (option.value or (option.value_word.text if option.value_word else "")).partition(
             "="
         )
@@ -144,7 +144,7 @@ def text_of(word: Word, body: Body) -> str:
     text = body.value(word)
     if text is None:
         text = re.sub(
-            r"[\"']", "", "".join(piece.text for piece in body.followed(word).pieces) or body.text_of(word)
+            r"[\"']", "", "".join(piece.text for piece in body.resolve(word).pieces) or body.text_of(word)
         )
     text = re.sub(r"\$(\w+)", r"${\1}", text)
     text = re.sub(r"\$\{\w+:[-=]([^{}]*)\}", r"\1", text)
@@ -165,7 +165,7 @@ def _modules(script: JobScript) -> Iterator[Item]:
 def _container(launch: Launch) -> Iterator[Item]:
     """Yield the command, the image and the mounts of the container."""
     step, tool = launch.step, launch.container
-    for option in step.given if step else ():
+    for option in step.uses if step else ():
         if option.name == "container-image":
             yield Item("container", "image")
         elif option.name == "container-mounts":
@@ -175,7 +175,7 @@ def _container(launch: Launch) -> Iterator[Item]:
     yield Item("container", "command", tool.name)
     if tool.operands:
         yield Item("container", "image")
-    for option in tool.given:
+    for option in tool.uses:
         if option.name in ("nv", "rocm"):
             yield Item("container", f"--{option.name}")
         elif option.name in ("bind", "B", "volume") and option.value_word:
@@ -184,7 +184,7 @@ def _container(launch: Launch) -> Iterator[Item]:
 
 def _mounts(word: Word, tool: Tool) -> Iterator[str]:
     """Yield the targets of mounts: where the host has a folder is its own matter."""
-    given = next((option.value_word for option in tool.given if option.name == "pwd"), None)
+    given = next((option.value_word for option in tool.uses if option.name == "pwd"), None)
     working = text_of(given, tool.body) if given else "${PWD}"
     for mount in text_of(word, tool.body).split(","):
         target = mount.split(":")[1] if ":" in mount else mount
@@ -199,7 +199,7 @@ def _program(script: JobScript, launch: Launch) -> Iterator[Item]:
     launcher = launch.launcher
     alone = launch.step is None or launch.tasks == 1
     yield Item("program", "started by", launcher.name if launcher else "Python alone" if alone else "srun")
-    for option in launcher.given if launcher else ():
+    for option in launcher.uses if launcher else ():
         if not _RENDEZVOUS.fullmatch(option.name):
             yield Item("program", f"{launcher.name if launcher else ''} --{option.name}", option.value or "")
     for command in script.commands:

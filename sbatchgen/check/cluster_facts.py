@@ -22,7 +22,7 @@ from sbatchgen.base.units import (
 from sbatchgen.check.sbatch.gres import is_slice
 
 
-def only_for(option: str, allowed: Sequence[str]) -> str:
+def restriction(option: str, allowed: Sequence[str]) -> str:
     """Return the reason why a partition refuses other accounts or QOS."""
     return f"only for {option} {' or '.join(allowed)}"
 
@@ -205,7 +205,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
             and (not kind.gpu_types or all(n <= kind.gpu_types.get(Text(t), 0) for t, n in asked if t))
         ]
 
-    def whole_of(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
+    def gpus_by_kind(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
         """Return the number of GPUs of these types ("" for any) on a node, for each kind that has some."""
         types = [Text(kind) for kind, _ in gpus]
         typed = "" not in types

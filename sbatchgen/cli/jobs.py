@@ -382,7 +382,7 @@ def _script_of(
     job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
 ) -> tuple[JobScript, DryRunInputs, int | None]:
     """Return the script to plan, the inputs of its dry run, and the number of nodes that replaces its own."""
-    from sbatchgen.check.lint.source import is_script, whole
+    from sbatchgen.check.lint.source import is_script, read_source
     from sbatchgen.lab.plan.planning import read_inputs, script_of
 
     if not (is_script(job) or job == "-"):
@@ -395,7 +395,7 @@ def _script_of(
     from sbatchgen.jobs.inputs.search import Places
     from sbatchgen.jobs.judge.read_settings import settings_of
 
-    source = whole(job)
+    source = read_source(job)
     others = [
         name for name, value in given.items() if value not in (None, ()) and name not in ("profile", "nodes")
     ]

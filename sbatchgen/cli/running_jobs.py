@@ -192,7 +192,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     status is the exit status of exec. With Enroot the command runs in the container of the training, and with
     Apptainer outside the container. sbatchgen shell opens a shell in the container.
     """
-    from sbatchgen.check.sbatch.gres import requested_gpus
+    from sbatchgen.check.sbatch.gres import gpu_amounts
     from sbatchgen.jobs.runs import seen_jobs
     from sbatchgen.jobs.runs.record import read_record
     from sbatchgen.jobs.runtimes import RUNTIMES
@@ -222,7 +222,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     submission = read_record(state.run.folder, job.id) if job else None
     chosen = submission.value("runtime") if submission else ""
     enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
-    requested = requested_gpus(submission.value("--gpus-per-node")) if submission else None
+    requested = gpu_amounts(submission.value("--gpus-per-node")) if submission else None
     gpus = sum(count for _, count in requested or ())
     shell_code = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
     wrapper = ["sh", "-c", shell_code, "sbatchgen"] if shell_code else []

@@ -28,7 +28,7 @@ from sbatchgen.cli.output import (
 from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
-    from sbatchgen.check.lint.linting import Others, Outcome
+    from sbatchgen.check.lint.linting import ExtraFindings, Outcome
 
 
 def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
@@ -165,7 +165,7 @@ def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
         show_markdown(linting.explanation(explained))
 
 
-def _plans() -> Others:
+def _plans() -> ExtraFindings:
     """Return the function that adds the findings of a dry run to those of the text."""
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE
     from sbatchgen.lab.started.judge_started import found_by_plan
@@ -210,12 +210,12 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     """
     from datetime import date
 
-    from sbatchgen.check.lint.source import whole
+    from sbatchgen.check.lint.source import read_source
     from sbatchgen.lab.adopt import account
     from sbatchgen.lab.adopt.adoption import adopt as adopted
 
     refuse_wrong_kind(name, "script")
-    source = whole(name)
+    source = read_source(name)
     adoption = adopted(
         source.text,
         file=source.file,

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.check.sbatch.header import READ
+from sbatchgen.check.sbatch.header import READ_KINDS
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.check.sbatch.values import minutes
 from sbatchgen.check.script.launches import Launch
@@ -150,7 +150,7 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         with_remark = {line for row in adoption.rows for line in row.lines}
         assert with_remark >= set(filled)
         read_by_slurm = {
-            directive.line for directive in read_script(text).directives if directive.kind in READ
+            directive.line for directive in read_script(text).directives if directive.kind in READ_KINDS
         }
         assert not [row for row in adoption.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
         assert account.lines(adoption)

@@ -248,7 +248,7 @@ def test_assignments() -> None:
         "A=1\nB='x y' C=$A\nexport D=2 E\nF+=3\nG=(1 '2 3')\nH=4 cmd\ndeclare -x I=5\nlocal J\n"
         "read -r K\nfor L in a; do :; done\n((M++))\nunset A\nN[2]=x\n: ${O:=p}\nmapfile -t P < f\nprintf -v Q x\n"
     )
-    sets = [(each.name, each.value, each.by, each.exported, each.prefix) for each in body.sets]
+    sets = [(each.name, each.value, each.setter, each.exported, each.prefix) for each in body.sets]
     assert sets == [
         ("A", "1", "", False, False),
         ("B", "x y", "", False, False),

@@ -9,7 +9,7 @@ import pytest
 
 from sbatchgen.check.lint.lint_settings import findings_of
 from sbatchgen.check.lint.linter import lint
-from sbatchgen.check.lint.source import whole
+from sbatchgen.check.lint.source import read_source
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
@@ -100,7 +100,7 @@ NOT_OF_SBATCH = ("SB309", "SB411", "SB505", "SB508", "SB802", "SB813", "SB814")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..., Reading]) -> None:
     """Of each script of the corpus, with the release of this sbatch named; options of plugins are not there."""
-    source = whole(str(FOLDER / f"{name}.sh"))
+    source = read_source(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text, slurm="22.05")
     findings = findings_of(source, settings_of(Places(Path("/nonexistent"), {}), None, "22.05"))
     elsewhere = any(

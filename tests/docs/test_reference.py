@@ -142,7 +142,7 @@ _LISTED = (
     *("jobs/inputs", "jobs/judge", "lab/plan", "lab/sandbox", "lab/started"),
 )
 _NO_LIMIT = {  # names of keys; of Slurm; texts
-    "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING", "check.lint.formats:GITHUB_COMMANDS",
+    "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING_PROGRAMS", "check.lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def test_a_launcher_says_the_same_in_a_script_and_started(command: str, nodes: i
     (launch,) = JobScript(file="job.sh", text=f"{HEAD}{command}\n").launches
     assert started is not None
     assert (started.nodes, started.workers) == (nodes, workers)
-    assert (launch.told_nodes or 0, launch.workers or 0) == (nodes, workers)
+    assert (launch.launcher_nodes or 0, launch.workers or 0) == (nodes, workers)
 
 
 @pytest.mark.parametrize("command", ["python t.py", "python -m torch.nn", "srun torchrun t.py", "tune ls"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.check.script.own_options import refused
+from sbatchgen.check.script.own_options import refused_options
 from sbatchgen.check.script.trainer_source import MAX_BYTES, TrainerSource, read_trainer
 from tests.conftest import REPOSITORY
 
@@ -265,7 +265,7 @@ def test_what_a_parser_certainly_refuses(tmp_path: Path, text: str, refuses: lis
     write(tmp_path, text, helper="def add(p):\n    p.add_argument('--lr')\n")
     options = source(tmp_path).options
     args = ["--epoch=3", "-x", "--time", "3", "--lr", "--", "--any"]
-    assert (refused(args, options) if options else []) == refuses
+    assert (refused_options(args, options) if options else []) == refuses
 
 
 HANDLES = "import signal, torch\nsignal.signal(signal.SIGTERM, print)\n"

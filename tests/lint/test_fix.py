@@ -113,11 +113,11 @@ def finding(*edits: Edit) -> Finding:
     ],
 )
 def test_edits(findings: list[Finding], after: bytes) -> None:
-    assert fix.edited(b"abcdef\nsecond", findings) == after
+    assert fix.apply_edits(b"abcdef\nsecond", findings) == after
 
 
 def test_fixes_that_undo_each_other_end() -> None:
     def flip(data: bytes) -> list[Finding]:
         return [finding(Edit(1, 1, 2, "b" if data == b"a" else "a"))]
 
-    assert fix.mended(b"a", flip) in (b"a", b"b")
+    assert fix.apply_fixes(b"a", flip) in (b"a", b"b")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sbatchgen.check.script.launches import WATCH
+from sbatchgen.check.script.launches import STEP_WATCHER
 from sbatchgen.lab.plan.dry_run import DryRun
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
@@ -67,7 +67,7 @@ def seen(cluster: Cluster, text: str) -> tuple[dict[str, str], list[list[Seen]]]
     batch: dict[str, str] = {}
     for file in cluster.home.glob("seen-*"):
         start = json.loads(file.read_text())
-        is_watch = any(word.endswith(WATCH) for word in start["argv"])  # which no plan shows
+        is_watch = any(word.endswith(STEP_WATCHER) for word in start["argv"])  # which no plan shows
         if is_watch or start["env"].get("SLURM_ARRAY_TASK_ID", FIRST) != FIRST:
             continue
         if start["argv"][1:] == ["batch"]:

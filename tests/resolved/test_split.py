@@ -344,7 +344,9 @@ def test_lint_and_plan_know_which_gpus_slurm_splits(
         script = JobScript(profile=facts, slurm=slurm_release, file="job.sh", text=f"#!/bin/bash\n{text}")
         asked = script.resources
         parts = script.partitions.values()
-        said = any(asked.splits_gpus(part.whole_of(asked.gpus or ()), alone=part.exclusive) for part in parts)
+        said = any(
+            asked.splits_gpus(part.gpus_by_kind(asked.gpus or ()), alone=part.exclusive) for part in parts
+        )
         planned = grant(script, user="alice", uid=1, gid=1)
         of_steps = {
             name: int(count)

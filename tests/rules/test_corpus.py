@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.check.lint.fix import mended
+from sbatchgen.check.lint.fix import apply_fixes
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
-from sbatchgen.check.lint.source import Source, whole
+from sbatchgen.check.lint.source import Source, read_source
 from sbatchgen.check.rules.syntax import unfilled_commands
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.search import Places
@@ -40,7 +40,7 @@ def no_cluster() -> Settings:
 
 
 def said(name: str, settings: Settings | None = None) -> str:
-    findings = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or no_cluster())
+    findings = findings_of(read_source(str(FOLDER / f"{name}.sh")), settings or no_cluster())
     shown = (
         f"{finding.place.line}:{finding.rule}{'!' * (finding.severity == 'error')}"
         for finding in findings
@@ -64,7 +64,7 @@ def test_what_bash_refuses_is_an_error_and_nothing_else_is() -> None:
 
 def has_an_error_if_bash_refuses(name: str) -> None:
     """Text after an exit is never read by a bash that runs the script, but by bash -n."""
-    source = whole(str(FOLDER / f"{name}.sh"))
+    source = read_source(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text)
     text = source.text[: subject.body.end]
     is_text = subject.placeholders or unfilled_commands(subject)
@@ -204,7 +204,7 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
 def test_pedantic_rules_run_only_on_request() -> None:
     def ids(*select: str, pedantic: bool = False) -> set[str]:
         settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select, pedantic=pedantic)
-        data = whole(str(FOLDER / "modules-unpinned.sh")).data
+        data = read_source(str(FOLDER / "modules-unpinned.sh")).data
         return {finding.rule for finding in findings_of(Source(file="a.sh", data=data), settings)}
 
     assert ids() == set()
@@ -244,7 +244,7 @@ def test_pedantic_rules_run_only_on_request() -> None:
     ],
 )
 def test_a_text_to_fill_in_has_one_finding(name: str, severity: str, what: str, fix: str) -> None:
-    findings = findings_of(whole(str(FOLDER / f"{name}.sh")), no_cluster())
+    findings = findings_of(read_source(str(FOLDER / f"{name}.sh")), no_cluster())
     about = [finding for finding in findings if finding.severity != "info" or finding.rule == "SB812"]
     assert [(finding.severity, finding.problem.what, finding.problem.fix) for finding in about] == [
         (severity, what, fix)
@@ -275,8 +275,10 @@ def test_a_fix_leaves_what_the_script_does() -> None:
 
 def does_the_same_when_mended(name: str) -> None:
     """No line goes but by a change within it, no modules are purged, and what bash could read it still can."""
-    source = whole(str(FOLDER / f"{name}.sh"))
-    new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), no_cluster()))
+    source = read_source(str(FOLDER / f"{name}.sh"))
+    new = apply_fixes(
+        source.data, lambda data: findings_of(Source(file=source.file, data=data), no_cluster())
+    )
     before, after = source.data.splitlines(), new.splitlines()
     assert len(after) >= len(before)
     assert b"module purge" not in set(after) - set(before)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbatchgen.check.lint.fix import edited
+from sbatchgen.check.lint.fix import apply_edits
 from sbatchgen.check.lint.linter import lint
 from sbatchgen.check.rules.rule_page import Example
 from tests.cluster.fixtures import FIRST, VISIBLE
@@ -101,7 +101,7 @@ def mended(proof: Proof, bad: Example) -> str:
         assert all(old in bad.text for old, _ in proof.fix), proof
         return changed(bad.text, proof.fix)
     assert any(finding.edits for finding in fixes), proof
-    return edited(bad.text.encode(), fixes).decode()
+    return apply_edits(bad.text.encode(), fixes).decode()
 
 
 def changed(text: str, changes: tuple[tuple[str, str], ...]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.base.finding import Finding
-from sbatchgen.check.lint.fix import edited
+from sbatchgen.check.lint.fix import apply_edits
 from sbatchgen.check.lint.linter import lint, rules
 from sbatchgen.check.rules import comments, judge, syntax
 from sbatchgen.check.rules.rule_page import FOLDER, PAGE_LINES, PROFILE, Example, Page, pages
@@ -143,7 +143,7 @@ def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
         assert 1 <= finding.place.line <= len(lines)
         assert 1 <= finding.place.column <= len(lines[finding.place.line - 1]) + 1
     if fixes := [finding for finding in about if finding.edits]:
-        text = edited(example.text.encode("utf-8", "surrogateescape"), fixes)
+        text = apply_edits(example.text.encode("utf-8", "surrogateescape"), fixes)
         mended = replace(example, text=text.decode("utf-8", "surrogateescape"))
         after = lint(subject(page, mended, tmp_path))
         left = [finding for finding in after if finding.rule == page.rule]
@@ -163,7 +163,7 @@ def test_a_rule_that_a_text_spares_finds_nothing(tmp_path: Path) -> None:
     for text in texts:
         for profile in (NO_CLUSTER, cluster("").value):
             script = JobScript(file="job.slurm", text=text, profile=profile, folder=tmp_path)
-            wanted = {rule.id for rule in judge.that_may_find(every, script)}
+            wanted = {rule.id for rule in judge.candidates(every, script)}
             left = [rule for rule in every if rule.id not in wanted]
             spared += len(left)
             assert [rule.id for rule in left if judge.findings(rule, script)] == [], text

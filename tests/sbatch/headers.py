@@ -162,7 +162,7 @@ def scripts(draw: st.DrawFn, slurm: str = SLURM) -> str:
 def ours(text: str, slurm: str = SLURM) -> Answer | None:
     """What the reader says; None if sbatch reads what it does not, as the options of #PBS and #BSUB lines."""
     script = read_script(text, slurm=slurm)
-    given = [option for component in script.components for option in component.given]
+    given = [option for component in script.components for option in component.uses]
     if script.has_foreign or any(not _is_read(option) for option in given):
         return None
     if script.refusal:

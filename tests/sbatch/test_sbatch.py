@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sbatchgen.base.units import RELEASES
 from sbatchgen.check.lint.linter import lint
 from sbatchgen.check.sbatch.combination import INVALID, MIXED
-from sbatchgen.check.sbatch.gres import requested
+from sbatchgen.check.sbatch.gres import gres_amounts
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.check.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
 from sbatchgen.check.sbatch.reader import Script, read_script
@@ -134,7 +134,7 @@ def test_a_type_of_gpus_may_hold_blanks() -> None:
     text = "#!/bin/bash\n#SBATCH --time=1:00:00 --gres gpu:'GeForce GTX 1080 Ti':1\ntrue\n"
     script = JobScript(file="a", text=text, slurm="22.05")
     assert [finding.rule for finding in lint(script) if finding.severity == "error"] == []
-    assert requested(script.option("gres")) == (("gpu", "GeForce GTX 1080 Ti", 1),)
+    assert gres_amounts(script.option("gres")) == (("gpu", "GeForce GTX 1080 Ti", 1),)
 
 
 _FAILED = "Failed to validate job spec"
@@ -312,7 +312,7 @@ def test_lines_that_only_look_like_directives() -> None:
 def test_the_last_one_counts_and_all_are_kept() -> None:
     script = directive("-p a", "--partition=b")
     (component,) = script.components
-    assert [option.value for option in component.given] == ["a", "b"]
+    assert [option.value for option in component.uses] == ["a", "b"]
     assert values(script) == {"partition": "b"}
     assert script.options["partition"].line == 3
 

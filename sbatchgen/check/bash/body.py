@@ -155,7 +155,7 @@ class Body:
     def value(self, word: Word) -> str | None:
         """Return the string that a word stands for; None if the value of a variable in it is unknown."""
         literal = word.value
-        return self.followed(word).value if literal is None else literal
+        return self.resolve(word).value if literal is None else literal
 
     def expand(self, word: Word) -> tuple[Word, ...]:
         """Return the words that a word expands to, such as the elements of "${array[@]}".
@@ -164,14 +164,14 @@ class Body:
         """
         return self._variables.expand(word)
 
-    def followed(self, word: Word) -> Word:
+    def resolve(self, word: Word) -> Word:
         """Return the word with the known values of variables in place of their expansions."""
-        return self._variables.followed(word)
+        return self._variables.resolve(word)
 
     def text_of(self, word: Word) -> str:
         """Return the string that a word stands for; expansions with unknown values stay as written."""
         literal = word.value
-        return "".join(piece.text for piece in self.followed(word).pieces) if literal is None else literal
+        return "".join(piece.text for piece in self.resolve(word).pieces) if literal is None else literal
 
 
 def _up_to_exit(walked: Walk) -> Walk:

@@ -41,7 +41,7 @@ class ToolOption:
         """Return the value as a word of its own, also for --name=VALUE and -nVALUE."""
         if self.value_word is not self.word:
             return self.value_word
-        first, *rest = body.followed(self.word).pieces
+        first, *rest = body.resolve(self.word).pieces
         name = _NAME.match(first.text)
         text = first.text[name.end() :] if name else ""
         pieces = (*([first._replace(text=text)] if text else []), *rest)
@@ -54,7 +54,7 @@ class Tool:
 
     name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; the program's in the last tool
     words: tuple[Word, ...]  # the words from the name on, with arrays and variables followed
-    given: tuple[ToolOption, ...] = ()  # its own options, in order
+    uses: tuple[ToolOption, ...] = ()  # its own options, in order
     operands: tuple[Word, ...] = ()  # the words between the options and the next command, such as an image
     rest: tuple[Word, ...] = ()  # the words of the next command; the arguments in the last tool
     body: Body  # the script that holds `rest`; for bash -c, the string as a script
@@ -64,13 +64,13 @@ class Tool:
     def options(self) -> dict[str, str | list[str | None] | None]:
         """The options by name: the value, or a list of values if the option is given several times."""
         values: dict[str, list[str | None]] = {}
-        for option in self.given:
+        for option in self.uses:
             values.setdefault(option.name, []).append(option.value)
         return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
 
     @cached_property
     def _last(self) -> dict[str, ToolOption]:
-        return {option.name: option for option in self.given}
+        return {option.name: option for option in self.uses}
 
     def option(self, name: str) -> ToolOption | None:
         """Return the last use of an option, which wins."""
@@ -139,7 +139,7 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     """Yield the tools that the main command of a bash -c string starts."""
     yield from _main(
-        string_body(tool.body, script), [tool.body.followed(word) for word in tool.rest], depth - 1
+        string_body(tool.body, script), [tool.body.resolve(word) for word in tool.rest], depth - 1
     )
 
 
@@ -189,7 +189,7 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
         rest = rest[1:]
     is_module = any(option.name in ("m", "module") for option in given)
     return Tool(
-        name=name, words=words, given=tuple(given), operands=operands, rest=rest, body=body, module=is_module
+        name=name, words=words, uses=tuple(given), operands=operands, rest=rest, body=body, module=is_module
     )
 
 

@@ -79,7 +79,7 @@ class Assignment(Placed):
     append: bool = False  # whether the operator is +=
     subscript: str = ""  # the text in brackets after the name
     # The command or word that sets the variable: "", "export", "declare", "for", "read", "unset" and so on.
-    by: str = ""
+    setter: str = ""
     exported: bool = False  # whether the assignment exports the variable
     prefix: bool = False  # whether the assignment holds for one command only
     context: Context
@@ -264,15 +264,17 @@ def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
             operator = ""
             continue
         if is_assignment:
-            by = words[0].text if words else ""
-            assignments.append(assignment(source, first, end, command.context, by=by, prefix=not words))
+            setter = words[0].text if words else ""
+            assignments.append(
+                assignment(source, first, end, command.context, setter=setter, prefix=not words)
+            )
         if words or not is_assignment:
             words.append(word(source, at, end))
     return _Parts(tuple(words), tuple(assignments), tuple(redirects), end)
 
 
 def assignment(
-    source: ShellText, node: Node, end: int, context: Context, *, by: str = "", prefix: bool = False
+    source: ShellText, node: Node, end: int, context: Context, *, setter: str = "", prefix: bool = False
 ) -> Assignment:
     """Return the assignment in a node."""
     match = ASSIGNED.match(source.text, node.start, end)
@@ -287,8 +289,8 @@ def assignment(
         items=items,
         append=bool(append),
         subscript=subscript or "",
-        by=by,
-        exported=by == "export",
+        setter=setter,
+        exported=setter == "export",
         prefix=prefix,
         context=context,
         at=node.start,

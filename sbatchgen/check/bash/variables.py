@@ -48,7 +48,7 @@ class Variables:
                 by_name.setdefault(assignment.name, []).append(assignment)
         self._by_name = {name: _Sets(known) for name, known in by_name.items()}
 
-    def followed(self, word: Word) -> Word:
+    def resolve(self, word: Word) -> Word:
         """Return the word with the known values of variables in place of their expansions."""
         if word.value is not None:
             return word
@@ -149,7 +149,7 @@ class _Sets:
 
     def __init__(self, known: list[Assignment]) -> None:
         self.only = known[0] if len(known) == 1 and known[0].context.top else None
-        self.by_calls = [each for each in known if each.context.function and each.by not in LOCAL]
+        self.by_calls = [each for each in known if each.context.function and each.setter not in LOCAL]
         self._outside = [each for each in known if not each.context.function]
         self._starts = [each.at for each in self._outside]
         self.own = [each for each in self._outside if _is_own(each)]  # not of subshells
@@ -208,15 +208,17 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
             yield _unknown(use.name, f"${{{use.operator}}}", Context(branch=True), use)
 
 
-def _unknown(name: str, by: str, context: Context, place: Placed) -> Assignment:
+def _unknown(name: str, setter: str, context: Context, place: Placed) -> Assignment:
     """Return an assignment of a value that the text does not show."""
-    return Assignment(name=name, by=by, context=context, at=place.at, end=place.at, source=place.source)
+    return Assignment(
+        name=name, setter=setter, context=context, at=place.at, end=place.at, source=place.source
+    )
 
 
-def _counted(text: str, by: str, context: Context, place: Placed) -> Iterator[Assignment]:
+def _counted(text: str, setter: str, context: Context, place: Placed) -> Iterator[Assignment]:
     """Yield the assignments in arithmetic, such as i++."""
     for match in _COUNTED.finditer(text):
-        yield _unknown(match[1] or match[2], by, context, place)
+        yield _unknown(match[1] or match[2], setter, context, place)
 
 
 def _declared(command: Command) -> Iterator[Assignment]:

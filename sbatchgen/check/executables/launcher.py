@@ -55,24 +55,24 @@ class LauncherCall:
     @cached_property
     def nodes(self) -> int:
         """The number of nodes that the launcher waits for; 0 if the options do not show the number."""
-        return self._number("NODES") if self.of_role("NODES")[0] else 1
+        return self._number("NODES") if self.role_option("NODES")[0] else 1
 
     @cached_property
     def workers(self) -> int:
         """The number of processes on each node; 0 if the options do not show the number."""
-        if not self.of_role("PROCESSES")[0]:
+        if not self.role_option("PROCESSES")[0]:
             return int(self.is_one_by_default)
         processes = self._number("PROCESSES")
         if not self.name.startswith("accelerate"):
             return processes
-        is_known = self.of_role("NODES")[0] or self.job_nodes == 1  # else accelerate may read a file
+        is_known = self.role_option("NODES")[0] or self.job_nodes == 1  # else accelerate may read a file
         return -(-processes // self.nodes) if is_known and self.nodes else 0
 
     @property
     def is_static(self) -> bool:
         """Whether the nodes take their ranks from an option, not from a rendezvous."""
         own = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
-        is_group = self.of_role("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
+        is_group = self.role_option("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
         return bool(is_group) and not own and self.options.get("rdzv-backend", "static") == "static"
 
     @property
@@ -83,7 +83,7 @@ class LauncherCall:
     @property
     def is_one_by_default(self) -> bool:
         """Whether the launcher starts a single process because no option gives a number."""
-        return self.name == "torchrun" and not self.of_role("PROCESSES")[0]
+        return self.name == "torchrun" and not self.role_option("PROCESSES")[0]
 
     @property
     def port(self) -> str:
@@ -100,12 +100,12 @@ class LauncherCall:
         """Whether the command ends without a program to start."""
         return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
 
-    def of_role(self, role: str) -> tuple[str, str]:
+    def role_option(self, role: str) -> tuple[str, str]:
         """Return the name and the value of the first option with a role; ("", "") without such an option."""
         names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
         return next(((name, self.options[name] or "") for name in names), ("", ""))
 
     def _number(self, role: str) -> int:
         """Return the number in the option with a role; 0 if the option holds no number."""
-        value = self.of_role(role)[1]
+        value = self.role_option(role)[1]
         return int(value) if re.fullmatch(r"\d{1,9}", value, re.ASCII) else 0

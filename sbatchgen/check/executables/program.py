@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sbatchgen.check.executables.word_table import rows
 
-STARTING = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
+STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
@@ -87,7 +87,7 @@ def _read_table() -> None:
             _NAMES.setdefault(kind, set()).update(called)
         modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
         MODULES.update(dict.fromkeys(modules, called[0]))
-        if not kinds & STARTING:
+        if not kinds & STARTING_KINDS:
             continue
         operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
         first = Program(name=called[0], kinds=kinds, operands=operands, modules=modules)

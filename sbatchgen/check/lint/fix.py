@@ -11,17 +11,17 @@ from sbatchgen.base.finding import Edit, Finding
 _PASSES = 10  # more than any chain of fixes needs; also ends fixes that undo each other
 
 
-def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
+def apply_fixes(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
     """Return the script with every safe fix; the script is read again, as a fix may allow another fix."""
     for _ in range(_PASSES):
-        new = edited(data, findings(data))
+        new = apply_edits(data, findings(data))
         if new == data:
             break
         data = new
     return data
 
 
-def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
+def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
     """Return the script with the edits of findings; if edits of two findings overlap, the first wins."""
     lines = data.split(b"\n")
     taken: dict[int, list[Edit]] = {}

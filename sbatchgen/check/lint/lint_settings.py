@@ -51,7 +51,7 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         where = Applies.PARTS if source.is_part else Applies.EXAMPLES
         findings = [finding for finding in findings if applies(finding.rule, where)]
     shown = map(settings.with_severity, findings)
-    return [source.moved(finding) for finding in shown if finding is not None]
+    return [source.place_in_file(finding) for finding in shown if finding is not None]
 
 
 def script_of(source: Source, settings: Settings) -> JobScript:

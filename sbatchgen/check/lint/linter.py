@@ -58,7 +58,7 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """
     failures: _Failures = {}
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
-    findings = _findings(script, judge.that_may_find(every, script), failures)
+    findings = _findings(script, judge.candidates(every, script), failures)
     findings += _wrapped_findings(script, failures)
     findings = _downgraded(script, _applicable(script, findings))
     findings += _added_findings(script, others, findings)
@@ -73,7 +73,7 @@ def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
     """Yield the warnings and errors about launches in the jobs that the script submits with sbatch --wrap."""
     for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
         place = script.at_word(word)
-        for finding in _findings(job, judge.that_may_find(judge.rules(_ABOUT_LAUNCHES), job), failures):
+        for finding in _findings(job, judge.candidates(judge.rules(_ABOUT_LAUNCHES), job), failures):
             if finding.severity != "info" and not finding.pedantic:
                 problem = finding.problem._replace(at=place.text)
                 yield finding._replace(place=place, problem=problem, edits=())
@@ -105,7 +105,7 @@ def _certain_ids(script: JobScript) -> list[str]:
     Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
     """
     started = {rule.id for rule in judge.rules(judge.STARTED)}
-    return [rule for rule in rules() if rule not in started] if script.known else []
+    return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
 
 
 def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:

@@ -24,11 +24,11 @@ from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
-FOUND = 3  # exit status of a call with findings to fail on, or with files that can't be read
+FOUND_STATUS = 3  # exit status of a call with findings to fail on, or with files that can't be read
 PAGES_MAX = 2  # documents in a summary, which has five lines at most
 MANY = 100  # files from which on more processes save time
 
-Others = Callable[[Source, Settings], Sequence[Finding]]
+ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]
 
 
 @frozen(kw_only=True)
@@ -43,7 +43,7 @@ class Outcome:
 
 
 @frozen(kw_only=True)
-class Checked:
+class CheckedFile:
     """The findings of a file, and the diff of --fix or --diff."""
 
     located: tuple[formats.Located, ...] = ()
@@ -61,7 +61,7 @@ class Task:
     settings: Settings
     mend: str = ""
     shellcheck: str = ""
-    others: Others | None = None  # finds more in a script, such as a dry run
+    others: ExtraFindings | None = None  # finds more in a script, such as a dry run
 
 
 class RuleText(NamedTuple):
@@ -134,7 +134,7 @@ def run(
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
-    others: Others | None = None,
+    others: ExtraFindings | None = None,
 ) -> Outcome:
     """Lint files, folders, and stdin for -, with the options of `sbatchgen lint`.
 
@@ -158,7 +158,7 @@ def run(
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
         summary=tuple(notes),
-        status=FOUND if problems or failing else _status_of_plans(located, fail_on),
+        status=FOUND_STATUS if problems or failing else _status_of_plans(located, fail_on),
     )
 
 
@@ -181,7 +181,7 @@ def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
         raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
 
 
-def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+def _check_all(names: Sequence[str], task: Task) -> Iterable[CheckedFile]:
     """Check each file; use all CPUs for many files, and for shellcheck."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(processors, len(names))
@@ -193,7 +193,7 @@ def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
     return spread(work, names, processes)
 
 
-def check(name: str, task: Task) -> Checked:
+def check(name: str, task: Task) -> CheckedFile:
     """Lint a file, and fix the file if the task asks for fixes."""
     try:
         scripts = sources(name)
@@ -203,7 +203,7 @@ def check(name: str, task: Task) -> Checked:
         located = tuple(finding for source in scripts for finding in _located(source, task))
         is_document = any(source.indents for source in scripts)
         submitters = sum(source.is_submitter for source in scripts)
-        return Checked(
+        return CheckedFile(
             located=located,
             change=change,
             scripts=len(scripts),
@@ -211,12 +211,12 @@ def check(name: str, task: Task) -> Checked:
             is_document=is_document,
         )
     except DocumentError as error:
-        return Checked(problems=error.problems)
+        return CheckedFile(problems=error.problems)
 
 
 def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
     """Return the script to report on, after --fix the fixed script, and the change."""
-    new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    new = fix.apply_fixes(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
     change = fix.difference(source.file, source.data, new)
     if task.mend == "fix" and change:
         write(Path(name), new, before=source.data)
@@ -256,7 +256,7 @@ def _report(
     return formats.as_text(located, style)
 
 
-def _documents_table(checked: Sequence[Checked]) -> list[str]:
+def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
     """Return a table of the documents with the most findings, if several documents have findings."""
     pages = [file for file in checked if file.is_document and file.located]
     if len(pages) < 2:
@@ -268,7 +268,7 @@ def _documents_table(checked: Sequence[Checked]) -> list[str]:
     return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), others]
 
 
-def _summary(located: Sequence[formats.Located], checked: Sequence[Checked]) -> str:
+def _summary(located: Sequence[formats.Located], checked: Sequence[CheckedFile]) -> str:
     scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"

@@ -64,7 +64,7 @@ class Source:
         """Return the number of characters before a line of the script in the document; lines count from 0."""
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
-    def moved(self, finding: Finding) -> Finding:
+    def place_in_file(self, finding: Finding) -> Finding:
         """Return the finding with its place in the file, and without edits in a document."""
         if not self.indents:
             return finding
@@ -139,7 +139,7 @@ def sources(name: str) -> list[Source]:
     """
     if name.endswith(OTHERS) and (problem := wrong_kind(name, "script", "lint")):
         raise DocumentError([problem])
-    source = whole(name)
+    source = read_source(name)
     return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
 
 
@@ -153,7 +153,7 @@ def is_script(job: str) -> bool:
     return path.is_file() and read_start(path, 2) == b"#!"
 
 
-def whole(name: str) -> Source:
+def read_source(name: str) -> Source:
     """Return a file as a script, whatever its name; raise DocumentError as `sources` does."""
     shown = "<stdin>" if name == STDIN else name
     try:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen.base.finding import Finding, Place
-from sbatchgen.check.rules.comments import KINDS, RULES, Applied, Suppression, starts_id
+from sbatchgen.check.rules.comments import KINDS, RULES, AppliedComments, Suppression, starts_id
 
 _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
@@ -52,7 +52,7 @@ def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
     return first, last
 
 
-def not_suppressed(
+def drop_suppressed(
     findings: Iterable[Finding], comments: Sequence[Suppression]
 ) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
     """Return the findings that no comment turns off, and the lines and rules of the comments in use."""
@@ -87,9 +87,9 @@ def apply_suppressions(
     `certain` are the ids of rules whose comments are useless if they turn nothing off.
     """
     comments = list(find_suppressions(file, lines))
-    left, used = not_suppressed(findings, comments)
+    left, used = drop_suppressed(findings, comments)
     unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
     idle = [comment for comment in unused if starts_id(comment.rule, certain)]
-    applied = Applied(comments=comments, idle=idle, rules=rules)
+    applied = AppliedComments(comments=comments, idle=idle, rules=rules)
     about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*left, *not_suppressed(about, comments)[0]]
+    return [*left, *drop_suppressed(about, comments)[0]]

@@ -26,26 +26,26 @@ RETIRED = frozenset(_IDS.split())
 class Suppression:
     """A rule that a comment turns off."""
 
-    rule: str  # the rule's id, or the start of it; empty if the comment names no rule
+    rule: str  # the rule's id, or its start; empty if the comment names no rule
     kind: str  # the word before the equals sign
     lines: tuple[int, int]  # the first and the last line where the rule is off
     at: Place  # the place of the rule's name
 
 
 @frozen(kw_only=True)
-class Applied:
-    """The comments of a script, and the comments without effect."""
+class AppliedComments:
+    """The suppressions in a script's comments, and those that had no effect."""
 
     comments: Sequence[Suppression]  # a suppression for each rule in a comment
     idle: Sequence[Suppression]  # the suppressions that certainly turn nothing off
     rules: Sequence[str]  # the ids of all rules
 
 
-RULES: Rules[Applied] = Rules(source="docs/how-to/lint-scripts.md")
+RULES: Rules[AppliedComments] = Rules(source="docs/how-to/lint-scripts.md")
 
 
 @RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")
-def _unknown(applied: Applied) -> Iterator[Hit]:
+def _unknown_rules(applied: AppliedComments) -> Iterator[Hit]:
     for comment in applied.comments:
         kind, rule = comment.kind, comment.rule
         if kind not in KINDS:
@@ -60,7 +60,7 @@ def _unknown(applied: Applied) -> Iterator[Hit]:
 
 
 @RULES.add("SB002", "info", "a comment that turns off nothing")
-def _idle(applied: Applied) -> Iterator[Hit]:
+def _idle_comments(applied: AppliedComments) -> Iterator[Hit]:
     for comment in applied.idle:
         what = f"{comment.rule} finds nothing where this comment turns it off"
         yield Hit(comment.at, what, "remove the comment")

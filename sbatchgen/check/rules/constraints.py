@@ -25,25 +25,25 @@ RULES: Rules[Job] = Rules()
 
 @RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
 def _features_known(job: Job) -> Iterator[Hit]:
-    every = [partition.features for partition in job.partitions.values()]
-    if not every or None in every:
+    feature_lists = [partition.features for partition in job.partitions.values()]
+    if not feature_lists or None in feature_lists:
         return
-    known = {feature for features in every for feature in features or ()}
-    documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
+    known = {feature for features in feature_lists for feature in features or ()}
+    is_documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
     names = " or ".join(f"'{name}'" for name in job.partitions)
     for option in ("constraint", "prefer"):
-        for feature in _listed(job, option):
+        for feature in _list_items(job, option):
             if feature not in known:
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 fix = did_you_mean(feature, known) or f"leave out --{option}"
-                if documented:
+                if is_documented:
                     what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition {names}"
-                severity: Severity | None = "warning" if documented else None
+                severity: Severity | None = "warning" if is_documented else None
                 yield Hit(
-                    option, what, fix, severity, why_not="" if documented else f"no feature '{feature}'"
+                    option, what, fix, severity, why_not="" if is_documented else f"no feature '{feature}'"
                 )
     text = job.option("constraint")
-    if not text or not known.issuperset(_listed(job, "constraint")):
+    if not text or not known.issuperset(_list_items(job, "constraint")):
         return
     from sbatchgen.check.sbatch.lists import matches
 
@@ -63,12 +63,12 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
 
     known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
     for option, text in lists.items():
-        strange = [host for host in hosts(text) if host not in known]
-        if strange:
+        unknown = [host for host in hosts(text) if host not in known]
+        if unknown:
             names = " or ".join(f"'{name}'" for name in job.partitions)
-            what = f"partition {names} has no node {first_names(strange, 3)}"
+            what = f"partition {names} has no node {first_names(unknown, 3)}"
             fix = "name nodes of the partition, or remove the option"
-            yield Hit(option, what, fix, why_not=f"no node {first_names(strange, 3)}")
+            yield Hit(option, what, fix, why_not=f"no node {first_names(unknown, 3)}")
     left = len(known - {*hosts(lists.get("exclude", ""))})
     if left < job.resources.nodes:
         what = f"--exclude leaves {counted(left, 'node')} of the partition, but the job asks for "
@@ -101,7 +101,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
     reservation = known.get(name)
     if not reservation:
         near = nearest(name, map(str, known), 0.8) if name and known else ""
-        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # no next name of a series
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # not the next name of a series
             what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
             yield Hit("reservation", what, f"did you mean '{near}'?")
         return
@@ -110,9 +110,9 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
         what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
         yield Hit("reservation", what, f"remove --reservation, {UPDATE}")
         return
-    for where, partition in job.partitions.items():
-        if reservation.partitions and where not in reservation.partitions:
-            what = f"partition '{where}' has no nodes of reservation '{name}': the job never starts"
+    for partition_name, partition in job.partitions.items():
+        if reservation.partitions and partition_name not in reservation.partitions:
+            what = f"partition '{partition_name}' has no nodes of reservation '{name}': the job never starts"
             fix = f"use partition {' or '.join(reservation.partitions)}"
             yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
             continue
@@ -127,7 +127,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name, count in _listed(job, "licenses").items() if known is not None else ():
+    for name, count in _list_items(job, "licenses").items() if known is not None else ():
         available = (known or {}).get(Text(name))
         if available is None and count:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
@@ -137,8 +137,8 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
             yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
 
 
-def _listed(job: Job, option: str) -> dict[str, int]:
-    """Return a job's licences with their numbers, or its features; {} for a malformed list (SB140)."""
+def _list_items(job: Job, option: str) -> dict[str, int]:
+    """Return the licences of a job with their numbers, or its features with 1; {} for a bad list (SB140)."""
     if not (text := job.option(option)):
         return {}
     from sbatchgen.check.sbatch import lists  # few jobs name licences or features

@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen.base.finding import Place
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.script.job import IN_CONTAINER
+from sbatchgen.check.script.job import ENVIRONMENT_EFFECT
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import CONTAINER_WORDS, JobScript
 from sbatchgen.check.script.script_containers import IMAGE_FILE, PULLED
@@ -47,8 +47,8 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
     variables = script.assigned | {name for name, _ in script.site_env}
-    given = any(GPU_FLAGS & container.options.keys() for container in containers)
-    if given or not containers or GPU_VARIABLES & variables:
+    has_gpu_flag = any(GPU_FLAGS & container.options.keys() for container in containers)
+    if has_gpu_flag or not containers or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text) or _MANUAL_SETUP.search(script.text):  # AMD's GPUs are devices of /dev
         return
@@ -90,9 +90,9 @@ _MAKES_IMAGE = re.compile(
     applies=Applies.USUALLY & ~Applies.RENDERED,
     words=CONTAINER_WORDS,
 )
-def _pulls(script: JobScript) -> Iterator[Hit]:
+def _repeated_pulls(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
-        if not container.registry:
+        if not container.is_pulled:
             continue
         if "array" in script.resources:
             who = "each task of the array pulls"
@@ -128,9 +128,9 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
         for _, body in launch.strings:
             written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
             waits = {match[1] for match in _READS_HOME.finditer(body.source.text)}
-            if both := written & waits:
-                what = f"~/{min(both)} is in the container's home, which each node has for itself: what one "
-                what += "node writes there, the others never see"
+            if shared_files := written & waits:
+                what = f"~/{min(shared_files)} is in the container's home, which each node has for itself: "
+                what += "what one node writes there, the others never see"
                 fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
                 is_sure = "no-container-mount-home" in step.options  # else enroot.conf of the site decides
                 yield Hit(script.at_word(launch.command), what, fix, None if is_sure else "info")
@@ -143,9 +143,9 @@ _READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME}")
 
 
 @RULES.add("SB507", "info", "an image without a version tag", words=CONTAINER_WORDS)
-def _pinned(script: JobScript) -> Iterator[Hit]:
+def _image_without_version(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
-        if not container.registry or "@sha256:" in container.image:
+        if not container.is_pulled or "@sha256:" in container.image:
             continue
         last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
         name, colon, tag = last.partition(":")
@@ -157,11 +157,11 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
-def _mounts(script: JobScript) -> Iterator[Hit]:
+def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
         for option, value, _ in container.uses:
-            # A variable with several options, such as BINDS="-B /a:/x -B /b:/y": bash splits the value later.
+            # bash splits the value later if a variable holds several options: BINDS="-B /a:/x -B /b:/y".
             if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
             before, plain = "", value
@@ -204,18 +204,18 @@ def _apptainer_refusal(item: str) -> str:
 
 
 @RULES.add("SB511", "info", "Python packages of the home folder in the container", words=CONTAINER_WORDS)
-def _home(script: JobScript) -> Iterator[Hit]:
-    inside = {"no-home", "contain", "containall"}
+def _home_packages(script: JobScript) -> Iterator[Hit]:
+    isolating_options = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
-        asked = "container-mount-home" in container.options
-        by_default = not container.pyxis and not inside & container.options.keys()
+        is_requested = "container-mount-home" in container.options
+        by_default = not container.pyxis and not isolating_options & container.options.keys()
         pythons = (tool.options.keys() for tool in container.inside if tool.name == "python")
-        isolated = any({"s", "I", "Is", "sI"} & options for options in pythons)
-        if not container.trains or not (asked or by_default) or isolated:
+        is_isolated = any({"s", "I", "Is", "sI"} & options for options in pythons)
+        if not container.trains or not (is_requested or by_default) or is_isolated:
             continue
-        at = container.options["container-mount-home"][1] if asked else container.at
+        place = container.options["container-mount-home"][1] if is_requested else container.at
         what = "the home folder is mounted: packages in ~/.local override those of the image"
-        yield Hit(at, what, "export PYTHONNOUSERSITE=1")
+        yield Hit(place, what, "export PYTHONNOUSERSITE=1")
 
 
 @RULES.add(
@@ -227,8 +227,8 @@ def _home(script: JobScript) -> Iterator[Hit]:
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
-    held = [each for each in script.launches if each.container or _has_image(each)]
-    for launch in () if held and _SLURM_SIGNS.search(script.text) else held:
+    contained = [each for each in script.launches if each.container or _has_image(each)]
+    for launch in () if contained and _SLURM_SIGNS.search(script.text) else contained:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None
             string = option.value_word if option else None
@@ -242,9 +242,9 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
                     return
-        if submits := _SUBMITS.search(" ".join(word.text for word in launch.program.rest)):
-            what = f"{launch.program.name} {submits[0]} calls Slurm's commands inside the container, and few "
-            what += "images have Slurm"
+        if executor := _SLURM_EXECUTOR.search(" ".join(word.text for word in launch.program.rest)):
+            what = f"{launch.program.name} {executor[0]} calls Slurm's commands inside the container, and "
+            what += "few images have Slurm"
             fix = f"install {launch.program.name} outside of the container, and give its jobs the image"
             yield Hit(script.at_word(launch.command), what, fix)
             return
@@ -254,7 +254,7 @@ def _has_image(launch: Launch) -> bool:
     return launch.step is not None and "container-image" in launch.step.options
 
 
-_SUBMITS = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
+_SLURM_EXECUTOR = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
 _SLURM_PROGRAMS = programs("slurm")
 _SLURM_SIGNS = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
@@ -269,12 +269,12 @@ _SLURM_SIGNS = re.compile(
     words=CONTAINER_WORDS,
     report="https://github.com/NVIDIA/pyxis/issues/157",
 )
-def _outside(script: JobScript) -> Iterator[Hit]:
+def _command_outside(script: JobScript) -> Iterator[Hit]:
     """Find a command after ; or &&, such as B in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
-    inside = {id(container.command) for container in script.containers}
+    starters = {id(container.command) for container in script.containers}
     for first, second in pairwise(commands):
-        if id(first) not in inside or first.line != second.line or first.source is not script.body.source:
+        if id(first) not in starters or first.line != second.line or first.source is not script.body.source:
             continue
         between = text[first.end : second.at]
         if between.strip() in (";", "&&") and second.name in _PROGRAMS:
@@ -288,7 +288,7 @@ _PROGRAMS = programs("image-run")
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))
-def _named(script: JobScript) -> Iterator[Hit]:
+def _named_containers(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name, at = container.options.get("container-name", ("", Place()))
         if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
@@ -302,4 +302,4 @@ def _script_inside(script: JobScript) -> Iterator[Hit]:
     option = script.options.get("environment")
     if option and script.named("srun", "scontrol"):
         fix = f"srun --environment={option.value} PROGRAM, and no directive"
-        yield Hit(script.at_use(option), f"--environment {IN_CONTAINER}", fix)
+        yield Hit(script.at_use(option), f"--environment {ENVIRONMENT_EFFECT}", fix)

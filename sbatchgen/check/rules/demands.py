@@ -20,7 +20,7 @@ from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 
 RULES: Rules[Job] = Rules()
-Fits = Callable[[NodeFacts], bool]
+Fits = Callable[[NodeFacts], bool]  # whether a kind of node meets a demand
 
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
@@ -47,11 +47,11 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
     for name, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
-        nothing = name == "mem-per-gpu" and resources.mem_per_gpu == 0
-        if name in resources and not nothing and not resources.gpu_option and job.slurm >= since:
+        is_zero = name == "mem-per-gpu" and resources.mem_per_gpu == 0
+        if name in resources and not is_zero and not resources.gpu_option and job.slurm >= since:
             what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
-            is_callers = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
-            yield Hit(name, what, f"remove --{name}", "warning" if is_callers else None)
+            is_sized_by_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
+            yield Hit(name, what, f"remove --{name}", "warning" if is_sized_by_caller else None)
     if not (job.is_script or pairs):  # SB135 reports scripts
         yield from _refused_counts(resources.options, job.slurm)
 
@@ -75,11 +75,11 @@ def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
 def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     resources = job.resources
     nodes_max = resources.nodes_max or resources.nodes_min
-    tasks, each = resources.ntasks, resources.ntasks_per_node
-    if tasks and each and nodes_max and tasks > nodes_max * each:
-        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {each} each: Slurm refuses "
-        what += "the job, or changes what it asks for"
-        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(nodes_max * each, 'task')}"
+    tasks, per_node = resources.ntasks, resources.ntasks_per_node
+    if tasks and per_node and nodes_max and tasks > nodes_max * per_node:
+        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {per_node} each: Slurm "
+        what += "refuses the job, or changes what it asks for"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(nodes_max * per_node, 'task')}"
         yield Hit("ntasks", what, fix)
 
 
@@ -88,20 +88,19 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
     tasks, nodes = job.resources.ntasks, job.resources.nodes_min
     if tasks and nodes and tasks < nodes:
         what = f"{counted(tasks, 'task')} on {nodes} nodes: Slurm gives the job {counted(tasks, 'node')}"
-        each = job.resources.ntasks_per_node
-        fix = (
-            f"remove --ntasks: --ntasks-per-node={each} gives {counted(nodes * each, 'task')}" if each else ""
-        )
-        yield Hit("nodes", what, fix or "set --ntasks-per-node instead of --ntasks")
+        fix = "set --ntasks-per-node instead of --ntasks"
+        if per_node := job.resources.ntasks_per_node:
+            fix = f"remove --ntasks: --ntasks-per-node={per_node} gives {counted(nodes * per_node, 'task')}"
+        yield Hit("nodes", what, fix)
 
 
 @RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
-        here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
-        if limit and here and min(here) > limit and job.resources.is_exclusive:
-            what = f"partition '{name}' gives jobs at most {limit} of {min(here)} CPUs of a node (Max"
+        cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
+        if limit and cpu_counts and min(cpu_counts) > limit and job.resources.is_exclusive:
+            what = f"partition '{name}' gives jobs at most {limit} of {min(cpu_counts)} CPUs of a node (Max"
             what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
         limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
@@ -120,11 +119,11 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
-        about = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
-        wanted = [(limit, _memory(job, resources, partition, node)) for limit, node in about]
-        if not all(limit and asked > limit for limit, asked in wanted):
+        limits = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
+        demands = [(limit, _memory(job, resources, partition, node)) for limit, node in limits]
+        if not all(limit and asked > limit for limit, asked in demands):
             continue
-        limit, asked = max(wanted)
+        limit, asked = max(demands)
         what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
         what += str(Memory(asked))
         if each := resources.mem_per_cpu or resources.mem_per_gpu:
@@ -133,7 +132,7 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         elif resources.mem is None:
             what += ", the partition's default"
         fix = f"set --mem {Memory(limit)} or less"
-        if any(limit == node.mem_installed for _, node in about):
+        if any(limit == node.mem_installed for _, node in limits):
             fix = f"ask for less than {Memory(limit)}: jobs may have a part of what is installed"
         fix = "ask for no memory: slurm.conf has no RealMemory" if limit <= 1 else fix
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
@@ -142,23 +141,23 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
 def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the most MiB that a job can have on a kind of node; 0 if unknown."""
     largest = node.mem_largest or node.mem_per_node or node.mem_installed
-    shared_out = job.profile.limits.memory_consumable is not False  # else Slurm ignores the limit
-    return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
+    is_consumable = job.profile.limits.memory_consumable is not False  # else Slurm ignores the limit
+    return min(filter(None, (largest, is_consumable and partition.mem_per_node_max)), default=0)
 
 
 def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the MiB that a job needs on a kind of node; 0 if unknown."""
-    shared_out = job.profile.limits.memory_consumable is not False
+    is_consumable = job.profile.limits.memory_consumable is not False
     cpus, gpus = asked.cpus_on_node, asked.gpu_count
-    whole = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
-    if whole and shared_out:  # the job gets all CPUs and GPUs of a node
+    has_whole_nodes = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
+    if has_whole_nodes and is_consumable:  # the job gets all CPUs and GPUs of a node
         cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
     if asked.mem is not None:
         return asked.mem or node.mem_per_node or 0
     if asked.mem_per_cpu:
         return asked.mem_per_cpu * cpus
     for_gpus = (asked.mem_per_gpu or 0) * gpus
-    if not shared_out:
+    if not is_consumable:
         return for_gpus
     for_cpus = (partition.mem_per_cpu_default or 0) * cpus
     if for_gpus:  # a node must also have the default memory of the CPUs
@@ -169,12 +168,16 @@ def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: N
 @RULES.add("SB218", "warning", "a whole node with the default memory only")
 def _exclusive_memory(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    given = any(partition.mem_per_cpu_default for partition in job.partitions.values())
+    has_default = any(partition.mem_per_cpu_default for partition in job.partitions.values())
     if job.profile.limits.memory_consumable is False:
         return
-    if resources.options.get("exclusive") == "" and not _memory_option(job) and (given or not job.known):
+    if (
+        resources.options.get("exclusive") == ""
+        and not _memory_option(job)
+        and (has_default or not job.knows_cluster)
+    ):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
-        yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
+        yield Hit("exclusive", what, "add --mem=0 for all of it", None if has_default else "info")
 
 
 @RULES.add("SB220", "warning", "more memory per CPU than the partition allows", source="sbatch(1)")
@@ -193,31 +196,33 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
-        enough = [[shape for shape in shapes if fits(shape)] for fits, _ in _wishes(job, asked, partition)]
+        demands = [*_node_demands(job, asked, partition)]
+        enough = [[shape for shape in shapes if fits(shape)] for fits, _ in demands]
         if not all(enough):
             continue  # other rules report this
         fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
         alike = asked.ntasks is None and asked.gpus is None  # else some nodes may get less
         nodes = job.resources.nodes if alike else 1
         count = sum(shape.nodes or nodes for shape in fitting)
-        what = " and ".join(words for _, words in _wishes(job, asked, partition) if words)
         if count < nodes:
-            has = f"only {count} nodes" if count else "no node"
-            why_not = f"{has} with {what}"
+            demanded = " and ".join(words for _, words in demands if words)
+            why_not = f"only {count} nodes with {demanded}" if count else f"no node with {demanded}"
+            what = f"partition '{name}' has {why_not}"
             if count > 0:
                 what += f", but {nodes} nodes were asked for"
-            kinds = "; ".join(_described(shape) for shape in shapes)
-            what = f"partition '{name}' has {has} with {what}"
+            kinds = "; ".join(_hardware_text(shape) for shape in shapes)
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
 
-def _wishes(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
-    """Yield each wish of a job for a node: whether a kind of node fulfils the wish, and the wish in words."""
+def _node_demands(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
+    """Yield each demand of a job on a node: the test of a kind of node, and the demand in words."""
     cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
-    having = partition.kinds(asked.gpus_on_node)
+    fitting_nodes = partition.kinds(asked.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":
-        having = [node for node in having if untyped_gpus(asked) <= (most_of_a_type(node) or math.inf)]
-    yield having.__contains__, counted(asked.gpu_count, "GPU")
+        fitting_nodes = [
+            node for node in fitting_nodes if untyped_gpus(asked) <= (most_of_a_type(node) or math.inf)
+        ]
+    yield fitting_nodes.__contains__, counted(asked.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
 
     def has_memory(node: NodeFacts) -> bool:
@@ -261,12 +266,12 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
-def _selected(job: Job) -> Iterator[Hit]:
+def _unknown_to_plugin(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _CONS_TRES_OPTIONS if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
-            has = f"this cluster has select/{plugin}"
-            what = f"--{option} needs select/cons_tres, and {has}: Slurm refuses it"
+            what = f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: "
+            what += "Slurm refuses it"
             fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
             yield Hit(option, what, fix)
 
@@ -274,7 +279,7 @@ def _selected(job: Job) -> Iterator[Hit]:
 _CONS_TRES_OPTIONS = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
 
 
-def _described(shape: NodeShape) -> str:
+def _hardware_text(shape: NodeShape) -> str:
     """Return the hardware of a kind of node, in words."""
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
     facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
@@ -284,4 +289,5 @@ def _described(shape: NodeShape) -> str:
 
 
 def _memory_option(job: Job) -> str:
+    """Return the option with which the job asks for memory; "" without such an option."""
     return next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in job.resources), "")

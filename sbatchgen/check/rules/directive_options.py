@@ -14,27 +14,27 @@ from sbatchgen.base.finding import Edit, Severity
 from sbatchgen.base.quoting import first_names
 from sbatchgen.base.units import RELEASES
 from sbatchgen.check.rules.demands import exclusive_options
-from sbatchgen.check.rules.option_values import refused
+from sbatchgen.check.rules.option_values import sbatch_refusal
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.check.sbatch.option_table import HasArgument
 from sbatchgen.check.script.job import OLD_SLURM
-from sbatchgen.check.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.check.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, known_specs, releases
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
 _BLANK_OPTIONS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
 _SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
-COMPLAINTS_MAX = 100  # complaints about a script, as each is compared with all options
+COMPLAINTS_MAX = 100  # refused options of a script that are judged, as each is compared with all options
 CLUSTER_NAMES = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
 @RULES.add("SB107", "error", "a word that is not an option")
-def _stray(script: JobScript) -> Iterator[Hit]:
+def _stray_word(script: JobScript) -> Iterator[Hit]:
     for before, strays in _stray_words(script):
         word = strays[0].word.text
-        if before and _is_apart(before, word):
+        if before and _belongs_to_value(before, word):
             continue  # SB112
         what = f"'{word}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {word}"'
@@ -73,7 +73,7 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB112", "error", "spaces in a value")
-def _blanks(script: JobScript) -> Iterator[Hit]:
+def _spaces_in_value(script: JobScript) -> Iterator[Hit]:
     for option, rest in broken_values(script):
         name, value = option.spec.name, option.value or ""
         joined = "".join((value.removeprefix("="), *(stray.word.text for stray in rest)))
@@ -106,13 +106,13 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
             option = stop.word.text.partition("=")[0]
-            if option.startswith("--") and script.may_be_of_plugin(name):  # plugins use no letters
+            if option.startswith("--") and script.may_be_plugin_option(name):  # plugins use no letters
                 what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, sbatch "
                 what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
             what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
-            known = table(script.slurm, script.plugins)
+            known = known_specs(script.slurm, script.plugins)
             fix = did_you_mean(name, known)
             if (parts := re.fullmatch(r"--([\w-]+):(.+)", stop.word.text)) and parts[1] in known:
                 fix = f"write --{parts[1]}={parts[2]}"
@@ -130,19 +130,21 @@ def _srun_options(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
-def _shortened(script: JobScript) -> Iterator[Hit]:
+def _abbreviated_option(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         written = use.word.text.partition("=")[0]
         if written.startswith("--") and written[2:] != use.spec.name:
             what = f"{written} is short for --{use.spec.name}: in a later Slurm, another option may start so"
             line, column = use.word.line, use.word.column
             edits = (Edit(line, column, column + len(written), f"--{use.spec.name}"),)
-            straight = script.lines[line - 1].startswith(written, column - 1)
-            yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
+            is_verbatim = script.lines[line - 1].startswith(written, column - 1)
+            yield Hit(
+                script.at_use(use), what, f"write --{use.spec.name}", edits=edits if is_verbatim else ()
+            )
 
 
 @RULES.add("SB119", "warning", "an option that is given twice", applies=Applies.USUALLY & ~Applies.PARTS)
-def _repeated(script: JobScript) -> Iterator[Hit]:
+def _repeated_option(script: JobScript) -> Iterator[Hit]:
     hits = [*_repetitions(script)]
     if len(hits) > 1 and not script.body.commands:  # a collection of headers to copy
         what = f"options are given again {len(hits)} times, and the last value counts"
@@ -153,6 +155,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
 
 
 def _repetitions(script: JobScript) -> Iterator[Hit]:
+    """Find options that are given again with another value."""
     first: dict[str, Option] = {}
     events = [use.value for use in uses(script) if use.spec.name == "mail-type"]
     for use in uses(script):
@@ -174,7 +177,7 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB130", "warning", "an option of another release")
-def _release(script: JobScript) -> Iterator[Hit]:
+def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
     for use in uses(script) if script.assumed else ():
         since = releases(use.spec.name)[:1]
         if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
@@ -192,10 +195,10 @@ def _release(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
-def _combination(script: JobScript) -> Iterator[Hit]:
-    """Find a combination that no other rule reports, and in which each option alone is fine."""
-    sbatch, reply = script.sbatch, script.sbatch.refusal
-    if reply is None or not reply.text or not sbatch.components:
+def _refused_combination(script: JobScript) -> Iterator[Hit]:
+    """Find options that sbatch refuses together, if no other rule reports them."""
+    sbatch, refusal = script.sbatch, script.sbatch.refusal
+    if refusal is None or not refusal.text or not sbatch.components:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # the variables may add the missing option
@@ -209,31 +212,31 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(option_refusal(script, use) for use in uses(script)):
         return
-    at, what = script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"'
-    if "used without either" in reply.text:
+    at, what = script.at(refusal.line or 1), f'sbatch refuses the job: "{refusal.text}"'
+    if "used without either" in refusal.text:
         # The text may show a call of sbatch with the missing option.
-        is_callers = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
-        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * is_callers}"
-        yield Hit(at, what, fix, "warning" if is_callers else None)
+        may_be_added_by_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
+        fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * may_be_added_by_caller}"
+        yield Hit(at, what, fix, "warning" if may_be_added_by_caller else None)
     else:
         yield Hit(at, what, "change the options that it names")
 
 
 def uses(script: JobScript) -> Iterator[Option]:
-    """Return the options that getopt accepts."""
+    """Yield the options that getopt accepts."""
     return (use for use in script.uses if isinstance(use, Option))
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
-    """Return the first options that getopt refuses."""
+    """Yield the options that getopt refuses, up to COMPLAINTS_MAX."""
     stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
     return islice(stops, COMPLAINTS_MAX)
 
 
 def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
-    """Yield the stray words after an option of the same line, with the option; None without an option.
+    """Yield each group of stray words of a line, after the option before them; None without an option.
 
-    Words after an unknown option are left out, as they are most likely its value.
+    Words after an unknown option are skipped, as they are most likely its value.
     """
     before: Option | None = None
     strays: list[Stop] = []
@@ -257,11 +260,11 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
     """Yield options with a blank in their value, each with the stray words that belong to the value."""
     for before, strays in _stray_words(script):
-        if before and _is_apart(before, strays[0].word.text):
+        if before and _belongs_to_value(before, strays[0].word.text):
             yield before, strays
 
 
-def _is_apart(before: Option, stray: str) -> bool:
+def _belongs_to_value(before: Option, stray: str) -> bool:
     """Return whether a stray word belongs to the value of the option before."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
@@ -276,4 +279,4 @@ def option_refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     is_native = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
     if use.value is None or not is_native or any(char in use.value for char in "\n\r\0"):
         return None
-    return refused(use.spec.name, use.value, script.slurm)
+    return sbatch_refusal(use.spec.name, use.value, script.slurm)

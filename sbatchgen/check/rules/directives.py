@@ -13,7 +13,7 @@ from sbatchgen.base.finding import Edit, Place
 from sbatchgen.check.executables.program import SHELLS
 from sbatchgen.check.rules.directive_options import unknown_options, uses
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.sbatch.header import FOREIGN, READ, Directive, Kind
+from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Directive, Kind
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -21,7 +21,7 @@ RULES: Rules[JobScript] = Rules()
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
 _OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
 _SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # such as #xSBATCH and #YBATCH
-_NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
+_OTHER_MARKS = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
 _IS_OPTION = re.compile(r"[# \t]*SBATCH[ \t]*(?:-|hetjob|packjob)", re.IGNORECASE)  # and no prose
@@ -63,7 +63,7 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
     "a directive after the first command is ignored",
     applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED | Applies.WRITERS),
 )
-def _late(script: JobScript) -> Iterator[Hit]:
+def _late_directives(script: JobScript) -> Iterator[Hit]:
     lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
     late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
     if not late:
@@ -77,25 +77,29 @@ def _late(script: JobScript) -> Iterator[Hit]:
             what += "Slurm silently ignores them"
         stripped = enumerate(map(str.strip, script.lines), start=1)
         commands = (number for number, line in stripped if line and line[0] != "#")
-        it = "it" if len(late) == 1 else "them"
-        yield Hit(script.at(late[0]), what, f"move {it} above line {next(commands, 2)}, the first command")
+        pronoun = "it" if len(late) == 1 else "them"
+        yield Hit(
+            script.at(late[0]), what, f"move {pronoun} above line {next(commands, 2)}, the first command"
+        )
 
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
-def _lookalike(script: JobScript) -> Iterator[Hit]:
-    has_directives = any(line.kind in READ for line in script.sbatch.directives)
+def _lookalikes(script: JobScript) -> Iterator[Hit]:
+    has_directives = any(line.kind in READ_KINDS for line in script.sbatch.directives)
     comments = [*_header(script)]
     header = {number for number, _ in comments}
     for line in script.sbatch.directives:
-        alike = line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()  # SB101
-        if alike and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
+        is_lookalike = (
+            line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()
+        )  # SB101
+        if is_lookalike and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"
             is_meant = not has_directives or _is_slip(script, line)
             yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
     for number, text in comments:
         match = _MISSPELT.match(text)
-        if not match or match[1].upper() in _NO_DIRECTIVES or _SWITCHED_OFF.fullmatch(match[1]):
+        if not match or match[1].upper() in _OTHER_MARKS or _SWITCHED_OFF.fullmatch(match[1]):
             continue
         if nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
@@ -103,14 +107,14 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
 
 
 def unread_lines(script: JobScript) -> Iterator[str]:
-    """Yield lines that were meant as directives, but that sbatch ignores or refuses."""
-    for check in (_late, _lookalike, unknown_options):
+    """Yield the texts of lines that were meant as directives, but that sbatch ignores or refuses."""
+    for check in (_late_directives, _lookalikes, unknown_options):
         for hit in check(script):
             yield script.lines[hit.at.line - 1] if isinstance(hit.at, Place) else ""
 
 
 @RULES.add("SB106", "info", "a directive that is commented out", words=("##",))
-def _disabled(script: JobScript) -> Iterator[Hit]:
+def _disabled_directives(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED and _IS_OPTION.match(line.text):
             fix = "remove one # to use the option, or remove the line"
@@ -118,10 +122,10 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")
-def _fault(script: JobScript) -> Iterator[Hit]:
-    foreign = () if "ignore-pbs" in script.options else FOREIGN
+def _quotes_and_colons(script: JobScript) -> Iterator[Hit]:
+    foreign = () if "ignore-pbs" in script.options else FOREIGN_KINDS
     for line in script.sbatch.directives:
-        if line.kind in (*READ, *foreign) and line.fault:
+        if line.kind in (*READ_KINDS, *foreign) and line.fault:
             at = script.at(line.line, line.fault.column)
             if "Unmatched" in line.fault.text:
                 what, fix = "a quote is not closed", "close it, or write \\' for an apostrophe"
@@ -132,10 +136,10 @@ def _fault(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB146", "warning", "a # that ends the value of an option", source="sbatch(1)")
-def _cut(script: JobScript) -> Iterator[Hit]:
+def _value_cut_short(script: JobScript) -> Iterator[Hit]:
     """Find a # within a word, such as nvcr.io#nvidia/pytorch: sbatch starts a comment there."""
     for directive in script.sbatch.directives:
-        word = directive.words[-1] if directive.kind in READ and directive.words else None
+        word = directive.words[-1] if directive.kind in READ_KINDS and directive.words else None
         rest = directive.text[word.end - 1 :] if word else ""
         if word and rest.startswith("#") and (whole := re.match(r"#\S+", rest)):
             name, equals, value = word.text.partition("=")
@@ -155,7 +159,7 @@ def _cut(script: JobScript) -> Iterator[Hit]:
     source="https://slurm.schedmd.com/heterogeneous_jobs.html",
     words=("hetjob", "packjob"),
 )
-def _heterogeneous(script: JobScript) -> Iterator[Hit]:
+def _heterogeneous_job(script: JobScript) -> Iterator[Hit]:
     separator = next((each for each in script.sbatch.directives if each.kind is Kind.SEPARATOR), None)
     if separator:
         what = "only the first component of this heterogeneous job is checked and planned"
@@ -163,10 +167,10 @@ def _heterogeneous(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB125", "warning", "a typographic character in a directive")
-def _typographic(script: JobScript) -> Iterator[Hit]:
+def _typographic_characters(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
-        odd = line.kind in READ and not line.text.isascii()
-        match = _TYPOGRAPHIC.search(line.text) if odd else None
+        may_match = line.kind in READ_KINDS and not line.text.isascii()
+        match = _TYPOGRAPHIC.search(line.text) if may_match else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
             plain = "dash" if match[0] in _DASHES else "space" if match[0].isspace() else "quote"
@@ -181,19 +185,19 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
     "a template with placeholders",
     applies=Applies.USUALLY | Applies.PLACEHOLDERS | Applies.TEMPLATES,
 )
-def _template(script: JobScript) -> Iterator[Hit]:
+def _unfilled_template(script: JobScript) -> Iterator[Hit]:
     lines = script.placeholders
     first = next(iter(sorted(lines, key=lambda number: number not in script.directive_lines)), None)
     if first is not None:
         match = lines[first]
-        many = f"{len(lines)} such lines are" if len(lines) > 1 else "this line is"
-        many = "the script is" if script.is_template else many
-        what = f"{match[0]} is a placeholder that a program fills in: {many} not checked"
+        subject = f"{len(lines)} such lines are" if len(lines) > 1 else "this line is"
+        subject = "the script is" if script.is_template else subject
+        what = f"{match[0]} is a placeholder that a program fills in: {subject} not checked"
         at = script.at(first, match.start() + 1, match.end() + 1)
         yield Hit(at, what, "lint the rendered script")
 
 
-@RULES.add("SB144", "info", "a script that writes job scripts", applies=Applies.AS_TEXT)
+@RULES.add("SB144", "info", "a script that writes job scripts", applies=Applies.ANY_TEXT)
 def _writes_scripts(script: JobScript) -> Iterator[Hit]:
     for number in script.written_directives[:1]:
         what = "all #SBATCH lines are text that this script writes: it is not checked as a job script"
@@ -203,7 +207,7 @@ def _writes_scripts(script: JobScript) -> Iterator[Hit]:
 def _is_slip(script: JobScript, line: Directive) -> bool:
     """Return whether a line was meant as a directive: no blank follows its #, and the option is new.
 
-    A line with a blank is usually switched off on purpose.
+    With a blank after the #, people switch a directive off on purpose.
     """
     match = _SLIP.match(line.text)
     option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
@@ -212,8 +216,8 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
     name = option[1]
     given = {name for use in uses(script) for name in (use.spec.short, use.spec.name)}
     words = line.text[match.end() :].split("#")[0].split()
-    usage = bool(words) and not words[-1].startswith("-") and "=" not in words[-1] and len(words) > 2
-    return name not in given and not usage
+    is_usage = bool(words) and not words[-1].startswith("-") and "=" not in words[-1] and len(words) > 2
+    return name not in given and not is_usage
 
 
 def _header(script: JobScript) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Safe edits of a script's body: new words and lines that change nothing else."""
+"""Safe edits of a script's body: insertions of words and lines that change nothing else."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ from sbatchgen.check.bash import Command, Word
 from sbatchgen.check.script.script import JobScript
 
 
-def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
+def insert_before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
     """Return the insertion of a text before a word; () if the word is not written in the script."""
     if word.source is not script.body.source or not word.text or word.text != word.value:
         return ()
     return (Edit(word.line, word.column, word.column, text),)
 
 
-def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
+def insert_after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
     """Return the insertion of a text after a word; () if the word is not written in the script."""
-    return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
+    return (
+        (Edit(word.line, word.end_column, word.end_column, text),)
+        if insert_before(script, word, text)
+        else ()
+    )
 
 
-def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """Return a new line before a command that always runs; () if the line has another command before."""
+def insert_line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
+    """Return the insertion of a line before a command's line.
+
+    The result is () if the command does not always run, or if other text precedes the command in its line.
+    """
     line = _line(script, command.line)
     if not _is_own(script, command) or line[: command.column - 1].strip():
         return ()
     return (Edit(command.line, 1, 1, f"{text}\n"),)
 
 
-def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """Return a new line after a background command that always runs; () if its line continues."""
+def insert_line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
+    """Return the insertion of a line after the line of a background command.
+
+    The result is () if the command does not always run, or if other text follows its & in the line.
+    """
     line = _line(script, command.end_line)
     if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
         return ()
@@ -38,6 +48,7 @@ def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ..
 
 
 def _is_own(script: JobScript, command: Command) -> bool:
+    """Return whether the script itself holds the command, and always runs it."""
     return command.context.top and command.source is script.body.source
 
 

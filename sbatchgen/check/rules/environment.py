@@ -13,7 +13,7 @@ from sbatchgen.base.finding import Edit
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Body, Command, Word
 from sbatchgen.check.executables.program import programs
-from sbatchgen.check.rules.edits import line_before
+from sbatchgen.check.rules.edits import insert_line_before
 from sbatchgen.check.rules.names import values_of
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.rules.software import PREPARES
@@ -27,14 +27,14 @@ _ROCM_PAGE = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
 _CUDA_PAGE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO_PAGE = "https://docs.pytorch.org/docs/stable/distributed.html"
-LONG_S = 3600  # seconds of a job from which on people wait for a program's output
+LONG_OUTPUT_S = 3600  # in jobs with a time limit of this many seconds or more, people wait for output
 _PATH_PROGRAMS = programs("folders")
 _NEEDED_VALUES = values_of("needed")
 _NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}
 _SLOW_VALUES = values_of("slow")
 _BASH_BUILTINS = programs("bash-only")
 _ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
-_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # a misspelt bash in a folder of the system
+_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # bash, also misspelt, in a system folder
 _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
@@ -94,13 +94,13 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         if not sets:
             what = f"--export={export} leaves out PATH and all else: srun may not find the program"
         line = "export SLURM_EXPORT_ENV=ALL"
-        edits = line_before(script, launch.command, line)
+        edits = insert_line_before(script, launch.command, line)
         yield Hit(script.at_word(launch.step.words[0]), what, f"{line} on a line before it", edits=edits)
         return
 
 
 def _without_path(script: JobScript) -> Iterator[Hit]:
-    """Find steps whose own --export leaves no PATH, and that start a program by its name without a path.
+    """Find steps that start a program by its name although their own --export leaves no PATH.
 
     Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
     """
@@ -157,16 +157,16 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
         if source and "device_count" in source.words:
             continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
-            sets = _texts(body)
-            if all(_is_local(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
+            sets = _value_texts(body)
+            if all(_holds_local_id(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
                 what += f"{launch.program.name} finds no GPU of this number"
                 fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
                 yield Hit(script.at_command(launch.command), what, fix)
 
 
-def _texts(body: Body) -> dict[str, str]:
-    """Return the last value of each variable as written, also in env NAME=VALUE; "" without a value."""
+def _value_texts(body: Body) -> dict[str, str]:
+    """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
     texts = {made.name: made.word.text if made.word else "" for made in body.sets}
     for command in body.commands if "env" in body.source.text else ():
         given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
@@ -174,14 +174,14 @@ def _texts(body: Body) -> dict[str, str]:
     return texts
 
 
-def _is_local(name: str, texts: dict[str, str], depth: int = 4) -> bool:
+def _holds_local_id(name: str, texts: dict[str, str], depth: int = 4) -> bool:
     """Return whether a variable holds SLURM_LOCALID, directly or through other variables."""
     match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
     if match is None or not depth:
         return False
     source = next(filter(None, match.groups()))
     is_share = source == "SLURM_PROCID" and "%" in match[0]
-    return source == "SLURM_LOCALID" or is_share or _is_local(source, texts, depth - 1)
+    return source == "SLURM_LOCALID" or is_share or _holds_local_id(source, texts, depth - 1)
 
 
 # $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)).
@@ -205,7 +205,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         before = (made for made in script.body.sets if made.at < launch.command.end)
         settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
         count = launch.workers or 1
-        threads = _small((settings[-1].value or "") if settings else "")
+        threads = _small_number((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
             each = counted(threads, "thread")
             many = f"{count} processes with {each} each" if count > 1 else each
@@ -213,7 +213,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
             fix = f"{fewer}--cpus-per-task={threads * count}"
             place = script.at_start(settings[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
-        for word, workers in _loading(launch):
+        for word, workers in _worker_options(launch):
             if workers > cpus:
                 what = f"{workers} data loading workers, but {has}"
                 fix = f"--cpus-per-task={workers + 1}, or {counted(max(1, cpus - 1), 'worker')}"
@@ -221,50 +221,52 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 
 def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
-    """Find workers in a job with GPUs and without a number of CPUs, which may be 1."""
-    asked = script.resources
-    is_plain = not asked.shards and not _CPU_OPTIONS & asked.options.keys() and asked.tasks_per_node == 1
-    whole = any(partition.exclusive for partition in script.partitions.values())
-    for word, workers in _loading(launch) if is_plain and asked.gpu_count and not whole else ():
+    """Find data loading workers in a job that asks for GPUs but sets no number of CPUs, which may be 1."""
+    resources = script.resources
+    if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
+        return
+    if _CPU_OPTIONS & resources.options.keys() or any(each.exclusive for each in script.partitions.values()):
+        return
+    for word, workers in _worker_options(launch):
         if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
             what = f"{workers} data loading workers, and the job asks for no CPUs: it has one, unless the "
             what += "partition gives each GPU some"
             yield Hit(script.at_word(word), what, f"--cpus-per-task={workers + 1}", "info")
 
 
-def _loading(launch: Launch) -> Iterator[tuple[Word, int]]:
-    """Yield the options of a program that set its number of data loading workers, with the number."""
+def _worker_options(launch: Launch) -> Iterator[tuple[Word, int]]:
+    """Yield each option of a program for data loading workers: the option's word, and the number."""
     for name, word, value in arguments(launch):
         if _WORKERS.fullmatch(name):
-            yield word, _small(value)
+            yield word, _small_number(value)
 
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED_VALUES,))
 def _variables_set(script: JobScript) -> Iterator[Hit]:
-    shows = script.named("echo", "printf")
+    printing = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED_VALUES.get):
         options = _NEEDED_VALUES[use.name]
         if script.sbatch.has_foreign or use.name in script.tested:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        ends = script.body.option_at("nounset", use.line)
-        fate = "under set -u the job ends here without it" if ends else "here it is empty"
+        is_fatal = script.body.option_at("nounset", use.line)
+        fate = "under set -u the job ends here without it" if is_fatal else "here it is empty"
         what = f"Slurm sets {use.name} only if --{options[0]} is given: {fate}"
-        if options == ["array"] and (not ends or _ARRAY_GIVEN.search(script.text)):
+        if options == ["array"] and (not is_fatal or _ARRAY_GIVEN.search(script.text)):
             continue  # the option is usually on sbatch's command line
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
         uses = [each.at for each in script.body.uses if each.name == use.name]
-        only_shown = all(any(show.at <= at < show.end for show in shows) for at in uses)
+        only_shown = all(any(show.at <= at < show.end for show in printing) for at in uses)
         is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
         severity = "info" if only_shown or is_open else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW_VALUES,))
-def _debugging(script: JobScript) -> Iterator[Hit]:
+def _debug_settings(script: JobScript) -> Iterator[Hit]:
     is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
     for setting, value in _settings(script, _SLOW_VALUES):
         if not (setting.exported or setting.prefix) or (is_aws and setting.name.startswith("NCCL_IB")):
@@ -310,7 +312,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     source=_LOCAL_DISK_PAGE,
     words=("tmp", "/shm", "TMPDIR"),
 )
-def _results_kept(script: JobScript) -> Iterator[Hit]:
+def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPY_PROGRAMS)
     for launch in script.trainings:
         for name, word, value in arguments(launch):
@@ -352,12 +354,12 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
-def _unbuffered(script: JobScript) -> Iterator[Hit]:
+def _buffered_output(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
     known = script.assigned | {variable for variable, _ in script.site_env}
     if script.starts_unseen or name in known:
         return
-    if script.resources.time is None or script.resources.time < LONG_S:
+    if script.resources.time is None or script.resources.time < LONG_OUTPUT_S:
         return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
@@ -377,7 +379,7 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
     source="sbatch(1)",
     report="https://github.com/aws-samples/aws-eda-slurm-cluster/issues/223",
 )
-def _overrides(script: JobScript) -> Iterator[Hit]:
+def _overriding_variables(script: JobScript) -> Iterator[Hit]:
     known = specs(script.slurm)
     for variable, name in variables(script.slurm) if script.environment else ():
         new = script.environment.get(variable)
@@ -400,25 +402,24 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    unknown = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    whole = any(partition.exclusive for partition in script.partitions.values())
-    return None if unknown or whole or launch.step is None or not script.is_sized else 1
+    is_unknown = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
+    has_whole_nodes = any(partition.exclusive for partition in script.partitions.values())
+    return None if is_unknown or has_whole_nodes or launch.step is None or not script.is_sized else 1
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
-    """Yield the options of the program with their values: --name VALUE, --name=VALUE or name=VALUE."""
+    """Yield the name, word and value of the program's options: --name VALUE, --name=VALUE, name=VALUE."""
     program = launch.program
-    words = list(program.rest)
-    for index, word in enumerate(words):
+    for index, word in enumerate(program.rest, start=1):
         if not word.text.startswith("-") and "=" not in word.text:
             continue
         name, equals, value = (word.value or program.body.text_of(word)).partition("=")
-        if not equals and index + 1 < len(words):
-            value = program.body.text_of(words[index + 1])
+        if not equals and index < len(program.rest):
+            value = program.body.text_of(program.rest[index])
         yield name, word, value
 
 
-def _small(text: str) -> int:
+def _small_number(text: str) -> int:
     """Return a number of up to four digits; 0 for other texts."""
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
@@ -426,7 +427,7 @@ def _small(text: str) -> int:
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """Yield the assignments of these variables, with their known values."""
     for assignment in script.body.sets:
-        if assignment.name in names and assignment.word is not None and assignment.by != "unset":
+        if assignment.name in names and assignment.word is not None and assignment.setter != "unset":
             value = script.body.value(assignment.word)
             if value:
                 yield assignment, value

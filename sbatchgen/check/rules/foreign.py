@@ -1,4 +1,4 @@
-"""Rules about directives of other schedulers. sbatch translates PBS and LSF, and skips other directives.
+"""Rules about directives of other schedulers: sbatch translates those of PBS and LSF, and skips others.
 
 tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.base.finding import Place
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.sbatch.header import FOREIGN, Directive, Kind, OtherScheduler, Token
+from sbatchgen.check.sbatch.header import FOREIGN_KINDS, Directive, Kind, OtherScheduler, Token
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
@@ -21,7 +21,7 @@ RULES: Rules[JobScript] = Rules()
 VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
 FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
 _SCHEDULER_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
-# The resources of a list (-l) that sbatch drops, with Slurm's option for each.
+# The resources of a list (-l) that sbatch drops, with the option of Slurm for each.
 _DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
 DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
 # A list of resources (-l), as sbatch reads it: values of the first kind end at a colon, others at a comma.
@@ -30,37 +30,38 @@ _RESOURCE = re.compile(
     r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
     re.IGNORECASE,
 )
-_OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes walltime=time"
-_OPTION_NAMES = dict(pair.split("=") for pair in _OPTIONS.split())
+_RESOURCE_OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes "
+_RESOURCE_OPTIONS += "walltime=time"
+_OPTION_OF_RESOURCE = dict(pair.split("=") for pair in _RESOURCE_OPTIONS.split())
 _HOURS = re.compile(r"(\d{1,3}):(\d\d)")
 
 
 @RULES.add("SB122", "warning", "directives of PBS or LSF", words=("#PBS", "#BSUB"))
-def _obeyed(script: JobScript) -> Iterator[Hit]:
-    lines = _lines(script)
-    if lines and not any(map(_refused, lines)):
+def _obeyed_lines(script: JobScript) -> Iterator[Hit]:
+    lines = _foreign_lines(script)
+    if lines and not any(map(_refused_word, lines)):
         what = f"sbatch obeys #{lines[0].kind.name} lines too, even after commands, and they win over #SBATCH"
         fix = "remove them, or add #SBATCH --ignore-pbs"
         if other := script.other_scheduler:
-            what = f"{_called(other)}: sbatch would take its {other.mark} lines for its own"
-            fix = _submit_there(other)
+            what = f"{_not_slurm_message(other)}: sbatch would take its {other.mark} lines for its own"
+            fix = _other_scheduler_fix(other)
         yield Hit(script.at(lines[0].line), what, fix)
 
 
-def _called(other: OtherScheduler) -> str:
+def _not_slurm_message(other: OtherScheduler) -> str:
     return f"this is a script of {other.name}, not of Slurm"
 
 
-def _submit_there(other: OtherScheduler) -> str:
+def _other_scheduler_fix(other: OtherScheduler) -> str:
     return f"submit it where {other.name} runs; for Slurm write its options as #SBATCH lines"
 
 
 @RULES.add("SB148", "warning", "directives of a scheduler that sbatch does not know", source="sbatch(1)")
-def _skipped(script: JobScript) -> Iterator[Hit]:
+def _skipped_lines(script: JobScript) -> Iterator[Hit]:
     other = script.other_scheduler
     if other and other.name not in _SCHEDULER_NAMES.values():
-        what = f"{_called(other)}: sbatch takes its {other.mark} lines for comments"
-        yield Hit(script.at(other.lines[0]), what, _submit_there(other))
+        what = f"{_not_slurm_message(other)}: sbatch takes its {other.mark} lines for comments"
+        yield Hit(script.at(other.lines[0]), what, _other_scheduler_fix(other))
 
 
 @RULES.add(
@@ -70,14 +71,14 @@ def _skipped(script: JobScript) -> Iterator[Hit]:
     source="src/sbatch/xlate.c of Slurm",
     words=("#PBS", "#BSUB"),
 )
-def _not_known(script: JobScript) -> Iterator[Hit]:
-    for line in _lines(script):
-        if line.line not in script.placeholders and (refused := _refused(line)):
+def _refused_lines(script: JobScript) -> Iterator[Hit]:
+    for line in _foreign_lines(script):
+        if line.line not in script.placeholders and (refused := _refused_word(line)):
             word, why = refused
             what = f"sbatch reads #{line.kind.name} lines too, and refuses the script: {why}"
             other = script.other_scheduler
-            fix = _submit_there(other) if other else "remove the line, or add #SBATCH --ignore-pbs"
-            yield Hit(_at(script, word), what, fix)
+            fix = _other_scheduler_fix(other) if other else "remove the line, or add #SBATCH --ignore-pbs"
+            yield Hit(_place(script, word), what, fix)
 
 
 @RULES.add(
@@ -87,38 +88,38 @@ def _not_known(script: JobScript) -> Iterator[Hit]:
     source="src/sbatch/xlate.c of Slurm",
     words=("#PBS", "#BSUB"),
 )
-def _lost(script: JobScript) -> Iterator[Hit]:
-    for line in _lines(script):
-        given = list(_given(line))
+def _lost_requests(script: JobScript) -> Iterator[Hit]:
+    for line in _foreign_lines(script):
+        given = list(_line_options(line))
         has_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
         for letter, value, word in given:
             hours = _HOURS.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
             if hours:
                 what = f"LSF's {value} is hours and minutes, but sbatch reads minutes and seconds"
-                yield Hit(_at(script, word), what, f"#SBATCH --time={int(hours[1]):02}:{hours[2]}:00")
-            for asked in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
-                name, _, amount = asked.partition("=")
+                yield Hit(_place(script, word), what, f"#SBATCH --time={int(hours[1]):02}:{hours[2]}:00")
+            for item in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
+                name, _, amount = item.partition("=")
                 option = DROPPED.get(name)
                 if option and not (has_nodes and name == "gpus"):
-                    what = f"sbatch drops {asked} of the #PBS line: the job does not get it"
-                    yield Hit(_at(script, word), what, f"#SBATCH {option}={amount or 'N'}")
+                    what = f"sbatch drops {item} of the #PBS line: the job does not get it"
+                    yield Hit(_place(script, word), what, f"#SBATCH {option}={amount or 'N'}")
 
 
-def _lines(script: JobScript) -> list[Directive]:
+def _foreign_lines(script: JobScript) -> list[Directive]:
     """Return the lines that sbatch translates: the lines of LSF, or else the lines of PBS."""
-    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
+    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN_KINDS]
     lsf_lines = [line for line in lines if line.kind is Kind.BSUB]
     return [] if "ignore-pbs" in script.options else lsf_lines or lines
 
 
-def _refused(line: Directive) -> tuple[Token, str] | None:
+def _refused_word(line: Directive) -> tuple[Token, str] | None:
     """Return the first word of a line that sbatch refuses, and the reason; None without such a word.
 
     SB108 reports open quotes.
     """
     if line.fault:
         return None
-    for letter, value, word in _given(line):
+    for letter, value, word in _line_options(line):
         if not letter:
             return word, f"'{value}' is not an option"
         if letter not in VALUES[line.kind] + FLAGS[line.kind]:
@@ -136,16 +137,19 @@ def _refused_resources(text: str) -> str:
     for match in _RESOURCE.finditer(text):
         name, value = (match[1] or match[3]).lower(), match[2] or match[4] or ""
         try:
-            if name in _OPTION_NAMES:
+            if name in _OPTION_OF_RESOURCE:
                 size = re.sub("[bB]$", "", value) if name == "mem" else value
-                check_value(_OPTION_NAMES[name], size, slurm=OLD_SLURM)
+                check_value(_OPTION_OF_RESOURCE[name], size, slurm=OLD_SLURM)
         except RefusedError as error:
             return f'of {name}={value} it says "{error}"'
     return ""
 
 
-def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:
-    """Yield the letter, value and word of each option, as getopt(3) reads them; "" for other words."""
+def _line_options(line: Directive) -> Iterator[tuple[str, str, Token]]:
+    """Yield the letter, value and word of each option, as getopt(3) reads them.
+
+    A word that is no option has "" for its letter, and ends the options.
+    """
     words = iter(line.words)
     for word in words:
         text = word.text
@@ -163,5 +167,5 @@ def _given(line: Directive) -> Iterator[tuple[str, str, Token]]:
             yield letter, "", word
 
 
-def _at(script: JobScript, word: Token) -> Place:
+def _place(script: JobScript, word: Token) -> Place:
     return script.at(word.line, word.column, word.end)

@@ -12,16 +12,13 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.cluster_facts import NodeFacts, PartitionFacts
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.sbatch.gres import is_slice, requested
+from sbatchgen.check.sbatch.gres import gres_amounts, is_slice
 from sbatchgen.check.script.job import NO_PARTITION, Job
 from sbatchgen.check.script.resource_request import Amounts, ResourceRequest, split
 
 RULES: Rules[Job] = Rules()
 
-
 _MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
-
-
 _LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 
 
@@ -44,13 +41,15 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue
-        alike = max((most_of_a_type(node) for node in partition.kinds()), default=0)
+        largest_group = max((most_of_a_type(node) for node in partition.kinds()), default=0)
         untyped = untyped_gpus(resources)
-        if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
-            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names "
-            what += f"no type gets no more: Slurm refuses {untyped}"
-            fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
-            yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
+        if job.profile.limits.select_type == "cons_tres" and largest_group and untyped > largest_group:
+            what = (
+                f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and a job that "
+            )
+            what += f"names no type gets no more: Slurm refuses {untyped}"
+            fix = f"set --gpus-per-node {largest_group}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
+            yield Hit(resources.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
         for kind, asked in resources.gpus_on_node:
@@ -68,10 +67,12 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
     parts = [*job.partitions.values()] or [NO_PARTITION]
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240
-    if not any(asked.splits_gpus(each.whole_of(asked.gpus or ()), alone=each.exclusive) for each in parts):
+    if not any(
+        asked.splits_gpus(facts.gpus_by_kind(asked.gpus or ()), alone=facts.exclusive) for facts in parts
+    ):
         return
     total = asked.gpus_in_all
-    most = max((count for each in parts for count in each.whole_of(asked.gpus or ())), default=total)
+    most = max((count for facts in parts for count in facts.gpus_by_kind(asked.gpus or ())), default=total)
     shares = split(total, nodes, most)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
@@ -90,15 +91,15 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
 
 
 def _processes_on_node(job: Job) -> int | None:
-    """Return the processes that a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
+    """Return how many processes a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
 
-    Slurm gives a node with more GPUs more tasks of --ntasks, so each task may still have a GPU.
+    With --ntasks alone, Slurm starts more tasks on a node with more GPUs, so each task may still have a GPU.
     """
     launches = getattr(job, "trainings", ())
     if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
         return max(workers)
-    launchers = any(launch.launcher for launch in launches)
-    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or launchers) else 1
+    has_launcher = any(launch.launcher for launch in launches)
+    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or has_launcher) else 1
 
 
 def untyped_gpus(resources: ResourceRequest) -> int:
@@ -113,7 +114,7 @@ def most_of_a_type(node: NodeFacts) -> int:
 
 
 @RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
-def _slices(job: Job) -> Iterator[Hit]:
+def _several_slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
         what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
@@ -124,16 +125,16 @@ def _slices(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
 def _gpu_type_known(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        here = _types(partition)
+        types = _gpu_types(partition)
         if not partition.gpus_typed and job.resources.gpu_types:
             what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
             fix = "ask for GPUs without a type"
             yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
-        for kind, option in job.resources.gpu_types.items() if here else ():
-            if kind not in here and not _is_type_ignored(option, job):
-                what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
-                why_not = f"GPUs of type {', '.join(here)}"
-                yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
+        for kind, option in job.resources.gpu_types.items() if types else ():
+            if kind not in types and not _is_type_ignored(option, job):
+                what = f"partition '{name}' has GPUs of type '{', '.join(types)}', not '{kind}'"
+                why_not = f"GPUs of type {', '.join(types)}"
+                yield Hit(option, what, f"ask for {' or '.join(types)}", why_not=why_not)
 
 
 def _is_type_ignored(option: str, job: Job) -> bool:
@@ -146,13 +147,13 @@ def _is_type_ignored(option: str, job: Job) -> bool:
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
     for name, partition in job.partitions.items() if untyped else ():
-        here = _types(partition, job.resources.gpus_on_node)
-        if len(here) > 1:
-            what = f"partition '{name}' has GPUs of types {', '.join(here)}: "
+        types = _gpu_types(partition, job.resources.gpus_on_node)
+        if len(types) > 1:
+            what = f"partition '{name}' has GPUs of types {', '.join(types)}: "
             refuses = "a request must name one" if partition.gpu_type_required else ""
             what += refuses or "the job gets whichever is free"
             wanted = max(1, job.resources.gpu_count)
-            enough = [kind for kind in here if partition.kinds([(kind, wanted)])]
+            enough = [kind for kind in types if partition.kinds([(kind, wanted)])]
             fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
         elif partition.gpu_type_required:
@@ -166,7 +167,7 @@ def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
     asked = [("gres", name) for name, _, _ in job.resources.gres]
     items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
-    asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
+    asked += [("tres-per-task", name) for name, _, _ in gres_amounts(items, slurm=job.slurm)]
     if known is None:
         return
     for option, name in asked:
@@ -211,8 +212,8 @@ def _shards_share_memory(job: Job) -> Iterator[Hit]:
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
-def _types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
-    """Return the types of GPUs on nodes that have these numbers of GPUs."""
+def _gpu_types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
+    """Return the types of GPUs on the nodes of a partition that have at least these GPUs."""
     named = (partition.gpu_type,) if partition.gpu_type else ()
-    here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
-    return tuple(dict.fromkeys((*named, *here)))
+    node_types = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
+    return tuple(dict.fromkeys((*named, *node_types)))

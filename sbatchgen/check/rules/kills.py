@@ -38,10 +38,14 @@ _VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")
     words=("pkill", "killall"),
     report="https://github.com/PrimeIntellect-ai/prime-rl/pull/2586",
 )
-def _ends_more(script: JobScript) -> Iterator[Hit]:
+def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
-    if is_whole or any(each.exclusive for each in script.partitions.values()) or not script.directive_lines:
+    has_whole_nodes = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
+    if (
+        has_whole_nodes
+        or any(each.exclusive for each in script.partitions.values())
+        or not script.directive_lines
+    ):
         return
     for command in script.named("pkill", "killall"):
         pattern = _pattern(command)
@@ -57,8 +61,8 @@ def _ends_itself(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         for shell, body in launch.strings:
             for command in body.commands if shell.option("command") else ():
-                pattern = _pattern(command) if _is_full(command) else ""
-                if pattern and _finds(pattern, body.source.text):
+                pattern = _pattern(command) if _matches_command_lines(command) else ""
+                if pattern and _matches(pattern, body.source.text):
                     what = f"pkill -f finds '{visible(pattern)[:40]}' in the text of this {shell.name} -c: "
                     what += "it ends the shell that runs it, and srun"
                     fix = f"srun {shell.name} -s <<'END' instead: the text is then in no command line"
@@ -66,14 +70,18 @@ def _ends_itself(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-def _is_full(command: Command) -> bool:
+def _matches_command_lines(command: Command) -> bool:
+    """Return whether a command is pkill -f, which compares its pattern with whole command lines."""
     return command.name == "pkill" and any(
         word.text == "--full" or re.fullmatch(r"-[a-z]*f[a-z]*", word.text) for word in command.words[1:]
     )
 
 
 def _pattern(command: Command) -> str:
-    """Return the pattern of a pkill or killall; "" if other options choose, or the pattern is unknown."""
+    """Return the pattern of a pkill or killall.
+
+    The result is "" if the pattern is unknown, or if other options also choose the processes.
+    """
     if command.name not in ("pkill", "killall"):
         return ""
     words = [word.value for word in command.words[1:]]
@@ -86,7 +94,7 @@ def _pattern(command: Command) -> str:
     return name
 
 
-def _finds(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     """Return whether a plain pattern matches in a text; the pattern may hold .* and [x]."""
     if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
         return False
@@ -141,25 +149,23 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
         or len(waits) != 1
         or "kill -0" in script.text
     ):
-        return  # the commands of the trap may wait themselves
+        return  # the trap itself may wait
     wait, background = waits[0], [each for each in script.launches if each.command.background]
-    goes_on = any(
+    continues = any(
         each.at > wait.at and each.name in _BLOCKING_PROGRAMS - {"exit"} for each in script.body.commands
     )
-    if background and wait.context.top and not wait.context.loop and not goes_on:
-        what = (
-            f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and Slurm "
-        )
-        what += f"kills {background[-1].program.name[:30]} while it still saves"
-        again = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
-        yield Hit(script.at_command(wait), what, again)
+    if background and wait.context.top and not wait.context.loop and not continues:
+        what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
+        what += f"Slurm kills {background[-1].program.name[:30]} while it still saves"
+        fix = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
+        yield Hit(script.at_command(wait), what, fix)
 
 
 _BLOCKING_PROGRAMS = programs("blocks")
 
 
 def _trap_commands(script: JobScript) -> Iterator[Command]:
-    """Yield the commands that run at a signal, in the strings of traps and in functions called there."""
+    """Yield the commands that run at a signal: in the strings of traps, and in functions called there."""
     for trap, body in script.body.traps:
         names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
         called = {command.name for command in body.commands}

@@ -13,7 +13,7 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.finding import NOWHERE, Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Text
-from sbatchgen.check.cluster_facts import GPUS_MAX, PartitionFacts, Qos, only_for
+from sbatchgen.check.cluster_facts import GPUS_MAX, PartitionFacts, Qos, restriction
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.option_table import specs
@@ -21,13 +21,13 @@ from sbatchgen.check.script.job import NO_PARTITION, Job
 
 RULES: Rules[Job] = Rules()
 
-GPU_LIMIT_RULES = ("SB224", "SB254")  # rules that a job without --nodes may keep to with fewer nodes
+GPU_LIMIT_RULES = ("SB224", "SB254")  # rules whose limits a job without --nodes may keep with fewer nodes
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
 MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
 USUAL_QOS = "normal"  # the default QOS, unless an administrator changed it: sacctmgr(1)
 _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
-MANY_TASKS = 500  # tasks of an array from which on a limit on running tasks is a courtesy to others
+MANY_TASKS = 500  # arrays with this number of tasks or more should limit how many run at a time
 
 
 @RULES.add_fit("SB201", "error", "the cluster has no such partition")
@@ -75,7 +75,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
     fates = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
     for name, partition in job.partitions.items():
-        limit, doubt = _limit(job, partition, "time_max")
+        limit, doubt = _limit_and_doubt(job, partition, "time_max")
         for option, asked, fate in (
             ("time", job.resources.time, fates.get(job.profile.limits.enforce_part_limits, _REFUSED)),
             ("time-min", job.resources.time_min, _REFUSED),
@@ -90,19 +90,19 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
 _REFUSED = "Slurm refuses the job"
 
 
-def _limit(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
-    """Return a limit of the partition, or None if a QOS lifts the limit; and a doubt, to end a sentence.
+def _limit_and_doubt(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
+    """Return a limit of the partition, None if a QOS lifts it; and a doubt as the end of a message, or "".
 
     A job without --qos has the default QOS of its user, which the profile does not know.
     """
-    asked = _asked_qos(job)
+    asked = _requested_qos(job)
     lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
     limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
     return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
 
 
 def _qos_fix(job: Job, asked: int) -> str:
-    """Return the end of a fix: a QOS with which a job may run for `asked` seconds; "" without such a QOS."""
+    """Return the end of a fix that names a QOS for jobs of `asked` seconds; "" without such a QOS."""
     names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
     fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
@@ -112,7 +112,7 @@ def _doubt_severity(doubt: str) -> Severity | None:
     return "warning" if doubt else None
 
 
-def _asked_qos(job: Job) -> list[str]:
+def _requested_qos(job: Job) -> list[str]:
     """Return the QOS that the job names, in lower case.
 
     Slurm ignores the case of a QOS's name (assoc_mgr_fill_in_qos in assoc_mgr.c).
@@ -126,8 +126,8 @@ def _known_qos(job: Job) -> dict[str, Qos]:
 
 @RULES.add("SB205", "warning", "no time limit is asked for", applies=Applies.USUALLY & ~Applies.PARTS)
 def _time_given(job: Job) -> Iterator[Hit]:
-    empty = job.is_script and not job.resources.options
-    if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
+    has_no_options = job.is_script and not job.resources.options
+    if "time" in job.resources or job.profile.scheduler != "slurm" or has_no_options:
         return  # a script without directives has its options elsewhere, or writes another script
     if job.is_script:
         from sbatchgen.check.rules.directives import unread_lines  # only scripts need the module
@@ -135,8 +135,8 @@ def _time_given(job: Job) -> Iterator[Hit]:
         if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
             return
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
-    given = f", {limits[0]}," if limits and limits[0] else ""
-    what = f"no --time: the partition's default{given} may end the job too early, or let it wait for long"
+    default = f", {limits[0]}," if limits and limits[0] else ""
+    what = f"no --time: the partition's default{default} may end the job too early, or let it wait for long"
     severity = "info" if job.is_brief or job.is_wrapped else None
     yield Hit("time", what, "add --time=HH:MM:SS", severity)  # type: ignore[arg-type]
 
@@ -146,7 +146,7 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     tasks = job.resources.ntasks or job.resources.nodes
     nodes = min(job.resources.nodes, tasks)  # Slurm takes no more nodes than tasks
     for name, partition in job.partitions.items():
-        limit, doubt = _limit(job, partition, "nodes_max")
+        limit, doubt = _limit_and_doubt(job, partition, "nodes_max")
         if partition.nodes_max is None and nodes > 1:
             from sbatchgen.check.sbatch.hostlist import hosts  # only jobs of several nodes need the module
 
@@ -160,7 +160,7 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             fix = f"ask for at most {limit} nodes"
             yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=why_not)
         nodes_max = job.resources.nodes_max or nodes
-        least, doubt = _limit(job, partition, "nodes_min")
+        least, doubt = _limit_and_doubt(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and nodes_max < least:
             what = f"partition '{name}' is for jobs of {least} nodes or more, "
             what += f"but {nodes_max} were asked for{doubt}"
@@ -170,22 +170,22 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
 def _time_of_nodes(job: Job) -> Iterator[Hit]:
-    nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
+    nodes, seconds = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
     for name, partition in job.partitions.items():
-        limit, doubt = _limit(job, partition, "time_max")
+        limit, doubt = _limit_and_doubt(job, partition, "time_max")
         limit = partition.time_limit(nodes) if nodes and (limit or not partition.time_max) else None
-        if limit is None or time <= limit or (partition.time_max and time > partition.time_max):
+        if limit is None or seconds <= limit or (partition.time_max and seconds > partition.time_max):
             continue
-        asked = counted(nodes, "node")
-        what = f"{asked} of partition '{name}' may run for {limit}, not for {time_limit(time)}"
-        if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
+        node_text = counted(nodes, "node")
+        what = f"{node_text} of partition '{name}' may run for {limit}, not for {time_limit(seconds)}"
+        if partition.node_minutes_max and nodes * seconds > partition.node_minutes_max * 60:
             what += f": a job may have {partition.node_minutes_max} node-minutes"
         others = [step.first for step in partition.time_by_nodes]
-        others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
-        fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
+        others += [partition.node_minutes_max * 60 // seconds] if partition.node_minutes_max else []
+        fitting = [other for other in others if other and seconds <= (partition.time_limit(other) or 0)]
         ways = [f"--time {limit} or less"] if limit else []
         ways += [f"--nodes {fitting[0]}"] if fitting else []
-        why_not = f"{limit} at most for {asked}"
+        why_not = f"{limit} at most for {node_text}"
         yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _doubt_severity(doubt), why_not=why_not)
 
 
@@ -200,9 +200,8 @@ def _options_work(job: Job) -> Iterator[Hit]:
     reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
     if reached and limits.topology == "tree" and resources.nodes > reached:
         what = f"--switches={switches} allows {reached} nodes at most, but the job asks for "
-        what += (
-            f"{resources.nodes}: it waits for 5 minutes or the option's time, then starts on more switches"
-        )
+        what += f"{resources.nodes}: it waits for 5 minutes or the option's time, then starts on more "
+        what += "switches"
         fitting = -(-resources.nodes // (limits.switch_nodes or 1))
         yield Hit("switches", what, f"remove it, or set --switches={fitting}")
     for name, partition in job.partitions.items():
@@ -226,16 +225,16 @@ def _required_options(job: Job) -> Iterator[Hit]:
             ("account", partition.accounts, partition.accounts_denied),
             ("qos", partition.qos, partition.qos_denied),
         ):
-            yield from _not_allowed(job, where, option, allowed, denied)
+            yield from _closed_partition(job, where, option, allowed, denied)
 
 
-def _not_allowed(
+def _closed_partition(
     job: Job, where: str, option: str, allowed: Sequence[str], denied: Sequence[str]
 ) -> Iterator[Hit]:
     """Find a partition that a job may not use with its account or QOS.
 
     With a database, Slurm compares the account and the QOS, even if it enforces no associations. Without a
-    database, Slurm knows no accounts: if AllowAccounts names some, 22.05 starts no job, and 26.05 each job.
+    database, Slurm knows no accounts: if AllowAccounts names some, 22.05 starts no job, and 26.05 every job.
     """
     limits = job.profile.limits
     no_database = limits.enforce_accounts is False and not limits.enforce_qos
@@ -246,7 +245,7 @@ def _not_allowed(
         what = f"partition '{where}' is only for some accounts: without a database (slurmdbd) Slurm knows no "
         what += f"account, and release 22.05 {fate}"
         fix = "use a partition that is open to all, unless sacctmgr shows accounts"
-        yield Hit("partition", what, fix, "warning", why_not=only_for(option, allowed))
+        yield Hit("partition", what, fix, "warning", why_not=restriction(option, allowed))
     if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
         what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
         what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
@@ -257,7 +256,7 @@ def _not_allowed(
     what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
     what += ": with a database (slurmdbd) Slurm leaves the job pending for ever" * no_database
     fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
-    why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
+    why_not = restriction(option, allowed) if allowed else f"not for {option} {asked}"
     yield Hit(option, what, fix, "warning" if no_database else None, why_not=why_not)
 
 
@@ -267,13 +266,13 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if not (partition.groups or partition.submit_hosts):
             continue
-        from sbatchgen.check.script.user import closed  # few partitions are closed
+        from sbatchgen.check.script.user import closing_reasons  # few partitions are closed
 
-        for why_not, sure in closed(partition, job.user):
+        for why_not, is_certain in closing_reasons(partition, job.user):
             fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
-            what = f"partition '{name}' is {why_not}" + fate * sure
+            what = f"partition '{name}' is {why_not}" + fate * is_certain
             fix = "use another partition, or ask an administrator"
-            yield Hit("partition", what, fix, None if sure else "warning", why_not=why_not)
+            yield Hit("partition", what, fix, None if is_certain else "warning", why_not=why_not)
     accounts = job.user.accounts if job.user else {}
     account = job.option("account") or str((job.user and job.user.account) or "")
     if accounts and account and account not in accounts:
@@ -284,7 +283,7 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
         what = f"{job.user and job.user.name} has no account '{account}' here: {fate}"
         yield Hit("account", what, did_you_mean(account, accounts), "warning" if is_free else None)
     allowed = accounts.get(Text(account), ())
-    for qos in _asked_qos(job) if allowed and job.profile.limits.enforce_qos else ():
+    for qos in _requested_qos(job) if allowed and job.profile.limits.enforce_qos else ():
         if qos in _known_qos(job) and qos not in (name.lower() for name in allowed):
             what = f"account '{account}' may not use qos '{qos}': Slurm refuses the job"
             yield Hit("qos", what, f"use {' or '.join(allowed)}")
@@ -292,15 +291,15 @@ def _open_to_user(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB224", "error", "more than the QOS allows", source=_LIMITS_PAGE)
 def _within_qos(job: Job) -> Iterator[Hit]:
-    known = _known_qos(job)
-    for name in _asked_qos(job) if known else ():
-        if name not in known:
-            sure = job.profile.limits.enforce_qos
-            fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
+    known_qos = _known_qos(job)
+    for name in _requested_qos(job) if known_qos else ():
+        if name not in known_qos:
+            is_certain = job.profile.limits.enforce_qos
+            fate = "Slurm refuses the job" + ", if it enforces QOS" * (not is_certain)
             what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
             if job.profile.sources and job.profile.user is None:  # projects have their own QOS
-                what, sure = f"profile '{job.profile.name}' lists no qos '{name}'", False
-            yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
+                what, is_certain = f"profile '{job.profile.name}' lists no qos '{name}'", False
+            yield Hit("qos", what, did_you_mean(name, known_qos), None if is_certain else "warning")
     reported: set[str] = set()
     for partition in job.partitions.values() or [NO_PARTITION]:
         partition_names = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
@@ -311,25 +310,32 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 
 def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
-    """Find the limits of QOS that the job breaks; the partition's QOS wins over the job's QOS."""
-    known, first = _known_qos(job), str(partition.partition_qos or "").lower()
+    """Yield the limits of QOS that the job breaks: the QOS, and the hit.
+
+    If both the partition's QOS and the job's QOS set a limit, the partition's limit counts.
+    """
+    known_qos, partition_qos = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
-    in_force = [*dict.fromkeys(name for name in (first, *(_asked_qos(job) or [default])) if name in known)]
-    if any("partition_qos" in known[name].overrides for name in in_force if name != first):
+    in_force = [
+        *dict.fromkeys(
+            name for name in (partition_qos, *(_requested_qos(job) or [default])) if name in known_qos
+        )
+    ]
+    if any("partition_qos" in known_qos[name].overrides for name in in_force if name != partition_qos):
         in_force.reverse()
-    denies = any(known[name].deny_on_limit for name in in_force)
+    denies = any(known_qos[name].deny_on_limit for name in in_force)
     seen: set[str] = set()
     for name in in_force:
-        hits = _broken_limits(job, name, known[name], denies)
+        hits = _broken_limits(job, name, known_qos[name], denies)
         yield from ((name, hit) for key, hit in hits if key not in seen)
-        seen |= {key for key in _QOS_KEYS if getattr(known[name], key) is not None}
+        seen |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
 
 
 _QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 
 
 def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
-    """Yield the name of each limit of a QOS that the job breaks, with a hit."""
+    """Yield each limit of a QOS that the job breaks: the key of the limit, and the hit."""
     resources = job.resources
     fate = "Slurm refuses the job" if denies else "the job would pend for ever"
     if limits.time_max and (resources.time or 0) > limits.time_max:
@@ -347,7 +353,7 @@ def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator
             what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
             why_not = f"its qos '{name}' allows {most} {unit}"
             fix = f"ask for at most {most}, or use another qos"
-            fix = f"{_ways(job, most)}, or use another qos" if unit == "GPUs" else fix
+            fix = f"{_gpu_fix(job, most)}, or use another qos" if unit == "GPUs" else fix
             yield f"{unit.lower()}_max", Hit(option, what, fix, why_not=why_not)
         if least is not None and asked < least:
             what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
@@ -359,7 +365,7 @@ def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator
         if most is not None and asked > most:
             what = f"{asked} GPUs are over the limit of qos '{name}', {most} for {GPUS_MAX[key]}: {fate}"
             why_not = f"its qos '{name}' allows {most} GPUs for {GPUS_MAX[key]}"
-            yield key, Hit(resources.gpu_option, what, _ways(job, most), why_not=why_not)
+            yield key, Hit(resources.gpu_option, what, _gpu_fix(job, most), why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
         what += f"{job.array_tasks}: Slurm refuses it"
@@ -367,7 +373,7 @@ def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator
 
 
 @RULES.add_fit("SB253", "error", "a cluster that has ended", source="docs/reference/profile.md")
-def _ended(job: Job) -> Iterator[Hit]:
+def _ended_cluster(job: Job) -> Iterator[Hit]:
     profile = job.profile
     has_ended = profile.until is not None and profile.until.epoch < time.time()
     if not has_ended or job.is_script:
@@ -388,12 +394,12 @@ def _gpus_of_partition(job: Job) -> Iterator[Hit]:
             if most is not None and asked > most:
                 what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
                 why_not = f"{most} GPUs at most for {whose}"
-                yield Hit(job.resources.gpu_option, what, _ways(job, most), why_not=why_not)
+                yield Hit(job.resources.gpu_option, what, _gpu_fix(job, most), why_not=why_not)
                 break
 
 
-def _ways(job: Job, most: int) -> str:
-    """Return the ways in which a job keeps to a number of GPUs: fewer nodes, or fewer GPUs on each node."""
+def _gpu_fix(job: Job, most: int) -> str:
+    """Return the fix for a job with more than `most` GPUs: fewer nodes, or fewer GPUs on each node."""
     nodes, each, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
     if nodes < 2 or not each or option == "gpus":
         return f"ask for at most {most}"
@@ -416,11 +422,11 @@ def _array_within_limit(job: Job) -> Iterator[Hit]:
     size = limits.max_array_size or MAX_ARRAY_SIZE
     largest = max((max(each[-1], each.step) for each in job.array), default=-1)
     if largest >= size:
-        known = limits.max_array_size is not None
-        whose = "on this cluster" if known else "unless the site changed it"
+        is_known = limits.max_array_size is not None
+        whose = "on this cluster" if is_known else "unless the site changed it"
         what = f"array index {largest} is not below MaxArraySize ({size} {whose}): Slurm refuses the job"
         fix = f"use indices from 0 to {size - 1}, and add an offset in the script"
-        yield Hit("array", what, fix, None if known else "warning")
+        yield Hit("array", what, fix, None if is_known else "warning")
     if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:
         what = f"the array has {job.array_tasks} tasks, and this cluster allows {limits.max_array_tasks}"
         yield Hit("array", what, "submit several arrays")

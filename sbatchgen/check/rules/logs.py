@@ -33,7 +33,7 @@ MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
-    """Find a dollar or ~ that Slurm does not expand; in a resolved job, a path may hold some variables."""
+    """Find a variable or ~ that Slurm does not expand. Paths of a resolved job may hold some variables."""
     literal = _SHELL_EXPANSION if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
@@ -47,18 +47,22 @@ def _not_expanded(job: Job) -> Iterator[Hit]:
 @RULES.add("SB604", "error", "a signal that comes too soon after the start", source="sbatch(1)")
 def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     signal, time = job.resources.options.get("signal"), job.resources.time
-    to, at, seconds = (signal or "").partition("@")
-    if not to or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
-        return  # no signal, or a signal that sbatch refuses: SB126
+    target, at, seconds = (signal or "").partition("@")
+    if not target or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
+        return  # no signal, or SB126 reports a signal that sbatch refuses
     lead = int(seconds) if at else DEFAULT_LEAD_S
     if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
         what = f"the signal comes {lead} s before the time limit of {time} s: the job would hardly have begun"
-        fix = f"set {to}@{max(1, time // 4)}, or a longer time"
+        fix = f"set {target}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
         safe = max(lead, min(300, time // 4 if time else 300))
-        fix = f"leave time to save: {to}@{safe}" if safe > lead else "leave time to save: a longer time limit"
+        fix = (
+            f"leave time to save: {target}@{safe}"
+            if safe > lead
+            else "leave time to save: a longer time limit"
+        )
         yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
 
 
@@ -66,16 +70,16 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
 def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
     options = job.resources.options
     mode = options.get("open-mode", "")[:1]
-    own_log = "%r" in options.get("output", "") and job.slurm >= "25.11"
-    if "requeue" in options and mode != "a" and not own_log:
+    has_log_per_run = "%r" in options.get("output", "") and job.slurm >= "25.11"
+    if "requeue" in options and mode != "a" and not has_log_per_run:
         what = "a requeued job overwrites its log: what it wrote before is lost"
         yield Hit("requeue", what, "add --open-mode=append")
 
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    knows = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
-    if job.makes_log_folders or knows:
+    makes_folders = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
+    if job.makes_log_folders or makes_folders:
         return
     reported = set()
     for name in LOGS:
@@ -86,32 +90,28 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
             continue
         if job.is_script and (folder.startswith("/") or _SHELL_EXPANSION.search(folder)):
-            continue  # a folder of the cluster, not of this machine; SB117
+            continue  # a folder that only the cluster has, or SB117 reports the variable
         reported.add(folder)
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
-        rare = _milder_in_script(job) if job.assumed else None  # most sites have a later release
+        severity = _milder_in_script(job) if job.assumed else None  # most sites have a later release
         fix = f"mkdir -p {folder} first, as sbatchgen submit does"
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
             fix = f"mkdir -p {folder} in your shell, before sbatch"
         if _JOB_PATTERN.search(folder):  # the job id is not known before the submission
             fix = "a folder that is there, with the number in the name of the file"
-        yield Hit(name, what, fix, rare)
+        yield Hit(name, what, fix, severity)
 
 
 def _line_of_mkdir(job: Job, folder: str) -> int:
-    """Return the line in which a script makes this folder, or 0."""
+    """Return the line in which a script makes this folder; 0 without such a line."""
     commands = cast("JobScript", job).body.commands if job.is_script else ()
-    plain = os.path.normpath(folder)
-    return next(
-        (
-            command.line
-            for command in commands
-            if command.name == "mkdir" and plain in {os.path.normpath(word) for word in command.arguments}
-        ),
-        0,
-    )
+    for command in commands:
+        made = {os.path.normpath(word) for word in command.arguments if command.name == "mkdir"}
+        if os.path.normpath(folder) in made:
+            return command.line
+    return 0
 
 
 _JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")
@@ -122,12 +122,17 @@ def _log_varies(job: Job) -> Iterator[Hit]:
     reported = False
     for name in LOGS:
         path, fix, severity = job.option(name), "add %j to it", _milder_in_script(job)
-        does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
+        consequence = (
+            "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
+        )
         if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
             continue
-        what, has_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
+        what, has_array = (
+            f"{name} '{path}' is the same for every job: {consequence}",
+            re.search(r"%\d*A", path),
+        )
         if job.array_tasks > 1 and not re.search(r"%\d*a", path):
-            what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
+            what, severity = f"{name} '{path}' is the same for all tasks of the array: {consequence}", None
             fix = "add %a to it, as in %A_%a" if has_array else fix
         elif has_array:
             continue

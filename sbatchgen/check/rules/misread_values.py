@@ -1,4 +1,4 @@
-"""Rules about values that Slurm reads otherwise than people."""
+"""Rules about values that sbatch refuses or ignores: SB126, SB129 and SB137."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
         return
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):
-        ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
-        refused = None if ignored else option_refusal(script, use)
-        if refused and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
-            yield Hit(script.at_use(use), *refused)
+        is_ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
+        refusal = None if is_ignored else option_refusal(script, use)
+        if refusal and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
+            yield Hit(script.at_use(use), *refusal)
 
 
 @RULES.add(
@@ -36,7 +36,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
     applies=Applies.USUALLY | Applies.PLACEHOLDERS,
     words=("mail",),
 )
-def _mail(script: JobScript) -> Iterator[Hit]:
+def _unsent_mail(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         events = [event.strip() for event in (use.value or "").split(",")]
         unknown = [event for event in events if event and event.upper() not in MAIL_EVENTS]
@@ -52,7 +52,7 @@ def _mail(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
-def _hint(script: JobScript) -> Iterator[Hit]:
+def _ignored_hint(script: JobScript) -> Iterator[Hit]:
     rivals = hint_rivals(script.options, script.release) if "hint" in script.options else ()
     if rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"

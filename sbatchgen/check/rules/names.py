@@ -17,7 +17,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}
+VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}  # by kind
 
 
 def values_of(kind: str) -> dict[str, list[str]]:
@@ -44,16 +44,19 @@ _LAUNCHER = re.compile(
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets", words=("SLURM",))
-def _misnamed(script: JobScript) -> Iterator[Hit]:
+def _misnamed_variables(script: JobScript) -> Iterator[Hit]:
     uses = script.first_uses(lambda name: name.startswith("SLURM"))
     for use in islice(uses, NAMES_MAX):
-        if meant := _meant(use.name):
-            yield Hit(script.at_start(use), f"Slurm does not set {use.name}: it is empty", meant)
+        if fix := _intended_variable(use.name):
+            yield Hit(script.at_start(use), f"Slurm does not set {use.name}: it is empty", fix)
 
 
 @lru_cache(maxsize=1024)
-def _meant(name: str) -> str:
-    """Return the variable of Slurm to write for a name; "" if Slurm has the name, or a site may have."""
+def _intended_variable(name: str) -> str:
+    """Return the variable of Slurm to write in place of a name.
+
+    The result is "" if Slurm or a site may set a variable of this name, or if no variable has a similar name.
+    """
     is_known = (
         not SLURM_VARIABLES.isdisjoint((name, _GROUPED.sub("", name)))
         or name.replace("_", "") in SITE_VARIABLES
@@ -69,12 +72,12 @@ def _meant(name: str) -> str:
     swapped = sorted(
         known for known in SLURM_VARIABLES if sorted(known.split("_")) == sorted(name.split("_"))
     )
-    near = swapped[0] if swapped else nearest(name, sorted(SLURM_VARIABLES), 0.87)
-    return f"${near}" if near else ""
+    nearest_name = swapped[0] if swapped else nearest(name, sorted(SLURM_VARIABLES), 0.87)
+    return f"${nearest_name}" if nearest_name else ""
 
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
-def _unexported(script: JobScript) -> Iterator[Hit]:
+def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if any(setting.name == "allexport" and setting.on for setting in body.settings):
         return
@@ -90,7 +93,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for assignment in body.sets:
         name, context = assignment.name, assignment.context
-        is_plain = not (assignment.prefix or assignment.by or context.function or context.substitution)
+        is_plain = not (assignment.prefix or assignment.setter or context.function or context.substitution)
         is_read = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
         if not is_plain or name in exported or name in used or not is_read:
             continue
@@ -102,19 +105,19 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_launcher_in_value(body: Body) -> bool:
-    """Return whether a variable names a launcher, which a task may start: bash -c '$LAUNCHER train.py'."""
+    """Return whether a variable holds the name of a launcher: a task may run bash -c '$LAUNCHER train.py'."""
     return any(_LAUNCHER.search(made.word.text) for made in body.sets if made.word)
 
 
 def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
-    """Find unexported variables in the text of a task: a string in single quotes, a quoted here-document."""
+    """Find unexported variables in a text that tasks expand: a string in single quotes, a here-document."""
     sets = script.body.sets
-    exported = {made.name for made in sets if made.exported or made.prefix or made.by not in ("", "read")}
+    exported = {made.name for made in sets if made.exported or made.prefix or made.setter not in ("", "read")}
     for launch, text in _texts_of_tasks(script):
-        made_there = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
+        made_in_task = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
         for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
             before = [made for made in sets if made.name == name and made.at < launch.command.at]
-            if before and name not in exported | made_there | {*declared}:
+            if before and name not in exported | made_in_task | {*declared}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
                 yield Hit(script.at_start(before[-1]), what, f"export {name}")
 
@@ -189,12 +192,12 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
     words=("SLURM_",),
     report="https://github.com/CoBrALab/qbatch/pull/239",
 )
-def _overwritten(script: JobScript) -> Iterator[Hit]:
+def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
     """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
     cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
     for made in script.body.sets:
         value = made.value or ""
-        if not made.context.top or made.prefix or made.by not in ("", "export") or not value.isdecimal():
+        if not made.context.top or made.prefix or made.setter not in ("", "export") or not value.isdecimal():
             continue
         at = script.at_start(made)
         if made.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:

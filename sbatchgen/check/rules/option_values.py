@@ -1,6 +1,6 @@
-"""Rules about values that Slurm refuses on each cluster, or reads otherwise than people: SB127, SB138, SB140.
+"""Rules about values that any Slurm refuses, or reads differently than people expect: SB127, SB138, SB140.
 
-The rules about profiles judge values that depend on the cluster, such as names of nodes and licences.
+`constraints` and `limits` judge values that depend on the cluster, such as names of nodes and licences.
 benchmarks/values.py compares each verdict with a real slurmctld. Sources: slurmctld 22.05 to 26.05, as named
 in the readers of `sbatch`.
 """
@@ -22,8 +22,8 @@ RULES: Rules[Job] = Rules()
 
 BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
 FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # usual time limits in hours
-FEW_HOURS = 16  # a number up to this usually means hours in a training, and minutes in a short test
-FEW_MIB = 128  # a number up to this usually means gigabytes
+FEW_HOURS = 16  # numbers up to this one usually mean hours for a training, and minutes for a short test
+FEW_MIB = 128  # numbers up to this one usually mean gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
 _TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
 
@@ -36,7 +36,7 @@ def _examples() -> dict[str, str]:
     return dict(rows(__file__, "value_examples.txt"))
 
 
-def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
+def sbatch_refusal(name: str, value: str, slurm: str) -> tuple[str, str] | None:
     """Return the message and the fix for a value that sbatch refuses (SB126); None for other values."""
     from sbatchgen.check.sbatch.values import RefusedError, check_value
 
@@ -47,29 +47,29 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
             return None
         meant = meant_time(value) if value_kinds().get(name) == "time" or name == "time" else ""
         example = f"--{name}={meant}" if meant else _examples().get(name)
-        fix = f"write it as in {_like(example, value)}" if example else "see sbatch(1)"
+        fix = f"write it as in {_example_like(example, value)}" if example else "see sbatch(1)"
         fix = "write the value out: sbatch does not expand variables in directives" if "$" in value else fix
         return f"'{value}' is not a value for --{name}: sbatch says \"{error}\"", fix
     return None
 
 
-def _like(example: str, value: str) -> str:
-    """Return an example of a value, with the type of GPU from a wrong value."""
+def _example_like(example: str, value: str) -> str:
+    """Return the example, with the type of GPU that the wrong value names in place of TYPE."""
     kind = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
     return example.replace("TYPE", kind[1]) if kind and kind[1] != "gpu" else example
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")
-def _minutes(job: Job) -> Iterator[Hit]:
+def _time_in_minutes(job: Job) -> Iterator[Hit]:
     for name in ("time", "time-min"):
-        value = job.written(name)
+        value = job.written_value(name)
         match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
         if match is None:
             continue
         minutes, seconds = int(match[1]), match[2]
-        is_usual = minutes in FULL_HOURS and not (seconds is None and minutes % 5 == 0)
-        is_meant = minutes % 5 == 0 or minutes > FEW_HOURS or not job.trains
-        if is_meant and not is_usual and int(seconds or 0) == 0:
+        means_hours = minutes in FULL_HOURS and not (seconds is None and minutes % 5 == 0)
+        may_be_minutes = minutes % 5 == 0 or minutes > FEW_HOURS or not job.trains
+        if may_be_minutes and not means_hours and int(seconds or 0) == 0:
             continue  # 30 and 30:00 are half an hour
         if seconds is not None:
             what = f"--{name}={value} is {minutes} minutes and {seconds} seconds"
@@ -81,9 +81,9 @@ def _minutes(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add("SB138", "warning", "memory that is read as megabytes")
-def _megabytes(job: Job) -> Iterator[Hit]:
+def _memory_in_megabytes(job: Job) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        value = job.written(name)
+        value = job.written_value(name)
         largest = FEW_MIB if name == "mem" else FEW_MIB // 4
         if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= largest:
             what = f"--{name}={value} is {value} megabytes"
@@ -105,28 +105,29 @@ def _refused_value(job: Job) -> Iterator[Hit]:
             _check(kind, text, job)
         except ValueError as error:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
-            yield Hit(option, what, _like(_examples()[f"kind {kind}"].format(option), text))
+            yield Hit(option, what, _example_like(_examples()[f"kind {kind}"].format(option), text))
     partition = job.resources.options.get("partition", "")
     if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
         name = partition.lstrip("=")
         yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
     yield from _more_nodes_named(job)
-    yield from _privileged(job)
+    yield from _privileged_options(job)
     for name in ("gres", "partition") if job.is_script and job.slurm < TAKES_EMPTY_WORDS else ():
         if job.resources.options.get(name) == "":
             yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
-    batch, having = job.resources.options.get("batch", ""), job.resources.options.get("constraint", "")
-    if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", having)}):
+    batch, constraint = job.resources.options.get("batch", ""), job.resources.options.get("constraint", "")
+    if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", constraint)}):
         what = f"--batch={batch}: {min(lacking)} is not in --constraint, so Slurm refuses the job"
-        yield Hit("batch", what, f"--constraint={batch}" if not having else "name it in --constraint too")
+        yield Hit("batch", what, f"--constraint={batch}" if not constraint else "name it in --constraint too")
     limit, least = job.resources.time, job.resources.time_min
     if limit and least and limit < least:
-        what = f"--time-min={job.written('time-min')} is above --time={job.written('time')}: Slurm refuses it"
+        what = f"--time-min={job.written_value('time-min')} is above --time={job.written_value('time')}: "
+        what += "Slurm refuses it"
         yield Hit("time-min", what, "give --time the larger one of both")
 
 
-def _privileged(job: Job) -> Iterator[Hit]:
+def _privileged_options(job: Job) -> Iterator[Hit]:
     """Find options that Slurm only takes from root or an operator."""
     for name in ("uid", "gid") if job.is_script else ():
         if name in job.resources.options:
@@ -134,9 +135,8 @@ def _privileged(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, "remove it")
     nice = job.resources.options.get("nice", "")
     if re.match(r"\s*-0*[1-9]", nice):
-        what = (
-            f"--nice={nice}: Slurm takes a negative one from operators alone, and refuses the job of others"
-        )
+        what = f"--nice={nice}: Slurm takes a negative one from operators alone, and refuses the job of "
+        what += "others"
         yield Hit("nice", what, "remove it")
 
 
@@ -145,12 +145,12 @@ def _more_nodes_named(job: Job) -> Iterator[Hit]:
 
     Source: sbatch 22.05 and 26.05, and CHANGES of Slurm 23.02.
     """
-    nodes, listed = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
-    if not nodes.replace("-", "").isdecimal() or {"/", "{", "$", "<"} & {*listed}:
+    nodes, nodelist = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
+    if not nodes.replace("-", "").isdecimal() or {"/", "{", "$", "<"} & {*nodelist}:
         return
     from sbatchgen.check.sbatch.hostlist import hosts
 
-    most, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(listed)})
+    most, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(nodelist)})
     if not 0 < most < count:
         return
     what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
@@ -165,8 +165,8 @@ TAKES_PART_OF_NODELIST = "23.02"
 TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.05 does not
 
 
-def refuses(option: str, text: str, job: Job) -> bool:
-    """Return whether slurmctld refuses the value of an option on each cluster."""
+def slurmctld_refuses(option: str, text: str, job: Job) -> bool:
+    """Return whether slurmctld refuses the value of an option on any cluster."""
     try:
         _check(value_kinds().get(option, ""), text, job)
     except ValueError:
@@ -218,13 +218,13 @@ def _check_array(text: str) -> None:
 
 
 def _check_hosts(text: str, job: Job) -> None:
-    from sbatchgen.check.sbatch.hostlist import expanded, hosts
+    from sbatchgen.check.sbatch.hostlist import expand, hosts
 
     if not {"/", "{"} & {*text}:  # a file, or a function of slurmctld
-        expanded(text)
+        expand(text)
     if text == job.resources.options.get("exclude"):
         asked = hosts(job.option("nodelist"))
         sizes = (job.resources.ntasks, job.resources.nodes_min)
-        fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may use a part
-        if both := set() if fewer else {*hosts(text)} & {*asked}:
-            raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")
+        is_partial = any(size is not None and size < len(asked) for size in sizes)  # Slurm may use a part
+        if common := set() if is_partial else {*hosts(text)} & {*asked}:
+            raise ValueError(f"{', '.join(sorted(common)[:3])} is in --nodelist too")

@@ -1,4 +1,7 @@
-"""Failures of the last program that a script only prints. Source: bash(1), EXIT STATUS."""
+"""The check for a script that only prints the failure of its last program, for SB312.
+
+Source: bash(1), EXIT STATUS.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.grammar import Node
 
 _SMALL_PROGRAMS = programs("last")
-# Commands and words of an author who wants the script to continue after a failure.
+# With these commands and words, the author wants the script to continue after a failure.
 _IGNORING_WORDS = frozenset(("true", ":"))
 _WARNING_WORDS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
 
 
-def only_printed(script: JobScript) -> Iterator[Hit]:
+def printed_failures(script: JobScript) -> Iterator[Hit]:
     """Find a script that ends with 0 after its last program fails, because it only prints the failure."""
     body = script.body
     work = _last_work(script)
@@ -30,15 +33,14 @@ def only_printed(script: JobScript) -> Iterator[Hit]:
     stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
     later = [each for each in body.commands if each.at > work.at and each not in stages]
     later = [each for each in later if not (each.context.function or each.context.substitution)]
-    is_kept = work.context.condition or not body.option_at("errexit", work.line)
-    # Whether no work follows.
-    is_over = all(each.test or not each.name or each.name in _SMALL_PROGRAMS for each in later)
-    if not later or not is_kept or not is_over:
+    continues = work.context.condition or not body.option_at("errexit", work.line)
+    is_last_work = all(each.test or not each.name or each.name in _SMALL_PROGRAMS for each in later)
+    if not later or not continues or not is_last_work:
         return
-    asks = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
+    reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
     branches = [each for each in later if each.context.branch]
     is_meant = any(each.name in _IGNORING_WORDS or _WARNING_WORDS.search(each.text) for each in branches)
-    if is_meant or not (work.context.condition or asks):
+    if is_meant or not (work.context.condition or reads_status):
         return
     statements = [node for node in body.source.nodes[0].children if node.start < body.end]
     last = next((node for node in reversed(statements) if node.kind != "comment"), None)
@@ -61,9 +63,9 @@ def _last_work(script: JobScript) -> Command | None:
 
 def _lost_in_pipe(body: Body, work: Command) -> bool:
     """Return whether a pipe hides the status of the command (SB311)."""
-    several = work.pipe is not None and len(work.pipe.stages) > 1
-    known = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
-    return several and not known
+    has_pipe = work.pipe is not None and len(work.pipe.stages) > 1
+    reads_all = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
+    return has_pipe and not reads_all
 
 
 def _ends_well(body: Body, node: Node) -> bool:

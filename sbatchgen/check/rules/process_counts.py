@@ -15,7 +15,7 @@ from sbatchgen.base.quoting import ALSO, counted
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.executables.program import PROGRAMS
 from sbatchgen.check.rules import rendezvous
-from sbatchgen.check.rules.edits import after, before
+from sbatchgen.check.rules.edits import insert_after, insert_before
 from sbatchgen.check.rules.environment import arguments
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.rules.statuses import last_work
@@ -31,7 +31,7 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not inherit --cpus-per-task
-# srun without --ntasks ignores --ntasks-per-node in a job with another number of tasks.
+# --ntasks is needed: without it, srun ignores --ntasks-per-node in a job with another number of tasks.
 ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 
 
@@ -52,17 +52,17 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         if not {"V", "version"} & launch.tools[0].options.keys():
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
-            fix = f"srun {_head(launch)}"
-            rank_each = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
-            if not _RANK_MARKS.search(script.text) and not rank_each:
+            fix = f"srun {_command_start(launch)}"
+            has_gpu_per_task = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
+            if not _RANK_MARKS.search(script.text) and not has_gpu_per_task:
                 cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
-                alone = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
-                fix = f"{alone} for one process{ALSO}{fix} if each task is to be a rank of it"
+                single = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
+                fix = f"{single} for one process{ALSO}{fix} if each task is to be a rank of it"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
             return
 
 
-# Variables and libraries of a program that is one of several processes.
+# Names in the script of a program that knows it is one of several processes.
 _RANK_MARKS = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
@@ -115,8 +115,8 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
     source="torch/distributed/run.py",
     words=LAUNCHER_WORDS,
 )
-def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    """Find an option of the program that torchrun takes for a short form of several options of its own."""
+def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
+    """Find an option of the program that torchrun reads as an abbreviation of several options of its own."""
     for launch in script.trainings:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
@@ -128,19 +128,19 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
             name = launcher.body.text_of(word).partition("=")[0]
             if name == "--":
                 break
-            known = _spellings() if name.startswith("--") and len(name) > 2 else ()
-            short_for = [each for each in known if each.startswith(name)]
+            options = _torchrun_options() if name.startswith("--") and len(name) > 2 else ()
+            short_for = [each for each in options if each.startswith(name)]
             if len(short_for) > 1 and name not in short_for:
                 what = f"torchrun reads {name} as short for {short_for[0]} or {short_for[1]}, and ends: "
                 what += "ambiguous option"
                 program = launch.program.words[0]
                 fix = f"-- before {program.text}: torchrun ... -- {program.text} ... {name}"
-                yield Hit(script.at_word(word), what, fix, edits=before(script, program, "-- "))
+                yield Hit(script.at_word(word), what, fix, edits=insert_before(script, program, "-- "))
                 break
 
 
 @cache
-def _spellings() -> list[str]:
+def _torchrun_options() -> list[str]:
     """Return the long options of torchrun, with - and _; argparse accepts the start of each."""
     table = PROGRAMS["torchrun"]
     names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
@@ -161,7 +161,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             continue
         if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
             continue
-        yield _started_once(script, launch, launcher, nodes)
+        yield _single_start_hit(script, launch, launcher, nodes)
 
 
 def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
@@ -171,44 +171,43 @@ def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
     if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
         return
     launch = launches[0]
-    launcher, wanted, context = launch.launcher, launch.told_nodes or 0, launch.command.context
+    launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
     is_sure = not (context.function or context.loop or context.background or context.branch)
     if launcher and wanted > nodes and is_sure and launcher.name != "deepspeed":
         option = PROGRAMS[launcher.name].role("NODES")
-        what = (
-            f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has {counted(nodes, 'node')}"
-        )
+        what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
+        what += f"{counted(nodes, 'node')}"
         fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={wanted}"
         yield Hit(script.at_word(launcher.words[0]), what, fix, "warning")
 
 
-def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
-    """Return the hit of a launcher that runs on the first node only."""
+def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
+    """Return the hit for a launcher that runs only once, on the first of `nodes` nodes."""
     program, call = PROGRAMS[launcher.name], launch.launcher_call
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
-    at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_head(launch)}"
-    rank = launcher.option(program.role("RANK"))
+    at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_command_start(launch)}"
+    rank_option = launcher.option(program.role("RANK"))
     is_static = call is not None and call.is_static
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
-        fix = rendezvous.instead_of_deepspeed(f"{ONE_ON_EACH_NODE} ")
-    elif rank or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
-        option = rank.name if rank else program.role("RANK").replace("-", "_")
+        fix = rendezvous.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
+    elif rank_option or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
+        option = rank_option.name if rank_option else program.role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
-        fix += f", with {rendezvous.MEETING}"
-    if not launch.told_nodes or launch.told_nodes < 2:
+        fix += f", with {rendezvous.RENDEZVOUS_OPTIONS}"
+    if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
             fix += f"{' and' if ', with' in fix else ', with'} --{program.role('NODES')}=$SLURM_NNODES"
         return Hit(at, what, fix, "warning")
-    what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
+    what += f"it waits for {counted(launch.launcher_nodes - 1, 'node')}, where nothing starts it"
     edits: tuple[Edit, ...] = ()
-    if launch.told_nodes == nodes and not rank and "ntasks-per-gpu" not in script.resources:
-        start = before(script, word, f"{ONE_ON_EACH_NODE} ")
-        meeting = rendezvous.meeting_edits(script, launcher) if is_static else ()
-        meets = meeting if is_static else call and call.of_role("HOST")[0]
-        edits = (*start, *meeting) if start and meets else ()
+    if launch.launcher_nodes == nodes and not rank_option and "ntasks-per-gpu" not in script.resources:
+        start = insert_before(script, word, f"{ONE_ON_EACH_NODE} ")
+        address_edits = rendezvous.rendezvous_edits(script, launcher) if is_static else ()
+        has_address = address_edits if is_static else call and call.role_option("HOST")[0]
+        edits = (*start, *address_edits) if start and has_address else ()
     return Hit(at, what, fix, edits=edits)
 
 
@@ -223,10 +222,10 @@ def _started_once(script: JobScript, launch: Launch, launcher: Tool, nodes: int)
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     yield from _fewer_visible(script)
     resources, trainings = script.resources, script.trainings
-    shared = any(launch.command.background for launch in trainings)  # launches may share the job
+    is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
+        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
         workers, gpus = launch.workers, resources.gpu_count
         option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))
@@ -239,10 +238,10 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what = f"torchrun without --nproc-per-node starts one process: of {gpus} GPUs on a node, "
             what += f"{gpus - 1} {'stays' if gpus == 2 else 'stay'} idle"
             yield Hit(script.at_word(launcher.words[0]), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
-        agents, group = launch.tasks, launch.told_nodes
+        agents, group = launch.tasks, launch.launcher_nodes
         option = launcher.option("nnodes")
-        one_each = launch.tasks_per_node == 1 and not launch.by_some_tasks
-        if launch.step and option and agents and group and one_each and agents != group:
+        is_one_per_node = launch.tasks_per_node == 1 and not launch.runs_in_some_tasks
+        if launch.step and option and agents and group and is_one_per_node and agents != group:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
@@ -266,7 +265,7 @@ def _fewer_visible(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_one_process(launch: Launch) -> bool:
-    """Return whether the launch is a torchrun that starts one process, and is alone on its node."""
+    """Return whether a torchrun starts one process by default, as the only task of its node."""
     is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
     call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
     return call is not None and call.is_one_by_default
@@ -280,7 +279,7 @@ def _has_one_process(launch: Launch) -> bool:
     words=TRAINING_WORDS,
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/10098",
 )
-def _expected(script: JobScript) -> Iterator[Hit]:
+def _expected_counts(script: JobScript) -> Iterator[Hit]:
     resources, nodes = script.resources, fixed_nodes(script.resources)
     for launch in script.trainings:
         if launch.command.background or launch.launcher or nodes is None:
@@ -290,19 +289,23 @@ def _expected(script: JobScript) -> Iterator[Hit]:
                 continue
             wanted, last = int(value), name.rpartition(".")[2]
             unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
-            has = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
+            available = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
-                has = (launch.tasks_per_node or 0) if launch.is_native else 0
-            is_all = launch.nodes == nodes or "ray start" in script.text  # else other steps may have the rest
-            if has and (wanted > has or (unit != "GPU" and wanted < has and is_all)):
+                available = (launch.tasks_per_node or 0) if launch.is_native else 0
+            uses_all_nodes = (
+                launch.nodes == nodes or "ray start" in script.text
+            )  # else other steps may have the rest
+            if available and (
+                wanted > available or (unit != "GPU" and wanted < available and uses_all_nodes)
+            ):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
-                what += f"{has}{' on a node' * (unit != 'node')}: "
-                what += "it waits for more" if wanted > has else "the others are idle, or do the same"
+                what += f"{available}{' on a node' * (unit != 'node')}: "
+                what += "it waits for more" if wanted > available else "the others are idle, or do the same"
                 yield Hit(script.at_word(word), what, _slurm_words(name, word.text, unit))
 
 
 def _slurm_words(name: str, word: str, unit: str) -> str:
-    """Return the fix for a program's number of nodes, GPUs or processes: a variable or an option of Slurm."""
+    """Return the fix for an option that counts a unit: a variable or an option of Slurm with the number."""
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
     variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
@@ -340,7 +343,7 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
         fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
-        edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
+        edits = insert_after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
 
 
@@ -372,16 +375,16 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
     source="sbatch(1)",
     words=("srun",),
 )
-def _uneven(script: JobScript) -> Iterator[Hit]:
+def _uneven_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     nodes, tasks = resources.nodes, resources.ntasks
     if nodes < 2 or not tasks or resources.ntasks_per_node or tasks <= nodes or "distribution" in resources:
         return
     for launch in script.trainings:
         if launch.step and not {"ntasks-per-node", "ntasks"} & launch.step.options.keys():
-            each = -(-tasks // nodes)
+            per_node = -(-tasks // nodes)
             what = f"{tasks} tasks on {nodes} nodes may be spread unevenly, as {tasks - nodes + 1} and 1"
-            yield Hit("ntasks", what, f"--ntasks-per-node={each} instead of --ntasks")
+            yield Hit("ntasks", what, f"--ntasks-per-node={per_node} instead of --ntasks")
             return
 
 
@@ -404,5 +407,6 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-def _head(launch: Launch) -> str:
+def _command_start(launch: Launch) -> str:
+    """Return the first two words of a launch, for a fix."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

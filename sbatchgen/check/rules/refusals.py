@@ -20,25 +20,25 @@ _COMBINATION_RULE = "SB135"  # a warning if sbatch's command line may give the m
 
 
 def refusal(script: JobScript) -> Finding | None:
-    """Return the finding that says why sbatch certainly refuses a script; None without such a finding.
+    """Return the finding that says why sbatch certainly refuses a script; None if sbatch may take it.
 
-    If no release is named, a refusal is certain if an old release refuses the script too.
+    If nobody named the release of Slurm, a refusal is certain only if an old release also refuses the script.
     """
     message = script.sbatch.refusal
     if message is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
         return None
-    every = (
+    candidates = (
         finding
         for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))
         for finding in judge.findings(rule, script)
         if finding.rule in _FILE_RULES or (message.line != 1 and message.line in (0, finding.place.line))
     )
-    telling = [each for each in every if each.severity == "error" or each.rule == _COMBINATION_RULE]
-    unknown = "SB113" if "unrecognized" in message.text else "SB126"
+    refusing = [each for each in candidates if each.severity == "error" or each.rule == _COMBINATION_RULE]
+    fallback_rule = "SB113" if "unrecognized" in message.text else "SB126"
     at = script.at(message.line or 1)
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
-    fallback = Finding("error", problem, rule=unknown, place=at)
-    first = min(telling, key=lambda finding: finding.rule, default=fallback)
+    fallback = Finding("error", problem, rule=fallback_rule, place=at)
+    first = min(refusing, key=lambda finding: finding.rule, default=fallback)
     what = REFUSED + _REFUSAL_MESSAGE.sub("", first.problem.what)
     return first._replace(severity="error", problem=first.problem._replace(what=what))
 

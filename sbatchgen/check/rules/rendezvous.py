@@ -23,7 +23,7 @@ RULES: Rules[JobScript] = Rules()
 MANY_GPUS = 4  # a job with this number of GPUs on a node usually has the node alone
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-MEETING = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+RENDEZVOUS_OPTIONS = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 _OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
@@ -37,13 +37,13 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
-    often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
+    severity = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     reported = set()
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
-            yield Hit(place, what, f"{name}={_OWN_PORT}", often)  # type: ignore[arg-type]
+            yield Hit(place, what, f"{name}={_OWN_PORT}", severity)  # type: ignore[arg-type]
 
 
 @RULES.add(
@@ -64,22 +64,26 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
         if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
             yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
-        elif made.word is not None and _IS_PORT.search(made.name):
-            highest = _highest(made.word.text)
+        elif made.word is not None and _PORT_NAME.search(made.name):
+            highest = _highest_port(made.word.text)
             if highest and highest > LAST_PORT:
                 what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
                 yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
 
 
 LAST_PORT = 65535
-_IS_PORT = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")
+_LARGEST_RANDOM = 32767  # the highest value of bash's RANDOM
+_PORT_NAME = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")
 _SUM = re.compile(r"\$\(\((.*)\)\)")
 _RANGE = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")
 _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?ID)\}?(?:%(\d+))?\)?")
 
 
-def _highest(text: str) -> int | None:
-    """Return the highest value of a sum of random numbers and job ids; None if the text hides the value."""
+def _highest_port(text: str) -> int | None:
+    """Return the highest port that an expression gives: a number, a random number, a job id, or their sum.
+
+    The result is None for other texts.
+    """
     text = text.strip('"')
     if picked := _RANGE.fullmatch(text):
         return int(picked[1])
@@ -94,8 +98,12 @@ def _highest(text: str) -> int | None:
             return None
         if not (number or random or modulo):
             return None  # a job id without % is small on a young cluster
-        highest = int(number) if number else 32767 if random and not modulo else int(modulo) - 1
-        total += min(highest, 32767) if random else highest
+        if number:
+            total += int(number)
+        elif random:
+            total += min(int(modulo) - 1 if modulo else _LARGEST_RANDOM, _LARGEST_RANDOM)
+        else:
+            total += int(modulo) - 1
     return total
 
 
@@ -110,20 +118,20 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
     yield from (
         Hit(place, what, f"{name or 'MASTER_ADDR'}={FIRST_NODE}, before srun")
-        for place, name, what in _named_nodes(script)
+        for place, name, what in _fixed_addresses(script)
     )
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not spread:
         return
     nodes = script.resources.nodes
     for launch, launcher in ((each, each.launcher) for each in spread if each.launcher):
-        if launch.told_nodes not in (None, 1) and _lacks_address(launch, launcher):
+        if launch.launcher_nodes not in (None, 1) and _lacks_address(launch, launcher):
             what = "torchrun without --rdzv-endpoint meets at localhost: "
             what += f"the {launch.nodes} nodes never find each other"
-            yield Hit(script.at_word(launcher.words[0]), what, MEETING, "error")
+            yield Hit(script.at_word(launcher.words[0]), what, RENDEZVOUS_OPTIONS, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
-            if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
+            if LOOPBACK.match(value) and not (value.endswith(":0") and launch.launcher_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
@@ -147,48 +155,53 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     source="torch/distributed/run.py",
     words=LAUNCHER_WORDS,
 )
-def _all_first(script: JobScript) -> Iterator[Hit]:
+def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         launcher, call, nodes = launch.launcher, launch.launcher_call, launch.nodes or 0
-        if not launcher or not call or nodes < 2 or not launch.step or launch.by_some_tasks:
+        if not launcher or not call or nodes < 2 or not launch.step or launch.runs_in_some_tasks:
             continue
         at = script.at_word(launcher.words[0])
         if not call.knows_others:
-            yield Hit(at, without_hosts(nodes), instead_of_deepspeed(), "warning")
+            yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
-        is_own = rank and not (launcher.text_of(rank) or "$").isdecimal()
-        if not call.is_static or is_own or (launch.told_nodes or 0) < 2 or _may_hold_rank(launch):
+        is_set = rank and not (launcher.text_of(rank) or "$").isdecimal()
+        if not call.is_static or is_set or (launch.launcher_nodes or 0) < 2 or _may_hold_rank(launch):
             continue
-        if not is_joined(launcher) and not rank and launcher.name == "torchrun":
+        if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
         severity = None if not launcher.name.startswith("accelerate") else "warning"
-        edits = meeting_edits(script, launcher)
-        what, fix = all_rank_zero(launcher.name, nodes, rank.name if rank else "")
+        edits = rendezvous_edits(script, launcher)
+        what, fix = rank_zero_texts(launcher.name, nodes, rank.name if rank else "")
         yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
 
 
 TORCH_LAUNCHERS = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
-_TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {MEETING} train.py"
+_TORCHRUN = (
+    f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {RENDEZVOUS_OPTIONS} train.py"
+)
 
 
-def instead_of_deepspeed(before: str = "") -> str:
-    """Return the fix for deepspeed on several nodes: torchrun, with `before` in front."""
+def deepspeed_fix(before: str = "") -> str:
+    """Return the fix for deepspeed on several nodes: torchrun in its place, with `before` in front of it."""
     return (
         "start the program with torchrun, whose variables deepspeed's initialize() reads"
         f"{CODE}{before}{_TORCHRUN}{OR}write a --hostfile, and start deepspeed without srun"
     )
 
 
-def without_hosts(nodes: int) -> str:
-    """Return the message about deepspeed on each of several nodes without a list of hosts."""
+def missing_hosts_message(nodes: int) -> str:
+    """Return the message about a deepspeed that runs on each of several nodes without a list of hosts."""
     return (
         f"without --hostfile deepspeed knows its own node only: each of the {nodes} nodes trains the same "
         "model alone"
     )
 
 
-def all_rank_zero(name: str, nodes: int, given: str) -> tuple[str, str]:
-    """Return the message and the fix for launchers that all have rank 0, by the option `given` if any."""
+def rank_zero_texts(name: str, nodes: int, given: str) -> tuple[str, str]:
+    """Return the message and the fix for launchers that all have rank 0.
+
+    `given` is the option that gives this rank, "" if no option does.
+    """
     option = PROGRAMS[name].role("RANK")
     if name.startswith("accelerate"):  # older releases only know the option with an underscore
         option = option.replace("-", "_")
@@ -198,19 +211,19 @@ def all_rank_zero(name: str, nodes: int, given: str) -> tuple[str, str]:
         what += "ends with a TypeError"
     else:
         what = f"without --{option} each of the {nodes} nodes has rank 0"
-        fix = f"replace --master-addr and --master-port by these options{CODE}{MEETING}{OR}{fix}"
+        fix = f"replace --master-addr and --master-port by these options{CODE}{RENDEZVOUS_OPTIONS}{OR}{fix}"
     if given:
         what = f"--{given}=0 makes each of the {nodes} nodes the first"
     return f"{what}: they wait for the others until the time limit", fix
 
 
-def is_joined(launcher: Tool) -> bool:
+def has_rendezvous_address(launcher: Tool) -> bool:
     """Return whether the options of a launcher give the address where its nodes meet."""
     return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
 
 
-def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
-    """Return the edits that make nodes of a static torchrun meet by a rendezvous; () if not safe."""
+def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
+    """Return the edits that give a static torchrun the options of a rendezvous; () if an edit is not safe."""
     host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
     if launcher.name not in TORCH_LAUNCHERS or not host or launcher.body.source is not script.body.source:
         return ()
@@ -222,18 +235,18 @@ def meeting_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
     if not all(_is_plain(script, option) for option in options):
         return ()
     port = launcher.option("master-port") if host.name == "master-addr" else None
-    address = _written(host)
+    address = _value_as_written(host)
     if host.name == "master-addr":
-        address += f":{_written(port) if port else _OWN_PORT}"
+        address += f":{_value_as_written(port) if port else _OWN_PORT}"
     first, *others = options
     return (
-        _replaced(script, first, f"--rdzv-backend=c10d --rdzv-endpoint={address}"),
-        *(_replaced(script, option, "") for option in others),
+        _replacement(script, first, f"--rdzv-backend=c10d --rdzv-endpoint={address}"),
+        *(_replacement(script, option, "") for option in others),
     )
 
 
 def _is_plain(script: JobScript, option: ToolOption) -> bool:
-    """Return whether an option is written in a single line of the script, so that it can be replaced."""
+    """Return whether an option stands in a single line of the script, so that an edit can replace it."""
     words = [option.word, option.value_word or option.word]
     is_here = all(word.source is script.body.source and word.text.strip() for word in words)
     return (
@@ -243,13 +256,13 @@ def _is_plain(script: JobScript, option: ToolOption) -> bool:
     )
 
 
-def _written(option: ToolOption) -> str:
+def _value_as_written(option: ToolOption) -> str:
     """Return the value of an option as written, with its quotes."""
     word = option.value_word
     return word.text if word and word is not option.word else option.word.text.partition("=")[2]
 
 
-def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
+def _replacement(script: JobScript, option: ToolOption, text: str) -> Edit:
     """Return the edit that replaces an option and its value; an empty text also removes a blank."""
     start, end = option.word.column, (option.value_word or option.word).end_column
     line = script.lines[option.word.line - 1]
@@ -259,22 +272,22 @@ def _replaced(script: JobScript, option: ToolOption, text: str) -> Edit:
 
 
 def _may_hold_rank(launch: Launch) -> bool:
-    """Return whether unknown words or PET_ variables may give the launcher of a node its rank."""
+    """Return whether the launcher may get its rank from words that are not known, or from PET_ variables."""
     program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
     is_words = program.startswith("$") and "/" not in program
     return is_words or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
-    """Return whether a torchrun certainly has no address for its nodes, by options or variables."""
+    """Return whether neither options nor variables give a torchrun the address where its nodes meet."""
     backend = launcher.option("rdzv-backend")
-    known = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
+    address_options = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
     is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
-    if is_other or known & launcher.options.keys():
+    if is_other or address_options & launcher.options.keys():
         return False
     # The bundled torchrun.py finds the address itself.
-    knows = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
-    return "$" not in launch.program.name and not knows
+    finds_address = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
+    return "$" not in launch.program.name and not finds_address
 
 
 @RULES.add(
@@ -339,11 +352,11 @@ _LISTS_NODES = re.compile(
     words=("standalone",),
     report="https://github.com/DeepWave-KAUST/sweep/pull/68",
 )
-def _standalone(script: JobScript) -> Iterator[Hit]:
+def _standalone_on_nodes(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None
         nodes = launch.nodes
-        if option and launch.step and nodes and nodes > 1 and not launch.by_some_tasks:
+        if option and launch.step and nodes and nodes > 1 and not launch.runs_in_some_tasks:
             what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
             what += "same model alone"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -377,22 +390,24 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
                 yield script.at_option_of(option), "MASTER_PORT", port
 
 
-def _named_nodes(script: JobScript) -> Iterator[tuple[Place, str, str]]:
+def _fixed_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the variable's name and the message of addresses that name a fixed node."""
     named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
-    given = [(script.at_start(made), made.name, made.value or "") for made in named]
+    values = [(script.at_start(made), made.name, made.value or "") for made in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
         names = {*PROGRAMS[launcher.name].roles.get("HOST", ()), "master-addr"}
         options = map(launcher.option, sorted(names))
-        given += [(script.at_option_of(option), "", launcher.text_of(option)) for option in options if option]
-    for place, variable, value in given if script.trainings and "nodelist" not in script.options else ():
-        if name := named_node(value):
+        values += [
+            (script.at_option_of(option), "", launcher.text_of(option)) for option in options if option
+        ]
+    for place, variable, value in values if script.trainings and "nodelist" not in script.options else ():
+        if name := node_in_address(value):
             what = f"the script names {name} as the place to meet: the job may run on other nodes"
             yield place, variable, what
 
 
-def named_node(address: str) -> str:
-    """Return the node in an address, with or without a port; "" for an uncertain node and for localhost."""
+def node_in_address(address: str) -> str:
+    """Return the node that an address names; "" if the address may name no node, and for localhost."""
     match = _NODE.match(address)
     return match[1] if match and not LOOPBACK.match(address) else ""
 
@@ -401,6 +416,7 @@ _NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d
 
 
 def _addresses(script: JobScript) -> list[Assignment]:
+    """Return the assignments of variables such as MASTER_ADDR."""
     return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
 
 

@@ -18,32 +18,25 @@ RULES: Rules[JobScript] = Rules()
 
 
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
-def _bounded(script: JobScript) -> Iterator[Hit]:
-    """Find a requeue after each failure, as a job that fails at its start is then requeued for ever."""
-    if (
-        "requeue" not in script.text
-        or "RESTART" in script.text
-        or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
-    ):
-        return  # the script may count its restarts
+def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
+    """Find a requeue after each failure: Slurm would requeue a job that fails at its start for ever."""
+    counts = "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
+    if counts or "requeue" not in script.text:
+        return
     for command, context in _requeues(script):
         if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
             what = "the job is requeued after each failure: one that fails at its start does so for ever"
-            yield Hit(
-                script.at_word(command),
-                what,
-                f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}",
-            )
+            fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
+            yield Hit(script.at_word(command), what, fix)
 
 
 @RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
-def _element(script: JobScript) -> Iterator[Hit]:
+def _whole_array(script: JobScript) -> Iterator[Hit]:
     for command, _ in _requeues(script) if script.array_tasks > 1 else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
-            what = (
-                "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all tasks"
-            )
+            what = "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all "
+            what += "tasks"
             fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
             yield Hit(script.at_word(command), what, fix)
 
@@ -82,37 +75,39 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
                     continue
                 texts = [script.body.text_of(each) for each in launch.program.words[1:]]
                 if launch.command.at > command.at and any(map(used.search, texts)):
-                    what = (
-                        f"--requeue starts the script again from its first line: this removes {folder}, and "
-                    )
-                    what += "what the job has written there"
+                    what = f"--requeue starts the script again from its first line: this removes {folder}, "
+                    what += "and what the job has written there"
                     fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
                     yield Hit(script.at_word(command), what, fix)
                     return
 
 
 def _deletes_input(script: JobScript) -> Iterator[Hit]:
-    """Find a file that the script copies or unpacks and later removes, so that a second run lacks it."""
-    read = {
-        word.text: command
-        for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", ".")
-        if command.context.top
-        for word in command.words[1 : None if command.name in ("tar", "unzip", "source", ".") else -1]
-        if not word.text.startswith("-")
-    }
+    """Find a file that the script reads and later removes, so that a second run lacks the file."""
+    readers: dict[str, Command] = {}  # name of a file -> the last command that reads it
+    for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
+        has_target = command.name not in ("tar", "unzip", "source", ".")  # the last word is no input
+        for word in command.words[1 : -1 if has_target else None] if command.context.top else ():
+            if not word.text.startswith("-"):
+                readers[word.text] = command
     for command in script.named("rm"):
-        works = any(each.at > command.end and each.name not in BRIEF for each in script.body.commands)
-        for word in command.words[1:] if works and command.context.top else ():
-            first = read.get(word.text)
-            if first and first.name != "mv" and first.at < command.at and not _made_here(word, first, script):
+        work_follows = any(each.at > command.end and each.name not in BRIEF for each in script.body.commands)
+        for word in command.words[1:] if work_follows and command.context.top else ():
+            reader = readers.get(word.text)
+            if (
+                reader
+                and reader.name != "mv"
+                and reader.at < command.at
+                and not _is_made_before(word, reader, script)
+            ):
                 what = "--requeue starts the script again from its first line: then "
-                what += f"{script.body.text_of(word)}, which line {first.line} reads, is gone"
+                what += f"{script.body.text_of(word)}, which line {reader.line} reads, is gone"
                 yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
                 return
 
 
-def _made_here(word: Word, first: Command, script: JobScript) -> bool:
-    """Return whether the script itself makes a file before its first use, so that a second run has it too."""
+def _is_made_before(word: Word, first: Command, script: JobScript) -> bool:
+    """Return whether the script itself makes the file before its first use, so that a second run has it."""
     earlier = script.body.source.text[: first.at]
     name = re.escape(word.text.strip('"'))
     return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(

@@ -11,7 +11,7 @@ from sbatchgen.base.finding import NOWHERE, Edit, Finding, Place, Severity
 from sbatchgen.base.frozen import frozen
 
 CUT_SHORT = "SB336"  # the rule about steps that a dry run does not show
-J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comments of a script
+J = TypeVar("J")  # the subject of a rule: a Job of any kind, a DryRun, or the comments of a script
 
 
 class Applies(Flag):
@@ -25,9 +25,9 @@ class Applies(Flag):
     WRITERS = auto()  # scripts without directives that write a job script
     PURE_WRITERS = auto()  # writers of job scripts whose #SBATCH lines are all text of the job script
     RENDERED = auto()  # scripts that sbatchgen renders; the rules of resolved jobs judge these jobs too
-    NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED
-    USUALLY = NOT_WRITERS | WRITERS
-    AS_TEXT = USUALLY | PURE_WRITERS  # rules about lines that do harm in any script
+    NOT_WRITERS = EXAMPLES | PARTS | UNFILLED | RENDERED  # for rules about scripts that are jobs
+    USUALLY = NOT_WRITERS | WRITERS  # for most rules
+    ANY_TEXT = USUALLY | PURE_WRITERS  # for rules about lines that do harm in any script
 
 
 class Hit(NamedTuple):
@@ -36,10 +36,10 @@ class Hit(NamedTuple):
     at: Place | str  # a place, or the long name of an option
     what: str  # the message: the facts, and their consequence
     fix: str = ""  # a text to type
-    severity: Severity | None = None  # another severity than the rule's
-    edits: tuple[Edit, ...] = ()  # a fix that changes nothing else in the script
-    pedantic: bool | None = None  # whether the hit is off by default; None as the rule
-    # A few words on why the job can't run in the partition; "" for hits about other things.
+    severity: Severity | None = None  # None for the rule's severity
+    edits: tuple[Edit, ...] = ()  # the fix as changes of the script, if it is safe
+    pedantic: bool | None = None  # whether the hit is off by default; None if the rule decides
+    # A few words on why the job can't run in a partition; "" for hits that are not about a partition.
     why_not: str = ""
 
 
@@ -67,10 +67,11 @@ class Rule(Generic[J]):
     report: str = ""  # the address of a public report of the mistake, if public scripts do not show it
 
     def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
-        """Return a hit as a finding; `at` is the place of the option that the hit names."""
+        """Return a hit as a finding; `at` is the place of the option, if the hit names an option."""
         at = at if isinstance(hit.at, str) else hit.at
         severity, pedantic = hit.severity or self.severity, hit.pedantic
-        pedantic = self.pedantic and severity != "error" if pedantic is None else pedantic
+        if pedantic is None:
+            pedantic = self.pedantic and severity != "error"
         problem = Problem(hit.what, at.text, hit.fix)
         return Finding(severity, problem, self.about_fit, self.id, at, hit.edits, pedantic, hit.why_not)
 

@@ -5,8 +5,8 @@ blocks that begin with ```bash bad or ```bash good, or with ```yaml bad or ```ya
 NAME=VALUE may follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted,
 `plan=yes` if a dry run shows the same mistake, `plan=only` if only a dry run shows the mistake. With
 `escapes=yes` a backslash and an r stand for a carriage return. Other settings are variables of the
-submission's environment. The cluster is that of example.yaml, unless the page has a block ```yaml profile.
-A block ```python trainer is the train.py of the examples.
+submission's environment. example.yaml describes the cluster of the examples, unless the page has a block
+```yaml profile. A block ```python trainer is the train.py of the examples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGE_LINES = 30  # lines of a short page
 
 @frozen()
 class Example:
-    """A script or a job, good or bad; `settings` are the words NAME=VALUE after it."""
+    """A script or a job, good or bad; `settings` are the pairs NAME=VALUE in the first line of its block."""
 
     is_job: bool
     good: bool
@@ -54,24 +54,25 @@ class Page:
 
         The first examples are shown, or the shortest examples if the first make the page too long.
         """
-        blocks = [(kind, match[0]) for match in _BLOCK.finditer(self.text) if (kind := match[2]) in _SHOWN]
-        prose = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
-        is_lead = [
-            part.endswith(":") and not after.startswith("- ")
-            for part, after in zip(prose, [*prose[1:], ""], strict=True)
-        ]
-        said = [part for part, leads in zip(prose, is_lead, strict=True) if part and not leads]
-        said_source = [f"Source: {source}."] if source and "Source:" not in self.text else []
+        blocks: dict[str, list[str]] = {}  # kind -> the blocks of this kind
+        for match in _BLOCK.finditer(self.text):
+            blocks.setdefault(match[2], []).append(match[0])
+        parts = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
+        prose = []
+        for part, following in zip(parts, [*parts[1:], ""], strict=True):
+            announces_block = part.endswith(":") and not following.startswith("- ")
+            if part and not announces_block:
+                prose.append(part)
+        if source and "Source:" not in self.text:
+            prose.append(f"Source: {source}.")
 
         def page(choose: Callable[[list[str]], str]) -> str:
-            chosen = [
-                choose(each) for kind in _SHOWN if (each := [text for its, text in blocks if its == kind])
-            ]
-            return "\n\n".join([*said, *said_source, *chosen]) + "\n"
+            examples = [choose(blocks[kind]) for kind in _SHOWN if kind in blocks]
+            return "\n\n".join([*prose, *examples]) + "\n"
 
-        whole = page(lambda each: each[0])
-        shortest = page(lambda each: min(each, key=lambda text: text.count("\n")))
-        return whole if whole.count("\n") <= PAGE_LINES else shortest
+        first = page(lambda texts: texts[0])
+        shortest = page(lambda texts: min(texts, key=lambda text: text.count("\n")))
+        return first if first.count("\n") <= PAGE_LINES else shortest
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
@@ -80,6 +81,7 @@ def pages(folder: Path = FOLDER) -> dict[str, Page]:
 
 
 def _pages(file: Path) -> Iterator[Page]:
+    """Yield the pages in a file, in order."""
     text = file.read_text(encoding="utf-8")
     headings = list(_HEADING.finditer(text))
     for heading, following in zip(headings, [*headings[1:], None], strict=True):

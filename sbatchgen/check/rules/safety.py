@@ -13,17 +13,17 @@ from sbatchgen.base.quoting import first_names
 from sbatchgen.check.bash import Command, Word
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.names import VARIABLES
-from sbatchgen.check.rules.option_values import refuses
+from sbatchgen.check.rules.option_values import slurmctld_refuses
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.rules.syntax import unfilled_commands
-from sbatchgen.check.sbatch.header import READ
+from sbatchgen.check.sbatch.header import READ_KINDS
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISNAMED = re.compile(r"([\w.-]+)\+?=")
-# NAME =VALUE, also after assignments. The search reads only the text, as most commands lack such a word.
+# NAME =VALUE, even after assignments. Most commands lack such a word, so the search reads only the text.
 _SPACED_ASSIGNMENT = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
 _EXPANDED_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
 _LOADED_VARIABLES = {
@@ -38,7 +38,7 @@ ALWAYS_SET = frozenset(VARIABLES["always-set"])
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 _SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
 _TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # variables that neither Slurm nor bash sets
-WHOLE_GPUS = 8  # GPUs of a job that most likely has its node alone
+WHOLE_GPUS = 8  # a job with this number of GPUs on a node most likely has whole nodes
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
@@ -49,14 +49,14 @@ _COMMENT = re.compile(r"#(?<!\S#)")  # begins with the literal, for which the se
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
 
 
-@RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.AS_TEXT)
-def _named(script: JobScript) -> Iterator[Hit]:
+@RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.ANY_TEXT)
+def _sets_nothing(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
             match = _MISNAMED.match(word.text)
             if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
                 what = f"'{match[1]}' is not a variable name: bash refuses to export it"
-                yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
+                yield Hit(script.at_word(word), what, f"{_valid_name(match[1])}=...")
     if script.body.faults:
         return  # a line that looks like a command may be text
     yield from _run_by_mistake(script)
@@ -66,7 +66,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
             match = _MISNAMED.match(command.path)
             if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
                 what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
-                yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
+                yield Hit(script.at_word(command), what, f"{_valid_name(match[1])}=...")
         elif (match := _EXPANDED_NAME.match(text, command.at)) and match.end() <= command.end:
             what = f"bash expands ${match[1]} before it looks for an assignment, runs what is left as a "
             what += "command, and sets nothing"
@@ -77,8 +77,8 @@ def _named(script: JobScript) -> Iterator[Hit]:
 
 
 def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
-    """Find values that bash runs as commands, but that are meant as input: $($file | cut ...)."""
-    looped = {made.name for made in script.body.sets if made.by == "for"}
+    """Find values that bash runs as commands, although they are meant as input: $($file | cut ...)."""
+    looped = {made.name for made in script.body.sets if made.setter == "for"}
     for command in script.commands if looped else ():
         piece = command.words[0].only_piece if len(command.words) == 1 else None
         if piece and piece.name in looped and command.context.substitution and command.pipe:
@@ -93,16 +93,17 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     second = command.words[1].text if len(command.words) > 1 and _NAME.fullmatch(command.path) else ""
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
-    used = any(use.name == command.path for use in script.body.uses)
+    is_used = any(use.name == command.path for use in script.body.uses)
     is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
-    return used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+    return is_used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
 _READERS = programs("reads-text")
 TEXT_PROGRAMS = programs("takes-text")
 
 
-def _valid(name: str) -> str:
+def _valid_name(name: str) -> str:
+    """Return a name that bash takes for a variable, as similar as possible."""
     name = re.sub(r"\W", "_", name)
     return f"_{name}" if name[:1].isdigit() else name
 
@@ -137,7 +138,7 @@ def _loader_variables(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED_PREFIXES):
             continue
-        if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
+        if made.setter == "unset" or made.setter.startswith("$") or made.prefix or made.context.branch:
             continue
         at = script.at_start(made)
         if made.name in _LOADED_VARIABLES:
@@ -155,16 +156,16 @@ def _loader_variables(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB804", "warning", "rm -r that may remove more than it should", applies=Applies.AS_TEXT, words=("rm",)
+    "SB804", "warning", "rm -r that may remove more than it should", applies=Applies.ANY_TEXT, words=("rm",)
 )
-def _removes(script: JobScript) -> Iterator[Hit]:
-    is_whole = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
+def _removes_too_much(script: JobScript) -> Iterator[Hit]:
+    has_whole_nodes = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
     for command in script.named("rm"):
         flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
         if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
             continue
         for word in command.words[1:]:
-            if (shared := _SHARED.fullmatch(word.text)) and not is_whole:
+            if (shared := _SHARED.fullmatch(word.text)) and not has_whole_nodes:
                 folder = shared[1]
                 what = f"{folder} belongs to all jobs on the node: this removes the files of your other jobs"
                 yield Hit(script.at_word(word), what, f"rm -rf {folder}/NAME, or --exclusive")
@@ -177,20 +178,23 @@ def _removes(script: JobScript) -> Iterator[Hit]:
                 continue
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
-            left = "".join(part.text for part in rest)
-            if (piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY) or left not in ("/*", "/**"):
+            removed = "".join(part.text for part in rest)
+            if (piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY) or removed not in (
+                "/*",
+                "/**",
+            ):
                 continue
-            what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
+            what = f"the script does not set {piece.name}: if it is unset, this removes {removed}"
             if piece.name in _TEMPORARY:
-                what = f"{piece.name} is unset unless the site sets it, and this then removes {left}"
-            yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
+                what = f"{piece.name} is unset unless the site sets it, and this then removes {removed}"
+            yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{removed}')
 
 
 @RULES.add(
     "SB807",
     "warning",
     "files or downloads that others can change",
-    applies=Applies.AS_TEXT,
+    applies=Applies.ANY_TEXT,
     source="chmod(1)",
     words=("chmod", "curl", "wget"),
 )
@@ -217,10 +221,10 @@ _WRITABLE = re.compile(r"0?[0-7]{2}[2367]|[ugoa]*[oa][ugoa]*\+\w*w\w*")
     pedantic=True,
     words=("eval", " -c"),
 )
-def _evaluated(script: JobScript) -> Iterator[Hit]:
+def _runs_foreign_text(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
-    for runner, word in _run_texts(script):
+    for runner, word in _texts_run_as_commands(script):
         foreign = [name for name in word.variables if name not in script.assigned and name not in ALWAYS_SET]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
@@ -230,8 +234,8 @@ def _evaluated(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f"run {fix} without {runner}")
 
 
-def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
-    """Yield the words that eval or a shell with -c runs as commands, each with the name of the runner."""
+def _texts_run_as_commands(script: JobScript) -> Iterator[tuple[str, Word]]:
+    """Yield the words that eval or a shell with -c runs as commands, each after the name of the runner."""
     for command in script.named("eval"):
         yield from (("eval", word) for word in command.words[1:])
     for launch in script.launches:
@@ -247,19 +251,19 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
     "an unfilled placeholder",
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
-def _unfilled(script: JobScript) -> Iterator[Hit]:
+def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     """Find placeholders; a placeholder that sbatch or bash refuses is an error."""
-    refused = {} if script.refused_unfilled else unfilled_commands(script)
+    refused = {} if script.is_refused_for_placeholder else unfilled_commands(script)
     lines = dict(_placeholders(script)) | refused
     if not lines:
         return
-    first = next(iter(script.unfilled if script.refused_unfilled else refused or lines))
+    first = next(iter(script.unfilled if script.is_refused_for_placeholder else refused or lines))
     match, others = lines[first], [str(number) for number in lines if number != first]
     fate = ": bash can't parse the line" if refused else ""
-    fate = ": sbatch refuses the script" if script.refused_unfilled else fate
+    fate = ": sbatch refuses the script" if script.is_refused_for_placeholder else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
-        if line in lines and refuses(option, script.option(option), script):
+        if line in lines and slurmctld_refuses(option, script.option(option), script):
             first, match, fate = line, lines[line], ": Slurm refuses the script"
             others = [str(number) for number in lines if number != first]
     what = f"'{match[0]}' is a placeholder{fate}"
@@ -274,22 +278,22 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     text = script.text.lower()
     words = [word for word in _UNFILLED_WORDS if word in text]
     starts = (match.start() for word in words for match in re.finditer(re.escape(word), text))
-    wanted = {text.count("\n", 0, at) + 1 for at in starts}
-    read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
+    numbers = {text.count("\n", 0, at) + 1 for at in starts}
+    directives = {line.line: line for line in script.sbatch.directives if line.kind in READ_KINDS}
     mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
-    for number in sorted(wanted | script.unfilled.keys()):
+    for number in sorted(numbers | script.unfilled.keys()):
         line = script.lines[number - 1]
-        comment = None if number in read else _COMMENT.search(line)  # also in a here-document
+        comment = None if number in directives else _COMMENT.search(line)  # also in a here-document
         end = comment.start() if comment else len(line)
-        if number in read and read[number].words:
-            end = read[number].words[-1].end - 1
+        if number in directives and directives[number].words:
+            end = directives[number].words[-1].end - 1
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
-        is_mail = number == mail and not script.refused_unfilled
+        is_mail = number == mail and not script.is_refused_for_placeholder
         before = line[: match.start()] if match else ""
-        is_shown = (
-            "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in read)
+        is_in_message = (
+            "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in directives)
         )
-        if match and not is_mail and not is_shown:
+        if match and not is_mail and not is_in_message:
             yield number, match
 
 
@@ -301,42 +305,45 @@ _MESSAGE_START = re.compile(r"\$\{\w+:?\?[^}]*$")
     "SB818",
     "error",
     "a test without a space before its ]",
-    applies=Applies.AS_TEXT,
+    applies=Applies.ANY_TEXT,
     source="bash(1)",
     words=("]",),
 )
 def _unclosed_test(script: JobScript) -> Iterator[Hit]:
     for command in script.body.tests if not script.body.faults else ():
         if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
-            last, is_z = command.words[-1].text, [word.text for word in command.words[1:-1]] == ["-z"]
+            last, asks_if_empty = (
+                command.words[-1].text,
+                [word.text for word in command.words[1:-1]] == ["-z"],
+            )
             what = f"bash takes {last}] for one word and does not find the ] of this test: "
-            what += "it is false, with a message, unless the value is empty" if is_z else "it fails"
-            yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if is_z else None)
+            what += "it is false, with a message, unless the value is empty" if asks_if_empty else "it fails"
+            yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if asks_if_empty else None)
 
 
 @RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)", words=("++",))
-def _counted_from_zero(script: JobScript) -> Iterator[Hit]:
+def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
     body, seen = script.body, set()
     tested = {each.name for each in body.commands if each.context.condition or each.context.substitution}
     for command in (*body.tests, *script.named("let")):
-        match = _COUNTS.fullmatch(command.text)
+        match = _INCREMENT.fullmatch(command.text)
         context = command.context
         is_tested = context.condition or context.substitution or context.function in tested
         if not match or match[1] in seen or is_tested:
             continue
         seen.add(match[1])
         before = [made for made in body.sets if made.name == match[1] and made.at < command.at]
-        zero = bool(before) and all(made.value == "0" and not made.append for made in before)
-        if zero and body.option_at("errexit", command.line):
+        is_zero = bool(before) and all(made.value == "0" and not made.append for made in before)
+        if is_zero and body.option_at("errexit", command.line):
             what = f"while {match[1]} is 0 this has status 1, and set -e ends the job without a word"
             yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")
 
 
-_COUNTS = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?")
+_INCREMENT = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?")
 
 
-@RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.AS_TEXT)
-def _not_continued(script: JobScript) -> Iterator[Hit]:
+@RULES.add("SB813", "error", "an option line that bash takes for a command", applies=Applies.ANY_TEXT)
+def _option_as_command(script: JobScript) -> Iterator[Hit]:
     if not _OPTION_LINE.search(script.text) or script.body.language not in SHELLS:
         return  # saves looking for commands
     starts = {command.at for command in script.body.commands if command.at < script.body.end}
@@ -374,7 +381,7 @@ _OPTION_START = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option af
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
-    """Return whether options in the next line may belong to a command before, perhaps above a comment."""
+    """Return whether an option line after this line may continue a command, perhaps from above a comment."""
     line = script.lines[number - 1].strip()
     if line.startswith("#") and number not in ends:  # the comment ends a continued line
         return number > 1 and script.lines[number - 2].endswith("\\")

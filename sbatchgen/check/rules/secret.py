@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sbatchgen.base.finding import Place
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
@@ -42,16 +43,25 @@ _PLACEHOLDER = re.compile(
 _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
 
 
-@RULES.add("SB806", "warning", "a secret in the script", applies=Applies.AS_TEXT, marks_secret=True)
+@RULES.add("SB806", "warning", "a secret in the script", applies=Applies.ANY_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
     secrets = (*_shaped_secrets(script), *_variable_secrets(script), *_option_secrets(script))
-    for kind, secret, at, name in secrets:
-        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
+    for kind, text, at, name in secrets:
+        what = f"{kind} ({text[:4]}...): Slurm keeps a copy of the script, and all who can read the "
         what += "file have it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 
-def _shaped_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+class _Secret(NamedTuple):
+    """A secret in the script."""
+
+    kind: str  # the kind in words, such as "a GitHub token"
+    text: str
+    at: Place
+    name: str  # the variable that may hold the secret in a better script
+
+
+def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
@@ -61,23 +71,25 @@ def _shaped_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
             if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
                 continue
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-            yield kind, secret, script.at(line, column, column + len(shown)), "TOKEN"
+            yield _Secret(kind, secret, script.at(line, column, column + len(shown)), "TOKEN")
 
 
-def _variable_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
+    """Yield the values of variables such as API_KEY, in the body and in options such as --export."""
     for made in script.body.sets:
         value = made.value
         if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
             continue
         if _SECRET_NAME.fullmatch(made.name) and _is_secret(made.name, value) and not _has_shape(value):
-            yield f"the value of {made.name}", value, script.at_word(made.word), made.name
+            yield _Secret(f"the value of {made.name}", value, script.at_word(made.word), made.name)
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):
             if _is_secret(match[1], match[2]) and not _has_shape(match[2]):
-                yield f"the value of {match[1]}", match[2], script.at_option(name), match[1]
+                yield _Secret(f"the value of {match[1]}", match[2], script.at_option(name), match[1])
 
 
-def _option_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
+def _option_secrets(script: JobScript) -> Iterator[_Secret]:
+    """Yield the values of options such as --api-key, and the key of `wandb login`."""
     for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):
@@ -86,17 +98,20 @@ def _option_secrets(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
             name, equals, _ = written.lstrip("-").partition("=")
             if not _SECRET_NAME.fullmatch(name):
                 continue
-            holder = word if equals else words[index + 1] if index + 1 < len(words) else None
+            following = words[index + 1] if index + 1 < len(words) else None
+            holder = word if equals else following
             value = None if holder is None else holder.value
             if holder is None or value is None:
                 continue
             value = value.partition("=")[2] if equals else value
             if _is_secret(name, value) and not _has_shape(value):
-                yield f"the value of --{name}", value, script.at_word(holder), name.upper().replace("-", "_")
+                variable = name.upper().replace("-", "_")
+                yield _Secret(f"the value of --{name}", value, script.at_word(holder), variable)
     for command in script.named("wandb"):
         for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
             if _KEY.fullmatch(word.value or ""):
-                yield "a key of Weights & Biases", word.value or "", script.at_word(word), "WANDB_API_KEY"
+                key = word.value or ""
+                yield _Secret("a key of Weights & Biases", key, script.at_word(word), "WANDB_API_KEY")
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -109,4 +124,5 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _has_shape(value: str) -> bool:
+    """Return whether a value holds a token with a known shape."""
     return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())

@@ -11,7 +11,7 @@ from itertools import dropwhile
 
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import SHELLS, programs
-from sbatchgen.check.rules.edits import line_before
+from sbatchgen.check.rules.edits import insert_line_before
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.script import JobScript
 
@@ -38,10 +38,10 @@ def _modules_purged(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB403", "info", "a module without a version", pedantic=True, words=("module", "ml"))
 def _modules_pinned(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
-        loose = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
-        if names[:1] == ("load",) and loose:
-            what = f"{', '.join(loose)} without a version: the site may change its default"
-            fix = f"module load {loose[0]}/VERSION, as module avail shows it"
+        unversioned = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
+        if names[:1] == ("load",) and unversioned:
+            what = f"{', '.join(unversioned)} without a version: the site may change its default"
+            fix = f"module load {unversioned[0]}/VERSION, as module avail shows it"
             yield Hit(script.at_word(command), what, fix)
 
 
@@ -64,28 +64,29 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
     for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARES):
-        knows = command.name in ("source", ".", "\\.", "module", "ml")
+        has_functions = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
             sourced = script.body.text_of(command.words[1])
             prepares = any(other is not command for other in script.named(*PREPARES))
             if re.search(r"/\.bashrc$", sourced) and not prepares:
                 yield from _conda_after_bashrc(script, command)
-        if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
+        if has_functions or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
         if command.name in ("conda", "mamba", "micromamba") and command.arguments[:1] == ["activate"]:
             what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
-            known = f'eval "$({command.name} shell.bash hook)"'
+            hook = f'eval "$({command.name} shell.bash hook)"'
             if command.name == "micromamba":
-                known = 'eval "$(micromamba shell hook --shell bash)"'
+                hook = 'eval "$(micromamba shell hook --shell bash)"'
             where = "on a line before it"
             if script.body.language == "sh":  # as in sbatch --wrap
-                known, where = known.replace("bash", "posix"), f"before {command.name} activate"
-            edits = line_before(script, command, known)
-            yield Hit(script.at_word(command), what, f"{known} {where}", edits=edits)
+                hook, where = hook.replace("bash", "posix"), f"before {command.name} activate"
+            edits = insert_line_before(script, command, hook)
+            yield Hit(script.at_word(command), what, f"{hook} {where}", edits=edits)
             return
 
 
 def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
+    """Find a conda activate after the command that sources ~/.bashrc."""
     for activation in script.named("conda", "mamba"):
         if activation.arguments[:1] == ["activate"] and activation.at > command.at:
             what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
@@ -135,9 +136,11 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
-            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda works with set -u
+            is_profile = (
+                re.search(r"(?:bashrc|/etc/profile)$", second) is not None
+            )  # newer conda works with set -u
             fix = "set +u on a line before it, and set -u after it"
-            yield Hit(script.at_word(command), what, fix, None if rc else "info")
+            yield Hit(script.at_word(command), what, fix, None if is_profile else "info")
             return
 
 
@@ -149,8 +152,8 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
     words=("uv", "pip", "conda", "mamba", "venv"),
     report="https://github.com/NVIDIA-NeMo/Safe-Synthesizer/pull/573",
 )
-def _changed_at_once(script: JobScript) -> Iterator[Hit]:
-    """Find installations by several tasks at the same time, in the same place."""
+def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
+    """Find installations that several tasks of an array run at the same time, in the same place."""
     if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
@@ -164,7 +167,7 @@ def _changed_at_once(script: JobScript) -> Iterator[Hit]:
 
 
 def _runs_if_missing(command: Command, script: JobScript) -> bool:
-    """Return whether a command runs only if a file or folder is missing, as for each task at its start."""
+    """Return whether a command runs only if a file or folder is missing, which all tasks may see at once."""
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False
@@ -189,7 +192,7 @@ _CHANGES = re.compile(
     r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"
     r"|python3? -m (?:venv|pip install)\b"
 )
-# Texts of a script that gives each task its own place, or takes a lock.
+# A script that gives each task its own place, or takes a lock, holds such a text.
 _OWN_PLACE = re.compile(
     r"TMP|/tmp|/dev/shm|mktemp|flock|lockfile|UV_PROJECT_ENVIRONMENT=\S*\$|(?:venv|env)\S*ARRAY|--target|apptainer|singularity"
 )

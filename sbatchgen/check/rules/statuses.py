@@ -10,14 +10,13 @@ from collections.abc import Iterator
 
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import programs
-from sbatchgen.check.rules.edits import line_before
-from sbatchgen.check.rules.printed_status import only_printed
+from sbatchgen.check.rules.edits import insert_line_before
+from sbatchgen.check.rules.printed_status import printed_failures
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.script.launches import HELPERS
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
-
 
 _SMALL_PROGRAMS = programs("last")
 _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
@@ -46,14 +45,14 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
         if command.context.condition and last.endswith("grep"):
             continue  # grep tests the program's output
-        aside = _is_aside(script, command)
+        is_check = _is_check_before_work(script, command)
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
-        what += "the script continues" if aside else "the job is shown as COMPLETED"
-        stops, ends = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
-        fix = f"set -{'o' if stops or ends else 'eo'} pipefail on a line before it"
-        safe = body.language == "bash" and not stops and ends
-        edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_command(command), what, fix, "info" if aside else None, edits)
+        what += "the script continues" if is_check else "the job is shown as COMPLETED"
+        has_errexit, is_last = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
+        fix = f"set -{'o' if has_errexit or is_last else 'eo'} pipefail on a line before it"
+        is_safe = body.language == "bash" and not has_errexit and is_last
+        edits = insert_line_before(script, command, "set -o pipefail") if is_safe else ()
+        yield Hit(script.at_command(command), what, fix, "info" if is_check else None, edits)
     yield from _pipes_of_tasks(script)
 
 
@@ -68,7 +67,7 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
-            if pipe and last and last.name in PASSES_ON and _ENDS_TASK.match(body.source.text, last.end):
+            if pipe and last and last.name in PIPE_FILTERS and _ENDS_TASK.match(body.source.text, last.end):
                 name = launch.program.name if first < last.at else pipe.stages[0][0].name
                 what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
                 what += "the job is shown as COMPLETED"
@@ -79,8 +78,8 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
 _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 
-def _is_aside(script: JobScript, command: Command) -> bool:
-    """Return whether a command is a check in an if before the work, such as a test of the network."""
+def _is_check_before_work(script: JobScript, command: Command) -> bool:
+    """Return whether a command only checks something in an if before the work, such as the network."""
     context = command.context
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
     work = (launch.command.context for launch in later)
@@ -89,39 +88,37 @@ def _is_aside(script: JobScript, command: Command) -> bool:
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
 def _last_status(script: JobScript) -> Iterator[Hit]:
-    hits = [*_hidden_by_the_last(script)]
-    yield from hits or only_printed(script)
+    hits = [*_hidden_by_last_command(script)]
+    yield from hits or printed_failures(script)
 
 
-def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
+def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
+    """Find a last command whose status hides that the work of the script failed."""
     body, last = script.body, script.body.last
     if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
         return
-    always = last.name == "exit" and last.arguments == ["0"]
-    small = (last.name in _SMALL_PROGRAMS or always) and not last.context.branch and not last.test
+    is_exit_0 = last.name == "exit" and last.arguments == ["0"]
+    hides_status = (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.test
     statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    is_kept = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
+    keeps_status = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
     wait = _wait_for_all(script)
-    if wait and (wait is last or (small and not is_kept)):
-        kind = (
-            "for several processes ends with that of the last"
-            if wait.arguments
-            else "without a process ends with status 0"
-        )
-        what = f"wait {kind}: a failed job is shown as COMPLETED"
+    if wait and (wait is last or (hides_status and not keeps_status)):
+        what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
+        if wait.arguments:
+            what = "wait for several processes ends with that of the last: a failed job is shown as COMPLETED"
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
     work = last_work(script)
     if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
         return  # a server only ends when it is killed
-    if late := _status_of_another(script, work):
-        what = f"$? is the status of {late.name}, not of {work.name}: a failed job is shown as COMPLETED"
-        yield Hit(script.at_command(late), what, f"rc=$? right after {work.name}")
+    if other := _status_of_other_command(script, work):
+        what = f"$? is the status of {other.name}, not of {work.name}: a failed job is shown as COMPLETED"
+        yield Hit(script.at_command(other), what, f"rc=$? right after {work.name}")
         return
-    if small and work.at < last.at and not is_kept:
+    if hides_status and work.at < last.at and not keeps_status:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
-        if not always:
+        if not is_exit_0:
             what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} "
             what += "fails, the job is shown as COMPLETED"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
@@ -129,7 +126,7 @@ def _hidden_by_the_last(script: JobScript) -> Iterator[Hit]:
 
 
 def _wait_for_all(script: JobScript) -> Command | None:
-    """Return the `wait` for several programs in the background that ends the work, if any."""
+    """Return the last `wait`, if the script waits there for several programs in the background."""
     waits = script.named("wait")
     at = [launch.command.at for launch in script.launches if not launch.is_helper]
     background = any(launch.command.background and not launch.is_helper for launch in script.launches)
@@ -141,22 +138,26 @@ def _wait_for_all(script: JobScript) -> Command | None:
 
 
 def _name(command: Command) -> str:
+    """Return the name of a command for a message, at most 30 characters."""
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
 def last_work(script: JobScript) -> Command | None:
-    """Return the last command that does work: a launch, or any program that always runs and is not small."""
+    """Return the last command that does work: a launch, or another program that always runs.
+
+    The result is None without such a command, and if the script may check the status of its last launch.
+    """
     launched = {id(launch.command) for launch in script.launches if not launch.is_helper}
     if not launched and script.named("sbatch"):
         return None  # the script only submits other scripts
     for command in reversed(script.body.commands):
         context = command.context
         is_launch = id(command) in launched
-        sometimes = context.branch and not is_launch
-        elsewhere = context.condition or context.function or sometimes or context.substitution
-        if is_launch and (elsewhere or command.background):
-            return None  # the script may check the status
-        if elsewhere or command.background or command.test or (command.pipe and command.stage):
+        is_conditional = context.branch and not is_launch
+        is_skipped = context.condition or context.function or is_conditional or context.substitution
+        if is_launch and (is_skipped or command.background):
+            return None
+        if is_skipped or command.background or command.test or (command.pipe and command.stage):
             continue
         does_work = is_launch or (command.name and command.name not in _NO_WORK)
         if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
@@ -164,8 +165,8 @@ def last_work(script: JobScript) -> Command | None:
     return None
 
 
-def _status_of_another(script: JobScript, work: Command) -> Command | None:
-    """Return the small command whose status the script takes for the status of the work, if any."""
+def _status_of_other_command(script: JobScript, work: Command) -> Command | None:
+    """Return the small command before a use of $?, if the script takes its status for that of the work."""
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue
@@ -183,7 +184,7 @@ _NO_WORK = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
 def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for command in script.named(*PASSES_ON):
+    for command in script.named(*PIPE_FILTERS):
         pipe = command.pipe
         if pipe is None or command.stage == 0 or command.stage != len(pipe.stages) - 1:
             continue
@@ -198,4 +199,4 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 
 
-PASSES_ON = programs("passes-on")
+PIPE_FILTERS = programs("passes-on")

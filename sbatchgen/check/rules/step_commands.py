@@ -18,8 +18,8 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 _ANSWER_OPTIONS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
-_JOB_OPTIONS = ("dependency", "begin")  # other options of jobs do no harm in steps
-_LATER_RELEASE = "26.05"
+_JOB_OPTIONS = ("dependency", "begin")  # other options of new jobs do no harm in steps
+_GRES_REFUSED_SINCE = "26.05"
 _SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -51,7 +51,7 @@ def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     reported: set[str] = set()
     for launch in script.launches:
         for name in (name for word in launch.command.words for name in word.variables):
-            for missing in _missing(script, texts.get(name)):
+            for missing in _unset_names(script, texts.get(name)):
                 if missing not in reported:
                     reported.add(missing)
                     what = f"{name} starts a program with ${missing}, which the script does not set: it is "
@@ -60,8 +60,8 @@ def _incomplete_command(script: JobScript) -> Iterator[Hit]:
                     yield Hit(script.at_start(texts[name]), what, fix)
 
 
-def _missing(script: JobScript, made: Assignment | None) -> Iterator[str]:
-    """Yield the variables in a command's string that neither the script, nor Slurm, nor a site sets."""
+def _unset_names(script: JobScript, made: Assignment | None) -> Iterator[str]:
+    """Yield the variables in a command's string that are certainly not set by the script, Slurm or a site."""
     pieces = made.word.pieces if made and made.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word is usually a path
@@ -93,10 +93,15 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
                 fix = f"sbatch --{name}=... another script, or sbatch --wait"
                 yield Hit(script.at_option_of(option), what, fix)
         gres = step.option("gres")
-        asks = gres is not None and (gres.value or "").startswith("gpu")
-        if gres and asks and "gpus-per-node" in script.options and script.slurm >= _LATER_RELEASE:
-            what = f"Slurm {_LATER_RELEASE} refuses this step: srun inherits --gpus-per-node, which excludes "
-            what += "--gres=gpu"
+        asks_for_gpus = gres is not None and (gres.value or "").startswith("gpu")
+        if (
+            gres
+            and asks_for_gpus
+            and "gpus-per-node" in script.options
+            and script.slurm >= _GRES_REFUSED_SINCE
+        ):
+            what = f"Slurm {_GRES_REFUSED_SINCE} refuses this step: srun inherits --gpus-per-node, which "
+            what += "excludes --gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
             yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)
 
@@ -106,11 +111,11 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
     "warning",
     "a here-document that this shell expands",
     source="bash(1)",
-    applies=Applies.AS_TEXT,
+    applies=Applies.ANY_TEXT,
     words=("<<",),
     report="https://github.com/BSC-ES/autosubmit/pull/2694",
 )
-def _filled_in_here(script: JobScript) -> Iterator[Hit]:
+def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands if "<<" in script.text else ():
         if command.name not in {*SHELLS, "sbatch", "srun"}:
             continue
@@ -123,9 +128,8 @@ def _filled_in_here(script: JobScript) -> Iterator[Hit]:
                 name = made[1] or made[2]
                 is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[made.end() :])
                 if is_used and name not in script.assigned and not name.endswith("PATH"):
-                    what = (
-                        f"this shell expands ${name} before {command.name} reads the text: it is empty there"
-                    )
+                    what = f"this shell expands ${name} before {command.name} reads the text: it is empty "
+                    what += "there"
                     yield Hit(script.at_command(command), what, f"<<'{mark.text}', or \\${name}")
                     return
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Command, Word
 from sbatchgen.check.executables.program import programs
-from sbatchgen.check.rules.edits import line_after
+from sbatchgen.check.rules.edits import insert_line_after
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.resource_request import GPU_OPTIONS
@@ -20,14 +20,14 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_KEEPERS = programs("keeps")
-POLLS = programs("polls")
+_KEEPING_PROGRAMS = programs("keeps")
+POLLING_PROGRAMS = programs("polls")
 TASK_VARIABLES = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 NODE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 )
-MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, with equal numbers
-_ENDS_ALONE = (
+MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, all with the same numbers
+_RETURNS_AT_ONCE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
@@ -41,17 +41,17 @@ _LEAVING_PROGRAMS = {
         "starts the container outside the job: Slurm neither limits nor ends it",
         "apptainer exec IMAGE, or srun --container-image=IMAGE",
     ),
-    "screen": _ENDS_ALONE,
-    "tmux": _ENDS_ALONE,
+    "screen": _RETURNS_AT_ONCE,
+    "tmux": _RETURNS_AT_ONCE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-USUALLY_MEANT = programs("usually-meant")  # sites may allow sudo, ssh may leave the cluster
-_AN_HOUR = re.compile(
+USUALLY_MEANT_PROGRAMS = programs("usually-meant")  # sites may allow sudo, ssh may leave the cluster
+_HOUR_OR_MORE = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
 )
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
-_WAITING = programs("waits")
+_WAITING_PROGRAMS = programs("waits")
 
 
 @RULES.add(
@@ -61,7 +61,7 @@ _WAITING = programs("waits")
     words=(*TASK_VARIABLES, *NODE_VARIABLES),
 )
 def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
-    exported = False
+    is_reported = False
     used = any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.uses)
     for launch in script.steps if used else ():
         tasks, nodes = launch.tasks, launch.nodes
@@ -79,8 +79,8 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
-        if launch.is_native and not exported:
-            exported = True
+        if launch.is_native and not is_reported:
+            is_reported = True
             for assignment, name in _exported_early(script, launch, names):
                 what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same "
                 what += "value, 0"
@@ -95,38 +95,40 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     command = last[-1].command
     context = command.context
-    alone = not command.pipe or len(command.pipe.stages) == 1
+    is_single_stage = not command.pipe or len(command.pipe.stages) == 1
     if context.function or context.substitution or context.trap or (context.branch and not context.loop):
         return
-    unseen = script.body.traps or script.sources_commands
-    if unseen or script.named("eval", "wait", "coproc", "fg", "exec"):
+    may_wait = script.body.traps or script.sources_commands
+    if may_wait or script.named("eval", "wait", "coproc", "fg", "exec"):
         return
-    same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
-    after = (each for each in script.body.commands if each.at > command.at)
-    rest = [each for each in after if id(each) not in same and not each.context.function]
-    if rest and not alone:
+    same_pipe = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
+    following = (each for each in script.body.commands if each.at > command.at)
+    rest = [each for each in following if id(each) not in same_pipe and not each.context.function]
+    if rest and not is_single_stage:
         return
     # A loop may start the other programs in the background too.
-    later = [each for each in rest if each.name in _KEEPERS or not (each.context.loop and each.background)]
-    if any(each.context.loop or not (each.test or each.name in QUICK) for each in later):
+    later = [
+        each for each in rest if each.name in _KEEPING_PROGRAMS or not (each.context.loop and each.background)
+    ]
+    if any(each.context.loop or not (each.test or each.name in QUICK_PROGRAMS) for each in later):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
-    edits = line_after(script, command, "wait")
+    edits = insert_line_after(script, command, "wait")
     yield Hit(script.at_command(command), what, "add a last line: wait", edits=edits)
 
 
-QUICK = programs("quick")
+QUICK_PROGRAMS = programs("quick")
 
 
 @RULES.add("SB310", "warning", "job steps that block each other", words=("&",))
 def _steps_share(script: JobScript) -> Iterator[Hit]:
-    behind = [launch for launch in script.steps if launch.command.background]
-    waiting = [launch for launch in behind if _takes_all(launch, script) or _takes_gpus(launch, script)]
+    background = [launch for launch in script.steps if launch.command.background]
+    waiting = [launch for launch in background if _takes_all(launch, script) or _takes_gpus(launch, script)]
     text = script.body.source.text
-    alone = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
-    count = sum(2 if launch.command.context.loop and launch not in alone else 1 for launch in waiting)
+    awaited = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
+    count = sum(2 if launch.command.context.loop and launch not in awaited else 1 for launch in waiting)
     if count == 1:
         yield from _waits_in_front(script, waiting[0])
     if count < 2:
@@ -178,12 +180,12 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
-@RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True, words=("watch", *POLLS))
-def _polls(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("watch", *POLLS):
+@RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True, words=("watch", *POLLING_PROGRAMS))
+def _polling_loop(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("watch", *POLLING_PROGRAMS):
         name = command.name
         if name == "watch" and command.arguments:
-            name = next((word for word in command.arguments if word in POLLS), "")
+            name = next((word for word in command.arguments if word in POLLING_PROGRAMS), "")
         elif not command.context.loop:
             continue
         if name == "scontrol" and ("show" not in command.arguments or "host" in command.text):
@@ -222,17 +224,17 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             continue
         what, fix = _LEAVING_PROGRAMS[name]
         is_to_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
-        meant = name in USUALLY_MEANT and not is_to_node
-        yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if meant else None)
+        is_meant = name in USUALLY_MEANT_PROGRAMS and not is_to_node
+        yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if is_meant else None)
 
 
-@RULES.add("SB319", "info", "a job that holds idle GPUs", words=(*_WAITING,))
+@RULES.add("SB319", "info", "a job that holds idle GPUs", words=(*_WAITING_PROGRAMS,))
 def _idle_gpus(script: JobScript) -> Iterator[Hit]:
     if not script.resources.gpu_count:
         return
-    for command in script.named(*_WAITING):
+    for command in script.named(*_WAITING_PROGRAMS):
         words = command.arguments
-        if command.name == "sleep" and not any(map(_AN_HOUR.fullmatch, words)):
+        if command.name == "sleep" and not any(map(_HOUR_OR_MORE.fullmatch, words)):
             continue
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
             continue
@@ -257,19 +259,24 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
             step = readers[id(command)].step
             if command.background:
                 continue  # a background command has no stdin
-            fed = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
-            if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
+            has_input = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
+            if (
+                step
+                and not has_input
+                and not (command.pipe and command.stage)
+                and step.option("input") is None
+            ):
                 what = "srun reads the loop's input: only the first line is processed"
                 yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null after it")
 
 
 def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
-    """Yield the words of a step in which the batch shell expands a task's variable, with its name."""
+    """Yield the words of a step in which the batch shell expands a per-task variable, and the variable."""
     body = script.body
     step = launch.step
     for word in step.words[1:] if step else ():
         if word.source is body.source and "$" in word.text:
-            for piece in body.followed(word).pieces:
+            for piece in body.resolve(word).pieces:
                 if piece.kind == "variable" and piece.name in names:
                     yield word, piece.name
 
@@ -277,11 +284,11 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
 def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
-    """Yield exported variables with a per-task variable in their value, and the per-task variable's name."""
+    """Yield the exported assignments whose value holds a per-task variable, and the per-task variable."""
     for assignment in script.body.sets:
         exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
-        reaches = assignment in launch.command.prefix if assignment.prefix else exported
-        pieces = assignment.word.pieces if assignment.word and reaches else ()
+        is_inherited = assignment in launch.command.prefix if assignment.prefix else exported
+        pieces = assignment.word.pieces if assignment.word and is_inherited else ()
         if name := next((piece.name for piece in pieces if piece.name in names), None):
             yield assignment, name
 
@@ -310,8 +317,9 @@ def _takes_gpus(launch: Launch, script: JobScript) -> bool:
 
 
 def _is_exact(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step only takes a part of the job, as srun reads SLURM_CPUS_PER_TASK from 23.11 on.
+    """Return whether a step takes only its own CPUs, as if --exact were given.
 
+    From 23.11 on, srun reads SLURM_CPUS_PER_TASK as --cpus-per-task, which implies --exact.
     Source: such steps wait for each other on 22.05, and run at the same time on 26.05.
     """
     job = script.resources
@@ -330,14 +338,13 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
     words=("srun",),
     report="https://github.com/skypilot-org/skypilot/pull/10309",
 )
-def _nested(script: JobScript) -> Iterator[Hit]:
+def _nested_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if [tool.name for tool in launch.tools].count("srun") > 1 and "unset" not in launch.command.text:
             what = "the inner srun takes the step's SLURM_ variables for its options, as CPUs and tasks for "
             what += "each node, and without --overlap it waits for what the step itself holds"
-            yield Hit(
-                script.at_command(launch.command), what, "start it from the script, on a line of its own"
-            )
+            fix = "start it from the script, on a line of its own"
+            yield Hit(script.at_command(launch.command), what, fix)
 
 
 @RULES.add("SB328", "warning", "a serial program that every task runs", words=("srun",))
@@ -348,25 +355,25 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
         if not tasks or tasks < 2:
             continue
-        if launch.step and name in SERVERS:
+        if launch.step and name in SERVER_PROGRAMS:
             what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-        if not (name in SERIAL or verb in _SERIAL_GROMACS):
+        if not (name in SERIAL_PROGRAMS or verb in _SERIAL_GROMACS):
             continue
-        own_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
-        once_a_node = launch.tasks_per_node == 1 and name in _STAGING
-        if once_a_node or own_disk or launch.mpi:
+        is_on_node_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
+        is_staging = launch.tasks_per_node == 1 and name in _STAGING
+        if is_staging or is_on_node_disk or launch.mpi:
             continue
         if launch.step:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-    yield from _once_for_all(script)
+    yield from _repeated_preparation(script)
     yield from _alone_in_each_task(script)
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find a training that srun starts several times, if each task trains alone and saves the same file."""
+    """Find a training that srun starts several times, although each task trains alone into the same file."""
     native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
@@ -380,16 +387,18 @@ def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
             return
 
 
-def _once_for_all(script: JobScript) -> Iterator[Hit]:
-    """Find commands such as rm -r, git clone or pip install that each task of a step runs in one place."""
+def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
+    """Find commands such as rm -r, git clone or pip install that all tasks of a step run in one place."""
     for launch in script.steps:
-        tasks, together = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
-        shared = together and all(container.pyxis for container in script.containers)
-        if tasks < 2 or launch.mpi or (script.containers and not shared):  # each node has its own image
+        tasks, is_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
+        is_shared_image = is_shared_node and all(container.pyxis for container in script.containers)
+        if (
+            tasks < 2 or launch.mpi or (script.containers and not is_shared_image)
+        ):  # each node has its own image
             continue
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:
-            text = command.text + "".join(_values(script, command.text))
+            text = command.text + "".join(_variable_values(script, command.text))
             is_its_own = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
             if command.context.top and not is_its_own and _ONCE_COMMAND.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
@@ -398,14 +407,14 @@ def _once_for_all(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-def _values(script: JobScript, text: str) -> Iterator[str]:
+def _variable_values(script: JobScript, text: str) -> Iterator[str]:
     """Yield the values that the script gives the variables in a text of bash."""
     for made in script.body.sets:
         if made.word and made.name in text and re.search(rf"\$\{{?{made.name}\b", text):
             yield " " + script.body.text_of(made.word).strip('"')
 
 
-# Commands to run once for all tasks, and texts that tell tasks apart.
+# Commands that one task should run for all, texts that tell tasks apart, and folders on a node's own disk.
 _ONCE_COMMAND = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
@@ -413,6 +422,6 @@ _ONCE_COMMAND = re.compile(
 _TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING = programs("stages")
-SERIAL = programs("serial")
-SERVERS = programs("waits") - programs("helper")
+SERIAL_PROGRAMS = programs("serial")
+SERVER_PROGRAMS = programs("waits") - programs("helper")
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.statuses import PASSES_ON
+from sbatchgen.check.rules.statuses import PIPE_FILTERS
 from sbatchgen.check.sbatch.option_table import specs, variables
 from sbatchgen.check.script.script import JobScript
 
@@ -37,23 +37,28 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
     words=("sbatch",),
     report="https://github.com/StormSurgeLive/asgs/issues/1744",
 )
-def _refusal_seen(script: JobScript) -> Iterator[Hit]:
+def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         if not script.body.option_at("errexit", command.line) or command.context.condition:
             continue  # the script ignores the status
-        hides = _hides(script, command)
-        if hides:
-            what = f"set -e sees the status of {hides}, not of sbatch: a refused job does not end the script"
-            alone = "id=$(sbatch --parsable FILE) on a line of its own"
-            yield Hit(script.at_word(command), what, alone if hides in _STATUS_HIDERS else "set -o pipefail")
+        hider = _status_hider(script, command)
+        if hider:
+            what = f"set -e sees the status of {hider}, not of sbatch: a refused job does not end the script"
+            own_line = "id=$(sbatch --parsable FILE) on a line of its own"
+            yield Hit(
+                script.at_word(command), what, own_line if hider in _STATUS_HIDERS else "set -o pipefail"
+            )
 
 
-def _hides(script: JobScript, command: Command) -> str:
+def _status_hider(script: JobScript, command: Command) -> str:
     """Return the command that hides the status of sbatch from bash; "" without such a command."""
-    pipe = command.pipe
     if not command.context.substitution:
-        last = pipe.stages[-1][-1].name if pipe and command.stage < len(pipe.stages) - 1 else ""
-        return "" if script.body.option_at("pipefail", command.line) else last if last in PASSES_ON else ""
+        pipe = command.pipe
+        is_last = pipe is None or command.stage == len(pipe.stages) - 1
+        if pipe is None or is_last or script.body.option_at("pipefail", command.line):
+            return ""
+        last = pipe.stages[-1][-1].name
+        return last if last in PIPE_FILTERS else ""
     around = (each for each in script.named(*_STATUS_HIDERS) if each.at < command.at < each.end)
     return next((each.name for each in around), "")
 
@@ -66,17 +71,18 @@ def _hides(script: JobScript, command: Command) -> str:
     words=("exp", "wrap"),
     report="https://github.com/NVIDIA/TensorRT-LLM/pull/12370",
 )
-def _not_held(script: JobScript) -> Iterator[Hit]:
-    yield from _given_to_sbatch(script)
-    given = [(script.at_value("export"), script.option("export"))]
+def _lost_values(script: JobScript) -> Iterator[Hit]:
+    yield from _sbatch_call_hits(script)
+    exports = [(script.at_value("export"), script.option("export"))]
     for step in (launch.step for launch in script.steps if launch.step):
-        given += [
-            (script.at_option_of(each), step.text_of(each)) for each in step.given if each.name == "export"
+        exports += [
+            (script.at_option_of(each), step.text_of(each)) for each in step.uses if each.name == "export"
         ]
-    yield from (Hit(at, *cut) for at, value in given if (cut := _cut_at_comma(value)))
+    yield from (Hit(at, *cut) for at, value in exports if (cut := _cut_at_comma(value)))
 
 
-def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
+def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
+    """Find a lost value in the --wrap or --export of an sbatch that the script calls."""
     for command in script.named("sbatch"):
         words = (*command.words[1:], None)
         for word, following in pairwise(words):
@@ -85,11 +91,11 @@ def _given_to_sbatch(script: JobScript) -> Iterator[Hit]:
             if value and name == "--wrap" and script.submits:
                 yield from _expanded_here(script, value)
             elif value and name == "--export":
-                yield from _cut(script, value, following if value is word else None)
+                yield from _cut_export(script, value, following if value is word else None)
 
 
 def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
-    """Find a variable of the job that the submitting shell expands."""
+    """Find a variable of the job in a --wrap that the submitting shell expands."""
     for name in wrapped.variables:
         if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned:
             what = f"${name} is expanded here, where it is empty, and not in the job"
@@ -97,7 +103,7 @@ def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
             return
 
 
-def _cut(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
+def _cut_export(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
     """Find an --export that ends at a blank, and a value in it that ends at a comma."""
     value = script.body.text_of(word).removeprefix("--export=")
     if value.endswith(",") and following is not None and "=" in following.text:
@@ -142,13 +148,13 @@ def _step_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
-    """Find after:ID in a dependency. With +MINUTES, or for servers and monitors, after: is meant."""
+    """Find after:ID in a dependency. People mean after: only with +MINUTES, or for servers and monitors."""
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
-    if _AFTER.search(script.option("dependency")) and not _are_together(script.text):
+    if _AFTER.search(script.option("dependency")) and not _names_servers(script.text):
         yield Hit(script.at_value("dependency"), what, fix)
     submissions = script.named("sbatch")
-    if _are_together(" ".join(script.lines[each.line - 1] + each.text for each in submissions)):
+    if _names_servers(" ".join(script.lines[each.line - 1] + each.text for each in submissions)):
         return
     for command in submissions:
         for word in command.words[1:]:
@@ -157,9 +163,9 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what, fix)
 
 
-def _are_together(text: str) -> bool:
-    """Return whether a text has names of servers or workers, whose jobs run at the same time."""
-    return bool(_TOGETHER.search(_COUNTS.sub("", text)))
+def _names_servers(text: str) -> bool:
+    """Return whether a text names servers or workers, whose jobs are meant to run at the same time."""
+    return bool(_SERVER_NAME.search(_WORKER_COUNT.sub("", text)))
 
 
 @RULES.add(
@@ -170,7 +176,7 @@ def _are_together(text: str) -> bool:
     words=("SBATCH_",),
     report="https://github.com/mila-iqia/cluv/pull/71",
 )
-def _not_read(script: JobScript) -> Iterator[Hit]:
+def _unread_variables(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
     used, read = {use.name for use in script.body.uses}, dict(variables(script.slurm))
@@ -193,19 +199,19 @@ def _not_read(script: JobScript) -> Iterator[Hit]:
     words=("salloc",),
     report="https://github.com/SemiAnalysisAI/InferenceX/pull/1016",
 )
-def _not_given_back(script: JobScript) -> Iterator[Hit]:
+def _kept_allocation(script: JobScript) -> Iterator[Hit]:
     for command in script.named("salloc"):
         if "--no-shell" in command.arguments and "scancel" not in script.text:
-            what = (
-                "salloc --no-shell returns at once: the nodes stay with the job until its time limit, also "
-            )
-            what += "when the script has ended"
+            what = "salloc --no-shell returns at once: the nodes stay with the job until its time limit, "
+            what += "also when the script has ended"
             yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
 
 
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
-_TOGETHER = re.compile(
+_SERVER_NAME = re.compile(
     r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
     r"|(?<![a-z])ray(?![a-z])"
 )
-_COUNTS = re.compile(r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)")  # of a data loader
+_WORKER_COUNT = re.compile(
+    r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)"
+)  # of a data loader

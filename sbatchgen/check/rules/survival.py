@@ -26,21 +26,27 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 _AGENT = "torch/distributed/elastic/multiprocessing/api.py"
-LONG_S = 12 * 3600
-HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # signals that a process without a handler ignores
-RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
-SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
+LONG_JOB_S = 12 * 3600  # a longer job should save checkpoints
+HARMLESS_SIGNALS = frozenset(
+    ("CONT", "CHLD", "WINCH", "URG")
+)  # signals that a process without a handler ignores
+RESUME_WORDS = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
+SAVE_WORDS = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def signal_of(script: JobScript, *, batch: bool) -> str | None:
-    """Return the signal that --signal sends to the batch shell (`batch`) or to the steps, if any."""
-    setting = read_signal(script.option("signal"))  # else SB126
-    return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
+    """Return the name of the signal that --signal sends to the batch shell (`batch`) or to the steps.
+
+    The result is None if --signal is missing, sends to the other of the two, or is malformed (SB126).
+    """
+    setting = read_signal(script.option("signal"))
+    return _signal_name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
 
 
-def _name(signal: str) -> str:
+def _signal_name(signal: str) -> str:
+    """Return the name of a signal without SIG: TERM of SIGTERM, term or 15."""
     return _SIGNAL_NAMES.get(signal, signal.upper()).removeprefix("SIG")
 
 
@@ -50,12 +56,12 @@ def _trapped(script: JobScript) -> set[str]:
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
         if len(words) > 1 and words[0].text != "-":
-            signals |= {_name(script.body.value(word) or "?") for word in words[1:]}
+            signals |= {_signal_name(script.body.value(word) or "?") for word in words[1:]}
     return signals
 
 
-def _is_whole(script: JobScript) -> bool:
-    """Return whether the shell runs only the text of the script: no sourced commands, and no exec."""
+def _runs_only_its_text(script: JobScript) -> bool:
+    """Return whether a shell runs the script, and only its text: no sourced commands, and no exec."""
     if script.body.language not in SHELLS:
         return False
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
@@ -66,11 +72,11 @@ def _is_whole(script: JobScript) -> bool:
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = signal_of(script, batch=True)
-    if name is None or name in HARMLESS or name == "INT":  # a waiting bash survives INT
+    if name is None or name in HARMLESS_SIGNALS or name == "INT":  # a waiting bash survives INT
         return
-    if {name, "?"} & _trapped(script) or not _is_whole(script):
+    if {name, "?"} & _trapped(script) or not _runs_only_its_text(script):
         return
-    if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
+    if not any(_signal_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
         fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
@@ -90,18 +96,18 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     last = trainings[-1]
     program = f"{(last.step or last.program).name} in line {last.command.line}"
     what = f"bash runs the trap for {signal} only when {program} has ended: "
-    if asked := signal == signal_of(script, batch=True):
+    if is_requested := signal == signal_of(script, batch=True):
         what += "by then the training is over, or was killed at the time limit"
     else:  # scancel, a preemption and the time limit also signal the program
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
-    yield Hit(script.at_word(last.command), what, fix, None if asked else "info")
+    yield Hit(script.at_word(last.command), what, fix, None if is_requested else "info")
 
 
 @RULES.add(
     "SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)", words=("--si",)
 )
-def _reaches(script: JobScript) -> Iterator[Hit]:
+def _unreached_handler(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or script.body.language not in SHELLS:
         return
@@ -127,7 +133,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
 )
 def _trainer_survives(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
-    if signal in (None, "INT", *HARMLESS) or script.folder is None or script.named("cd"):
+    if signal in (None, "INT", *HARMLESS_SIGNALS) or script.folder is None or script.named("cd"):
         return
     for launch in script.trainings:
         if not launch.step or launch.launcher or launch.container or not launch.program.name.endswith(".py"):
@@ -147,12 +153,12 @@ def _trainer_survives(script: JobScript) -> Iterator[Hit]:
 @RULES.add(
     "SB619", "warning", "a trap for a signal that Slurm is not asked for", source="sbatch(1)", words=("trap",)
 )
-def _nobody_sends(script: JobScript) -> Iterator[Hit]:
+def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
         return
     for command in script.named("trap"):
         for word in command.words[2:]:
-            signal = _name(script.body.value(word) or "?")
+            signal = _signal_name(script.body.value(word) or "?")
             if signal not in ("USR1", "USR2") or command.words[1].text in ("-", "''", '""'):
                 continue
             others = script.text.replace(script.body.source.text[command.at : command.end], "")
@@ -171,17 +177,19 @@ def _nobody_sends(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/BSC-ES/autosubmit/issues/2806",
 )
 def _marks_success(script: JobScript) -> Iterator[Hit]:
-    if "TERM" in _trapped(script) or not _is_whole(script):
+    if "TERM" in _trapped(script) or not _runs_only_its_text(script):
         return
     for trap, body in script.body.traps:
-        if {"EXIT", "0"} & {_name(word.text) for word in trap.words[2:]} and _marks(script, body):
+        if {"EXIT", "0"} & {_signal_name(word.text) for word in trap.words[2:]} and _writes_mark(
+            script, body
+        ):
             what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
             what += "0: a job that was ended is marked as done"
             yield Hit(script.at_word(trap), what, "write the mark in the script's last line, after its work")
             return
 
 
-def _marks(script: JobScript, body: Body) -> bool:
+def _writes_mark(script: JobScript, body: Body) -> bool:
     """Return whether a trap, or a function called there, always writes a file such as `done`."""
     functions = {command.name for command in body.commands}
     called = [each for each in script.body.commands if each.context.function in functions - {""}]
@@ -192,7 +200,7 @@ def _marks(script: JobScript, body: Body) -> bool:
     )
     for command in places:
         if command.context.branch and not sees_status:
-            continue  # the script tests its work before
+            continue  # the trap tests the work before it writes the mark
         files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
         if any(file and _DONE_NAME.search(file.text) for file in files):
@@ -206,21 +214,21 @@ _DONE_NAME = re.compile(
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
-def _resumes(script: JobScript) -> Iterator[Hit]:
+def _requeue_from_scratch(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
-    if not any(word in script.text.lower() for word in RESUMES):
+    if not any(word in script.text.lower() for word in RESUME_WORDS):
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
         what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
 
 
 @RULES.add("SB608", "info", "a long job without checkpoints", words=TRAINING_WORDS)
-def _saves(script: JobScript) -> Iterator[Hit]:
+def _long_without_checkpoints(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
-    if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
+    if time is None or time <= LONG_JOB_S or not script.trainings or script.starts_unseen:
         return
-    if "signal" not in script.options and not any(word in script.text.lower() for word in SAVES):
+    if "signal" not in script.options and not any(word in script.text.lower() for word in SAVE_WORDS):
         what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
         what += "failure loses all of it"
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
@@ -249,10 +257,10 @@ _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
     "SB611",
     "warning",
     "a dependency that may keep the job pending for ever",
-    applies=Applies.AS_TEXT,
+    applies=Applies.ANY_TEXT,
     words=("after",),
 )
-def _dependency(script: JobScript) -> Iterator[Hit]:
+def _unsatisfied_dependency(script: JobScript) -> Iterator[Hit]:
     what = "if the other job fails, this job stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
     if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
@@ -260,10 +268,12 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
         edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
         yield Hit(at, what, f"add {option}", edits=edits)
     for command in script.named("sbatch"):
-        if any("kill-on-invalid-dep" in word.text for word in command.words) or _at_the_end(command, script):
+        if any("kill-on-invalid-dep" in word.text for word in command.words) or _is_last_command_of_own_job(
+            command, script
+        ):
             continue
         for word in command.words[1:]:
-            pieces = script.body.followed(word).pieces  # a $( ) may submit other jobs
+            pieces = script.body.resolve(word).pieces  # a $( ) may submit other jobs
             if _AFTER_OK.search("".join(piece.text for piece in pieces if piece.kind != "command")):
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
@@ -271,10 +281,10 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
 BRIEF = programs("brief")
 
 
-def _at_the_end(command: Command, script: JobScript) -> bool:
-    """Return whether a command names its own job, and no later command of the script may fail.
+def _is_last_command_of_own_job(command: Command, script: JobScript) -> bool:
+    """Return whether an sbatch waits for its own job, and only brief commands follow it in the script.
 
-    A new job that waits for the success of this job then starts.
+    This job then succeeds, so the new job starts.
     """
     later = (each for each in script.body.commands if each.at > command.end)
     is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
@@ -316,7 +326,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
 )
 def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
-    if signal is None or signal in HARMLESS:
+    if signal is None or signal in HARMLESS_SIGNALS:
         return
     for launch in script.trainings:
         tools = launch.tools[launch.tools.index(launch.step) :] if launch.step else ()
@@ -330,11 +340,13 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
             last = commands[-1]  # newer releases of bash exec this command
-            replaced = shell.name == "bash" and last.context.top and not last.pipe
-            replaced = replaced and last.at == tool.words[0].at
-            what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
+            replaces_itself = shell.name == "bash" and last.context.top and not last.pipe
+            replaces_itself = replaces_itself and last.at == tool.words[0].at
+            what += (
+                ", unless this bash replaces itself by its last command, as newer ones do" * replaces_itself
+            )
             fix = f"exec {tool.name} ... as its last command"
-            yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
+            yield Hit(script.at_word(launch.command), what, fix, "info" if replaces_itself else None)
 
 
 @RULES.add(
@@ -351,7 +363,7 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
         for _, body in launch.strings:
             if any(each.name in _ENDING_PROGRAMS or each.name == "exec" for each in body.commands):
                 continue
-            serving = [each for each in body.commands if each.background and SERVES.search(each.text)]
+            serving = [each for each in body.commands if each.background and SERVER_COMMAND.search(each.text)]
             for command in serving if not all(each.background for each in body.commands) else ():
                 if _has_own_output(command):
                     continue  # the step does not wait for the program
@@ -362,15 +374,15 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_own_output(command: Command) -> bool:
-    """Return whether a command redirects both stdout and stderr, for which a step waits."""
+    """Return whether a command redirects stdout and stderr; a step waits until both are closed."""
     own = set()
     for redirect in command.redirects:
-        to = redirect.target.text if redirect.target else ""
+        target = redirect.target.text if redirect.target else ""
         if redirect.operator in ("&>", "&>>"):
             return True
-        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and to in own):
+        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and target in own):
             own.add(redirect.descriptor or "1")
-        elif redirect.operator == ">&" and not to.isdecimal():
+        elif redirect.operator == ">&" and not target.isdecimal():
             return True
     return {"1", "2"} <= own
 
@@ -402,7 +414,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
 _MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
 _ENDING_PROGRAMS = programs("ends-others")
 # Programs that never end by themselves.
-SERVES = re.compile(
+SERVER_COMMAND = re.compile(
     r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"
     r"|tensorboard|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*"
     r"|ray start .*--block|nvidia-smi (?:dmon|pmon)|nvidia-smi .*(?:-l|--loop)|jupyter[ -]\w+"

@@ -17,12 +17,12 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 10.0  # seconds of `bash -n`
 BYTES_MAX = 4 << 20  # `lint` reads no larger script
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HEREDOC_FAULT = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"#(?<!\S#).*")  # begins with the literal #, for which the search is fast
-# Where a part of a construct is missing, the grammar takes such a word for a command.
+# If a part of a construct is missing, the grammar takes such a word for a command.
 _KEYWORDS = frozenset(("if", "then", "elif", "else", "fi", "for", "while", "do", "done", "case", "esac", "}"))
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
 _HEREDOC_START = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
@@ -34,15 +34,15 @@ _HEREDOC_START = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
     "a bash syntax error",
     applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED) | Applies.PURE_WRITERS,
 )
-def _syntax(script: JobScript) -> Iterator[Hit]:
+def _syntax_errors(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         if message and "here-document" not in message and not unfilled_commands(script):  # SB812
             what = f"bash can't parse this, and runs nothing from here on: {message}"
-            yield Hit(script.at(line), what, _mend(message))
+            yield Hit(script.at(line), what, _syntax_fix(message))
 
 
-@RULES.add("SB820", "error", "a body that is not checked", applies=Applies.AS_TEXT, source="slurm.conf(5)")
-def _unread(script: JobScript) -> Iterator[Hit]:
+@RULES.add("SB820", "error", "a body that is not checked", applies=Applies.ANY_TEXT, source="slurm.conf(5)")
+def _unread_body(script: JobScript) -> Iterator[Hit]:
     if line := script.body.source.unread:
         why = "it is too long or too tangled, or one pipeline has too many programs"
         what = f"the body was not checked from line {line} on: {why}"
@@ -58,7 +58,8 @@ def unfilled_commands(script: JobScript) -> dict[int, re.Match[str]]:
     return {line: match for line, match in faults.items() if match}
 
 
-def _mend(message: str) -> str:
+def _syntax_fix(message: str) -> str:
+    """Return the fix for a complaint of bash."""
     if re.search(r"unexpected token `(?:done|fi|esac|then|do|else|elif|;;|[)}])'", message):
         return "remove it, or add the for, while, if, case, { or ( that it belongs to"
     if "conditional" in message:
@@ -68,8 +69,8 @@ def _mend(message: str) -> str:
     return "close what is open before it: a quote, if, do, { or ("
 
 
-@RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.AS_TEXT, source="bash(1)")
-def _heredoc(script: JobScript) -> Iterator[Hit]:
+@RULES.add("SB815", "warning", "an unterminated here-document", applies=Applies.ANY_TEXT, source="bash(1)")
+def _unterminated_heredoc(script: JobScript) -> Iterator[Hit]:
     for line, message in _faults(script):
         match = _HEREDOC_FAULT.search(message)
         if match:
@@ -77,9 +78,9 @@ def _heredoc(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
 
 
-@lru_cache(maxsize=1)  # for all these rules
+@lru_cache(maxsize=1)  # the rules ask one after the other about the same script
 def _faults(script: JobScript) -> list[tuple[int, str]]:
-    """Return bash's first complaint up to an unconditional exit, with the number of the line."""
+    """Return the line and the text of bash's first complaint up to an unconditional exit; [] without one."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
@@ -102,7 +103,7 @@ def _is_doubtful(script: JobScript) -> bool:
 
 
 def faults_of_bash(text: str) -> list[tuple[int, str]]:
-    """Return bash's complaints with line numbers; [] without bash, an empty complaint if bash is too slow."""
+    """Return the line and the text of bash's complaints; [] without bash, (1, "") if bash takes too long."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
         done = child.run(

@@ -1,4 +1,4 @@
-"""Rules about numbers of tasks that no program uses, or that MPI, threads or ranks need.
+"""Rules about numbers of tasks that differ from the processes of MPI, from the ranks or from what is meant.
 
 Sources: srun(1), sbatch(1) and the manual pages of Open MPI.
 """
@@ -12,10 +12,7 @@ from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.program import PROGRAMS
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.launches import (
-    MPI_WORDS,
-    Launch,
-)
+from sbatchgen.check.script.launches import MPI_WORDS, Launch
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -30,10 +27,10 @@ RULES: Rules[JobScript] = Rules()
 )
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
-    each = resources.cpus_per_task or 1
+    cpus_per_task = resources.cpus_per_task or 1
     # With --cpus-per-task and no number of tasks, sbatch counts a task for each node.
     asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
-    tasks = asked or (resources.nodes if each > 1 and resources.ntasks_per_gpu is None else 0)
+    tasks = asked or (resources.nodes if cpus_per_task > 1 and resources.ntasks_per_gpu is None else 0)
     launches = [launch for launch in script.launches if launch.mpi]
     for launch in launches if tasks and "exclusive" not in resources else ():
         mpi = launch.mpi
@@ -46,12 +43,12 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
             continue
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
         # Other MPIs may start all processes on the CPUs of --cpus-per-task.
-        severity: Severity | None = "info" if count > tasks and each > 1 else None
+        severity: Severity | None = "info" if count > tasks and cpus_per_task > 1 else None
         if count > tasks:
             what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
             what += "Open MPI ends for lack of slots"
             fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
-        elif 2 * count <= asked and len(launches) == 1 and _is_all(script, launch):
+        elif 2 * count <= asked and len(launches) == 1 and _is_only_work(script, launch):
             what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
             what += f"{tasks - count} stay idle"
         else:
@@ -62,7 +59,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
 _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
-def _is_all(script: JobScript, launch: Launch) -> bool:
+def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
@@ -79,17 +76,17 @@ def _is_all(script: JobScript, launch: Launch) -> bool:
 )
 def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
-    tasks, each, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
-    if not tasks or not each or tasks > nodes or each < 2 or resources.gpu_count not in (0, each):
+    tasks, per_node, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
+    if not tasks or not per_node or tasks > nodes or per_node < 2 or resources.gpu_count not in (0, per_node):
         return
     for launch in script.trainings:
         step = launch.step
         if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
             what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
-            what += f"--ntasks-per-node={each} is only a limit beside it, which Lightning takes for the "
+            what += f"--ntasks-per-node={per_node} is only a limit beside it, which Lightning takes for the "
             what += "number"
             what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
-            yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * each}")
+            yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * per_node}")
             return
 
 
@@ -129,7 +126,7 @@ _TASK_OPTIONS = frozenset(
 )
 
 
-LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
+LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give the number
 
 
 @RULES.add(
@@ -140,11 +137,11 @@ LEAST_CPUS = 32  # CPUs of a whole node if the profile does not give the number
     words=("srun",),
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
-def _without_ranks(script: JobScript) -> Iterator[Hit]:
+def _missing_ranks(script: JobScript) -> Iterator[Hit]:
     native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
     if not native or script.folder is None or script.starts_unseen or script.named("cd"):
         return
-    if _TELLS_RANKS.search(script.text):
+    if _RANK_NAME.search(script.text):
         return
     for launch in native:
         tasks = launch.tasks
@@ -159,4 +156,4 @@ def _without_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-_TELLS_RANKS = re.compile(r"RANK\b(?<!\wRANK)|PROCID")  # begins with a literal, for a fast search
+_RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")  # begins with a literal, for a fast search

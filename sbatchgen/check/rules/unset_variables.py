@@ -1,8 +1,10 @@
-"""Rules about variables that are empty at their uses, SB335, and about elements of lists, SB434.
+"""Rules about empty variables, SB335, and about indexes outside of lists, SB434.
 
 The environment of the submission, a site or a module may set variables, and is not known. An unset variable
-is therefore reported only in three cases: the script sets the variable later; the script sets a variable with
-nearly the same name; the script sets all other variables, and can't work without this variable.
+is therefore reported only in three cases:
+- The script sets the variable later.
+- The script sets a variable with nearly the same name.
+- The script sets all other variables, and can't work without this variable.
 
 Source: bash(1), PARAMETERS.
 """
@@ -22,8 +24,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-SHORTEST = 5  # characters of a name that counts as a misspelt name
-ALIKE = 0.9
+SHORTEST_NAME = 5  # shorter names (in characters) do not count as misspelt
+LEAST_RATIO = 0.9  # the ratio of difflib from which on two names are alike
 PAIRS_MAX = 20_000  # pairs of names; a program wrote a script with more pairs, and mistypes no name
 _HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
 _SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
@@ -37,7 +39,7 @@ _INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
 
 
 @RULES.add("SB335", "warning", "a variable that is empty where it is used", source="bash(1)")
-def _empty(script: JobScript) -> Iterator[Hit]:
+def _empty_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if body.language not in SHELLS or body.faults or not script.directive_lines:
         return
@@ -55,12 +57,12 @@ def _empty(script: JobScript) -> Iterator[Hit]:
             continue
         if name not in sets:
             unset |= {name: use} if name not in script.tested else {}
-        elif hit := _too_early(script, use, sets[name]):
+        elif hit := _use_before_set(script, use, sets[name]):
             seen |= {name}
             yield hit
     if unset and not (script.sources_commands or script.is_wrapped):
         yield from _misnamed(script, unset, sets)
-        yield from _needed(script, unset)
+        yield from _only_unset_variable(script, unset)
 
 
 @RULES.add(
@@ -71,7 +73,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
     words=("SLURM_ARRAY_TASK_ID",),
     report="https://github.com/RILAB/lab-docs/issues/2",
 )
-def _outside_of_list(script: JobScript) -> Iterator[Hit]:
+def _index_outside_list(script: JobScript) -> Iterator[Hit]:
     """Find tasks of the array whose index, NUMBER or NUMBER + N, is outside of a list in the text."""
     body, text = script.body, script.body.source.text
     if body.language not in ("bash", "sh") or not script.array:
@@ -79,16 +81,15 @@ def _outside_of_list(script: JobScript) -> Iterator[Hit]:
     for use in body.uses:
         list_use = _INDEXED.fullmatch(text, use.at, use.end) if use.source is body.source else None
         offset = _offset(body, list_use[2]) if list_use else None
-        count = _length(body, use.name) if offset is not None else 0
+        count = _list_length(body, use.name) if offset is not None else 0
         if offset is None or not count or f"{{#{use.name}[" in text:
             continue
         tasks = [number for run in script.array for number in (run[0], run[-1])]
         worst = max(tasks) if max(tasks) + offset >= count else min(tasks)
         index = worst + offset
         if index >= count or index < 0:
-            what = (
-                f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} elements, "
-            )
+            what = f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} "
+            what += "elements, "
             what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "bash counts from the end")
             fix = f"--array={-offset}-{count - 1 - offset}"
             yield Hit(script.at_start(use), what, fix)
@@ -101,7 +102,7 @@ _SUM = re.compile(rf"(?:\$\(\( *)?{_TASK_ID} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))
 
 
 def _offset(body: Body, index: str, depth: int = 3) -> int | None:
-    """Return the number that an index adds to the task's number; None for other indexes."""
+    """Return the N of an index NUMBER + N, where NUMBER is the task's number; None for other indexes."""
     match = _SUM.fullmatch(index.strip().strip('"'))
     if match:
         return int(f"{match[1]}{match[2]}") if match[2] else 0
@@ -111,7 +112,7 @@ def _offset(body: Body, index: str, depth: int = 3) -> int | None:
     return _offset(body, sets[0].word.text, depth - 1) if is_one and sets[0].word and depth else None
 
 
-def _length(body: Body, name: str) -> int:
+def _list_length(body: Body, name: str) -> int:
     """Return the number of elements of a list; 0 if the text does not show the number."""
     sets = body.sets_of(name)
     items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
@@ -122,7 +123,7 @@ def _length(body: Body, name: str) -> int:
     return len(items or ())
 
 
-def _too_early(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
+def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
     """Return a hit if a variable is used above all lines that set the variable; else None."""
     if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
         return None
@@ -146,20 +147,23 @@ def _misnamed(
     script: JobScript, unset: dict[str, VariableUse], sets: dict[str, list[Assignment]]
 ) -> Iterator[Hit]:
     """Find unset variables with nearly the name of a variable that the script sets."""
-    plain = {_plain(name): name for name in sets if len(name) >= SHORTEST}
-    if len(unset) * len(plain) > PAIRS_MAX:
+    normalized_names = {_normalized(name): name for name in sets if len(name) >= SHORTEST_NAME}
+    if len(unset) * len(normalized_names) > PAIRS_MAX:
         return
-    by_length: dict[int, list[tuple[str, str, str]]] = {}  # a script may set thousands of names
-    for like, name in plain.items():
+    # Normalized name, name and stem without digits, by length: a script may set thousands of names.
+    by_length: dict[int, list[tuple[str, str, str]]] = {}
+    for like, name in normalized_names.items():
         by_length.setdefault(len(like), []).append((like, name, re.sub(r"\d", "", name)))
     for name, use in unset.items():
-        if len(name) < SHORTEST or not plain:
+        if len(name) < SHORTEST_NAME or not normalized_names:
             continue
-        series, like = re.sub(r"\d", "", name), _plain(name)
-        near = [length for length in by_length if _may_be_alike(len(like), length)]
-        # The next name of a series, such as A2 after A1, is not a misspelt name.
-        others = {each: other for length in near for each, other, of in by_length[length] if of != series}
-        other = others.get(like) or others.get(nearest(like, others, ALIKE), "")
+        series, like = re.sub(r"\d", "", name), _normalized(name)
+        others: dict[str, str] = {}  # normalized name -> name, of the names that may be alike
+        for length, entries in by_length.items():
+            if _may_be_alike(len(like), length):
+                # The next name of a series, such as A2 after A1, is not a misspelt name.
+                others |= {plain: other for plain, other, stem in entries if stem != series}
+        other = others.get(like) or others.get(nearest(like, others, LEAST_RATIO), "")
         if not other:
             continue
         if any(made.word and name in made.word.variables for made in sets[other]):
@@ -170,8 +174,11 @@ def _misnamed(
             yield Hit(script.at_start(use), what, f"write ${other}, which the script sets")
 
 
-def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
-    """Find the only unset variable of a script, if the variable is a folder, a program or its script."""
+def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
+    """Find the only unset variable of a script, if a command can't work without it.
+
+    The variable stands for the program, for the script of an interpreter, or for a file or folder.
+    """
     names = [name for name in unset if not _SITE_NAME.match(name.upper())]
     prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
     if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
@@ -186,10 +193,14 @@ def _needed(script: JobScript, unset: dict[str, VariableUse]) -> Iterator[Hit]:
     if index is None or command.context.function or command.test:
         return
     word = command.words[index]
-    alone = word.text.strip('"') in (f"${name}", f"${{{name}}}")
-    is_script = alone and index == 1 and _INTERPRETERS.fullmatch(command.name)
-    starts = index == 0 and len(command.words) > 1
-    if is_script or starts or (command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"')):
+    is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")
+    is_script = is_only_word and index == 1 and _INTERPRETERS.fullmatch(command.name)
+    is_program = index == 0 and len(command.words) > 1
+    if (
+        is_script
+        or is_program
+        or (command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"'))
+    ):
         what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
         yield Hit(script.at_start(use), what, f"set {name} before it, or write ${{{name}:?}}")
 
@@ -202,8 +213,9 @@ def _only_shows(command: Command) -> bool:
 
 def _may_be_alike(first: int, second: int) -> bool:
     """Return whether difflib may find a ratio of ALIKE for two texts of these lengths."""
-    return 2.0 * min(first, second) / (first + second) >= ALIKE
+    return 2.0 * min(first, second) / (first + second) >= LEAST_RATIO
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
+    """Return a name without the differences that people overlook: case and underscores."""
     return name.lower().replace("_", "")

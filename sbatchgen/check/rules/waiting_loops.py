@@ -27,21 +27,21 @@ _PROBE_PROGRAMS = programs("probes")
     report="https://github.com/SemiAnalysisAI/InferenceX/pull/348",
 )
 def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """Find a loop without a bound that looks neither at its server in the background nor at the other job."""
-    yield from _never_cancelled(script)
+    """Find an unbounded wait for a server or another job that does not check whether it still runs."""
+    yield from _missed_cancellation(script)
     commands = script.body.commands
     servers = [each.at for each in commands if each.background and not each.context.substitution]
     jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
-    for command, start in _endless(script) if servers or jobs else ():
-        asks = command.name in _PROBE_PROGRAMS
-        if not asks and not _is_named(command.words[-1], script.body.source.text[:start]):
-            continue  # for a file that a person makes
+    for command, start in _unbounded_waits(script) if servers or jobs else ():
+        is_probe = command.name in _PROBE_PROGRAMS
+        if not is_probe and not _is_named(command.words[-1], script.body.source.text[:start]):
+            continue  # the loop waits for a file that a person makes
         if servers and servers[0] < start:
             what = f"if the server has ended, {command.name} never succeeds: "
-            if not asks:
+            if not is_probe:
                 what = f"if the program that writes {command.words[-1].text} has ended, no file comes: "
             fix = "in the loop: kill -0 $! || exit 1"
-        elif jobs and jobs[0] < start and not asks:
+        elif jobs and jobs[0] < start and not is_probe:
             what = f"if sbatch fails, or the other job ends early, {command.words[-1].text} never comes: "
             fix = (
                 'JOB=$(sbatch --parsable ...) || exit, and in the loop: squeue -hj "$JOB" | grep -q . || exit'
@@ -52,11 +52,8 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
         return
 
 
-def _never_cancelled(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that compares the output of sacct with CANCELLED.
-
-    sacct prints the user, or a +, after this word.
-    """
+def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
+    """Find a loop that waits until sacct prints CANCELLED: the user or a + follows this word."""
     text = script.body.source.text
     for command in script.named("sacct"):
         if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
@@ -64,10 +61,8 @@ def _never_cancelled(script: JobScript) -> Iterator[Hit]:
         loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
         loop = text[slice(*loops[-1])] if loops else ""
         if _IS_CANCELLED.search(loop) and not _READS_FIRST_WORD.search(loop):
-            what = (
-                "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel the "
-            )
-            what += "loop does not end"
+            what = "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel "
+            what += "the loop does not end"
             yield Hit(script.at_word(command), what, "compare the first word: ${STATE%%[ +]*}")
             return
 
@@ -79,12 +74,12 @@ _READS_FIRST_WORD = re.compile(
 
 
 def _is_named(word: Word, earlier: str) -> bool:
-    """Return whether a text names a file, or sets one of the variables in its name."""
+    """Return whether the script's earlier text names a file, or sets one of the variables in its name."""
     return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
 
 
-def _endless(script: JobScript) -> Iterator[tuple[Command, int]]:
-    """Yield the command that a loop repeats until it succeeds, and the place where the loop starts."""
+def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
+    """Yield the command that an unbounded loop repeats until it succeeds, and the offset of the loop."""
     for command in script.body.commands:
         context = command.context
         if not (context.loop and context.condition) or context.background or context.function:
@@ -104,10 +99,11 @@ def _looks_for_a_file(command: Command) -> bool:
     if command.pipe and len(command.pipe.stages) > 1:
         return False
     is_test = command.test and len(words) == _FILE_TEST_WORDS and words[1] in ("-e", "-f", "-s", "-d", "-r")
-    return is_test or (len(words) == 1 + 1 and words[0] in ("ls", "stat"))
+    return is_test or (len(words) == _LIST_WORDS and words[0] in ("ls", "stat"))
 
 
-_FILE_TEST_WORDS = 3  # words: [ -f FILE
+_FILE_TEST_WORDS = 3  # words of [ -f FILE, without the ]
+_LIST_WORDS = 2  # words of ls FILE
 _LOOP_BOUND = re.compile(
     r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
 )

@@ -58,14 +58,14 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
     requests: Requests = {}
     for option, per in _PER.items():
         value = options.get(option)
-        amounts = gres.requested_gpus(value, slurm=slurm) or ()
+        amounts = gres.gpu_amounts(value, slurm=slurm) or ()
         if option == "gpus-per-task" and slurm < "23.02":
             amounts = amounts or (("", 1),) * bool(value)  # a word counts as one GPU
         elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
             continue  # later releases take any word, and read a missing number as 0
         for kind, amount in amounts:
             requests.setdefault(("gpu", kind), {})[per] = amount
-    for name, kind, amount in gres.requested(options.get("gres", ""), slurm=slurm):
+    for name, kind, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
         requests.setdefault((name, kind), {})["node"] = amount
     return requests
 

@@ -49,7 +49,7 @@ class Stop:
     complaint: str = ""
 
 
-def counting(before: Option | None, use: Option, slurm: str) -> Option:
+def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
     """Return the use that wins if an option is repeated: the last use, or both lists of --mail-type.
 
     NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
@@ -61,7 +61,9 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
     return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
 
 
-def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
+def scan(
+    words: Sequence[Token], table: Mapping[str, Spec], *, past_stops: bool = False
+) -> Iterator[Option | Stop]:
     """Yield the options in words, and a Stop where getopt stops; with `on`, continue after a Stop."""
     at = 0
     while at < len(words):
@@ -78,7 +80,7 @@ def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False)
             items = [*_cluster(word, following, table)]
         yield from items
         for last in items[-1:]:
-            if isinstance(last, Stop) and not on:
+            if isinstance(last, Stop) and not past_stops:
                 return
             used = last.word if isinstance(last, Stop) else last.value_word
             at += used is following

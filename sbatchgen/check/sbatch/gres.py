@@ -19,7 +19,7 @@ _SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
 
 
-def parted(text: str) -> tuple[str, str]:
+def split_gpu_items(text: str) -> tuple[str, str]:
     """Return the items of a --gres that are GPUs or parts of GPUs, and the other items."""
     items = [item for item in text.split(",") if item]
     gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in GPU_RESOURCES]
@@ -32,7 +32,7 @@ def is_slice(kind: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
+def gres_amounts(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
     """Return the request of each item of a --gres, up to the first item that Slurm refuses."""
     counts: dict[tuple[str, str], int] = {}  # the last count wins if an item is repeated
     with suppress(ValueError):
@@ -41,11 +41,11 @@ def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
     return tuple((name, kind, count) for (name, kind), count in counts.items())
 
 
-def requested_gpus(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
+def gpu_amounts(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
     """Return the type and count of each item of a --gpus option; None without the option."""
     if text is None:
         return None
-    return tuple((kind, count) for _, kind, count in requested(as_gres(text), slurm=slurm))
+    return tuple((kind, count) for _, kind, count in gres_amounts(as_gres(text), slurm=slurm))
 
 
 def as_gres(text: str) -> str:

@@ -53,8 +53,8 @@ class Kind(Enum):
     BSUB = "LSF directive"
 
 
-READ = (Kind.SBATCH, Kind.SEPARATOR)
-FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates these lines; this module does not
+READ_KINDS = (Kind.SBATCH, Kind.SEPARATOR)
+FOREIGN_KINDS = (Kind.PBS, Kind.BSUB)  # sbatch translates these lines; this module does not
 _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
 
 
@@ -147,7 +147,7 @@ def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
         at = start
         mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
         kind = _MARKS.get(mark)
-        if kind in FOREIGN:
+        if kind in FOREIGN_KINDS:
             if number - comments - 2 <= _FOREIGN_LINES:
                 yield _read(line, number, -1, mark, spaces=spaces)
         elif kind and at > end:

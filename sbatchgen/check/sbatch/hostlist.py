@@ -16,7 +16,7 @@ _Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and the
 _RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
 
 
-def expanded(text: str) -> list[str]:
+def expand(text: str) -> list[str]:
     """Return the hosts of a list, or [] for more than 65,536; raise ValueError for other texts."""
     parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
@@ -26,7 +26,7 @@ def expanded(text: str) -> list[str]:
 def hosts(text: str) -> list[str]:
     """Return the hosts of a list; [] for a file, for a function of slurmctld, and for other texts."""
     try:
-        return [] if {"/", "{"} & {*text} else expanded(text)
+        return [] if {"/", "{"} & {*text} else expand(text)
     except ValueError:
         return []
 

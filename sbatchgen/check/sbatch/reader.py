@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.combination import check_options
-from sbatchgen.check.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.check.sbatch.header import FOREIGN, READ, Directive, check_file, directives
+from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
+from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Directive, check_file, directives
 from sbatchgen.check.sbatch.option_table import Spec, line_of, specs
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import Message, RefusedError, check_value
@@ -31,7 +31,7 @@ class Component:
     """A component of a heterogeneous job; other jobs have a single component."""
 
     options: dict[str, Option]  # the use of each option that wins, by long name
-    given: list[Option] = field(default_factory=list)  # each use of an option that sbatch reached, in order
+    uses: list[Option] = field(default_factory=list)  # each use of an option that sbatch reached, in order
 
 
 @frozen(kw_only=True, slots=True)
@@ -64,7 +64,7 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
             component = Component(options=carried)
             components.append(component)
             _read_options(component, part, table, release)
-            has_foreign |= "ignore-pbs" not in carried and any(line.kind in FOREIGN for line in lines)
+            has_foreign |= "ignore-pbs" not in carried and any(line.kind in FOREIGN_KINDS for line in lines)
             if not has_foreign:
                 check_options({name: use.value or "" for name, use in carried.items()}, slurm=release)
     except RefusedError as error:
@@ -76,12 +76,12 @@ def _read_options(
     component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
 ) -> None:
     for option in _options(lines, table):
-        component.given.append(option)
+        component.uses.append(option)
         if option.spec.early:
             continue
         if option.name != "hint":
             _check(option, slurm)
-        component.options[option.name] = counting(component.options.get(option.name), option, slurm)
+        component.options[option.name] = winning_use(component.options.get(option.name), option, slurm)
     hint = component.options.get("hint")
     if hint and not hint_rivals(component.options, slurm):
         _check(hint, slurm)
@@ -96,7 +96,7 @@ def _check(option: Option, slurm: str) -> None:
 
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
-    read = [line for line in lines if line.kind in READ]
+    read = [line for line in lines if line.kind in READ_KINDS]
     count = 1 + max((line.component for line in read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))
     return [[line for line in read if line.component == number] for number in numbers]

@@ -12,7 +12,9 @@ from sbatchgen.check.script.resource_request import ResourceRequest
 DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
 OLD_SLURM = "22.05"  # still in wide use: without a named release, options that came later are reported
 # The effect of --environment of CSCS's container engine as an option of the job.
-IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
+ENVIRONMENT_EFFECT = (
+    "puts the whole script into the container, where srun and scontrol may be missing or fail"
+)
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
 NO_PARTITION = PartitionFacts()  # a partition without known facts
 
@@ -35,7 +37,7 @@ class Job:
         raise NotImplementedError
 
     @property
-    def known(self) -> bool:
+    def knows_cluster(self) -> bool:
         """Whether the job's cluster is known."""
         return self.profile is not NO_CLUSTER
 
@@ -108,7 +110,7 @@ class Job:
         """Return the value of an option; "" if the option is missing or a flag."""
         return self.resources.options.get(name, "")
 
-    def written(self, option: str) -> str:
+    def written_value(self, option: str) -> str:
         """Return the value of an option as written; "" if the option is missing or a flag."""
         return self.option(option)
 

@@ -42,13 +42,13 @@ def known_plugins_in(text: str) -> tuple[Spec, ...]:
     return tuple(spec for spec in known_plugins() if f"--{spec.name}" in text)
 
 
-def is_near(name: str, slurm: str) -> bool:
+def is_misspelt_option(name: str, slurm: str) -> bool:
     """Return whether a name is a misspelt option of sbatch."""
     plain = name.replace("_", "").replace("-", "")
     return len(plain) >= 5 and bool(nearest(plain, (known.replace("-", "") for known in specs(slurm)), 0.8))
 
 
-def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
+def known_specs(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
     """Return the options of directives, with the options of pyxis and other plugins, by long name."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 

@@ -14,19 +14,19 @@ from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.bash import Body, Command, Piece, Word, string_body
 from sbatchgen.check.bash.chain import Tool, ToolOption, chain
 from sbatchgen.check.executables.launcher import LauncherCall
-from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING, commands, programs
+from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING_KINDS, commands, programs
 from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 
 # Programs that start processes on the job's nodes themselves. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = programs("hpc-container")
-FOLLOWED = commands(*STARTING) | {"eval"}
+FOLLOWED_COMMANDS = commands(*STARTING_KINDS) | {"eval"}
 # A script that starts a launcher, a training or a program of MPI holds at least one word of such a list.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
 HELPERS = programs("helper")
-WATCH = "/training/step_end.py"  # rendered scripts start this file next to their steps
+STEP_WATCHER = "/training/step_end.py"  # rendered scripts start this file next to their steps
 _HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
@@ -81,9 +81,9 @@ class Launch:
     def is_helper(self) -> bool:
         """Whether the program is a small command such as hostname, on which no training depends."""
         name = self.program.name.rpartition("/")[2]
-        words = (*self.program.rest, *(option.word for option in self.program.given))
+        words = (*self.program.rest, *(option.word for option in self.program.uses))
         asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
-        return asks or name in HELPERS or self.program.name.rstrip('"').endswith(WATCH)
+        return asks or name in HELPERS or self.program.name.rstrip('"').endswith(STEP_WATCHER)
 
     @cached_property
     def is_training(self) -> bool:
@@ -113,7 +113,7 @@ class Launch:
         return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
 
     @cached_property
-    def by_some_tasks(self) -> bool:
+    def runs_in_some_tasks(self) -> bool:
         """Whether only some tasks may start the program, in an if or a case of their string."""
         at = self.program.words[0].at
         inner = (command for _, body in self.strings for command in body.commands)
@@ -179,9 +179,9 @@ class Launch:
         tool = self.launcher
         if tool is None:
             return None
-        numbers = {option.name: self.number(option, tool) for option in tool.given if option.value is None}
+        numbers = {option.name: self.number(option, tool) for option in tool.uses if option.value is None}
         texts = {name: None if number is None else str(number) for name, number in numbers.items()}
-        options = {option.name: option.value for option in tool.given} | texts
+        options = {option.name: option.value for option in tool.uses} | texts
         return LauncherCall(name=tool.name, options=options, job_nodes=fixed_nodes(self.resources))
 
     @property
@@ -190,7 +190,7 @@ class Launch:
         return (self.launcher_call.workers or None) if self.launcher_call else None
 
     @property
-    def told_nodes(self) -> int | None:
+    def launcher_nodes(self) -> int | None:
         """The number of nodes in the launcher's options; None if the script does not show the number."""
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
@@ -214,7 +214,7 @@ def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
             yield Launch(command=command, tools=tools, resources=resources)
 
 
-def sourcing(body: Body) -> Iterator[Command]:
+def sourcing_commands(body: Body) -> Iterator[Command]:
     """Yield the commands that source files, except files that only set up an environment."""
     for command in body.commands:
         file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
@@ -224,7 +224,7 @@ def sourcing(body: Body) -> Iterator[Command]:
 
 def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Return whether a script may start programs out of sight: through other scripts or variables."""
-    if any(sourcing(body)) or any(_is_unseen(command, body) for command in body.commands):
+    if any(sourcing_commands(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
     started = (launch for launch in launches if not launch.command.context.substitution)
     return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
@@ -232,7 +232,7 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
 
 def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     name = command.name
-    if command.test or not (name in FOLLOWED or not name or _PYTHON.fullmatch(name)):
+    if command.test or not (name in FOLLOWED_COMMANDS or not name or _PYTHON.fullmatch(name)):
         return
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
@@ -268,7 +268,7 @@ def _is_opaque(program: Tool) -> bool:
 def _is_unseen(command: Command, body: Body) -> bool:
     name = command.name
     if name == "eval" and len(command.words) == 2:
-        written, followed = command.words[1].pieces, body.followed(command.words[1]).pieces
+        written, followed = command.words[1].pieces, body.resolve(command.words[1]).pieces
         is_variable = any(piece.kind == "variable" for piece in followed)
         return is_variable and not any(piece.kind == "command" for piece in written)
     return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
@@ -281,7 +281,7 @@ def fixed_nodes(resources: ResourceRequest) -> int | None:
 
 def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
     """Return the number in a word: digits, a variable of Slurm, or a product such as $((2 * NODES))."""
-    piece = body.followed(word).only_piece
+    piece = body.resolve(word).only_piece
     if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
         return None
     if piece.kind != "arithmetic":

@@ -39,7 +39,7 @@ def _name(node: ast.AST) -> str:
     return next((name for name in named if isinstance(name, str)), "")
 
 
-def refused(args: Sequence[str], options: frozenset[str]) -> list[str]:
+def refused_options(args: Sequence[str], options: frozenset[str]) -> list[str]:
     """Return the long options that argparse refuses; argparse also takes the start of an option."""
     given = [word.partition("=")[0] for word in args[: args.index("--") if "--" in args else None]]
     return [

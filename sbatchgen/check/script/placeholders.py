@@ -50,7 +50,7 @@ _FILLERS = [
 _MANY_VARIABLES = 3
 
 
-def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
+def program_placeholders(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
     """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
@@ -68,7 +68,7 @@ def for_program(text: str, directives: Collection[int]) -> dict[int, re.Match[st
     return matches
 
 
-def for_person(
+def person_placeholders(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> dict[int, re.Match[str]]:
     """Return the placeholders of people in directives, such as <project id>, by the number of the line.
@@ -82,7 +82,7 @@ def for_person(
     return dict(sorted((matches | _matches(directives, PERSON_PLACEHOLDER)).items()))
 
 
-def has_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
+def may_be_filled_by_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
     """Return whether a program may fill in the script, by its variables or by the name of such a program."""
     variables = sum("$" in match[0] for match in unfilled.values())
     if variables >= _MANY_VARIABLES and 2 * variables > directives:

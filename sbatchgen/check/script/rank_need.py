@@ -12,7 +12,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.saved_files import called
 
 # Variables that torchrun sets. The mode ddp with srun exports them.
-RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 DEPTH_MAX = 12  # calls within calls
 _ENDING = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
 _CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
@@ -53,14 +53,14 @@ def _may_be_set(tree: ast.Module) -> bool:
     """Return whether a module names a variable of ranks without reading it, and so may set it."""
     reads = Counter[str]()
     for node in ast.walk(tree):
-        if (name := _read_variable(node)) in RANKS:
+        if (name := _read_variable(node)) in RANK_VARIABLES:
             reads[name] += 1
         elif isinstance(node, ast.Call) and called(node) in ("get", "getenv") and node.args:
             reads[_text(node.args[0])] += 1
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             reads[_text(node.left)] += 1
     named = Counter(_text(node) for node in ast.walk(tree))
-    return any(named[name] != reads[name] for name in RANKS)
+    return any(named[name] != reads[name] for name in RANK_VARIABLES)
 
 
 def _runs(function: ast.FunctionDef) -> bool:
@@ -139,7 +139,7 @@ class _Walk:
             parts = ast.iter_child_nodes(node)
         yield from self._expressions(parts, file)
         variable = _read_variable(node)
-        if variable in RANKS:
+        if variable in RANK_VARIABLES:
             yield RankNeed(variable, getattr(node, "lineno", 0), file)
         if isinstance(node, ast.Call):
             if _joins_a_group(node):

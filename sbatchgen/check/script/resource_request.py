@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import record
-from sbatchgen.check.sbatch.gres import parted
+from sbatchgen.check.sbatch.gres import split_gpu_items
 
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # each may ask for all GPUs of a job
 UNLIMITED = 1 << 40  # the seconds that stand for --time=UNLIMITED and --time=0
@@ -127,10 +127,10 @@ class ResourceRequest:
             return self.ntasks * sum(count for _, count in self.gpus_per_task or ())
         return max(self.nodes, 1) * self.gpu_count
 
-    def splits_gpus(self, wholes: Collection[int] = (), *, alone: bool = False) -> bool:
+    def splits_gpus(self, node_gpus: Collection[int] = (), *, alone: bool = False) -> bool:
         """Return whether Slurm may give the job's nodes different numbers of GPUs, as only --gpus is given.
 
-        `wholes` are the numbers of GPUs of the known kinds of nodes. `alone` says that the job gets whole
+        `node_gpus` are the numbers of GPUs of the known kinds of nodes. `alone` says that the job gets whole
         nodes; their numbers of GPUs may still differ.
         Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
@@ -140,9 +140,9 @@ class ResourceRequest:
             return False
         if "ntasks-per-gpu" in self.options or (each and (self.ntasks_per_node or total == each * nodes)):
             return False  # as many tasks on each node
-        if (alone or self.is_exclusive) and not wholes:
+        if (alone or self.is_exclusive) and not node_gpus:
             return False  # the job may get all GPUs of its nodes
-        most = max(wholes, default=0)
+        most = max(node_gpus, default=0)
         return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))
 
     @property
@@ -160,7 +160,7 @@ class ResourceRequest:
     @property
     def gpu_option(self) -> str:
         """The option that asks for GPUs; "" if no option does."""
-        asked = ["gres"] if parted(self.options.get("gres", ""))[0] else []
+        asked = ["gres"] if split_gpu_items(self.options.get("gres", ""))[0] else []
         asked += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
         return next((name for name in asked if name in self.options), "")
 

@@ -11,8 +11,8 @@ from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import record
 from sbatchgen.check.executables.program import SHELLS, programs
-from sbatchgen.check.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.check.sbatch.header import READ, Directive, Kind, OtherScheduler, other_scheduler
+from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
+from sbatchgen.check.sbatch.header import READ_KINDS, Directive, Kind, OtherScheduler, other_scheduler
 from sbatchgen.check.sbatch.option_table import Spec, line_of
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
@@ -20,10 +20,10 @@ from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.known_options import (
     PYXIS,
     RENAMED,
-    is_near,
+    is_misspelt_option,
     known_plugins_in,
+    known_specs,
     plugin_specs,
-    table,
 )
 from sbatchgen.check.script.read_request import resources
 from sbatchgen.check.script.resource_request import ResourceRequest
@@ -90,7 +90,7 @@ class JobScript(Job):
     @cached_property
     def directive_lines(self) -> frozenset[int]:
         """The numbers of the lines that sbatch reads."""
-        return frozenset(line.line for line in self.sbatch.directives if line.kind in READ)
+        return frozenset(line.line for line in self.sbatch.directives if line.kind in READ_KINDS)
 
     @cached_property
     def other_scheduler(self) -> OtherScheduler | None:
@@ -108,7 +108,7 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
-        return placeholders.for_program(self.text, self.directive_lines)
+        return placeholders.program_placeholders(self.text, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
@@ -138,14 +138,14 @@ class JobScript(Job):
         if self.is_template:
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
-        matches = placeholders.for_person(
+        matches = placeholders.person_placeholders(
             directives, self.uses, lambda name: name in self.assigned, self.slurm
         )
         ends = {each.line: _comment_start(each) for each in self.sbatch.directives if each.line in matches}
         return {line: match for line, match in matches.items() if match.start() < ends[line]}
 
     @cached_property
-    def refused_unfilled(self) -> bool:
+    def is_refused_for_placeholder(self) -> bool:
         """Whether sbatch refuses the script because of a placeholder of a person."""
         if not (refused := self.unfilled and self.sbatch.refusal):
             return False
@@ -156,13 +156,15 @@ class JobScript(Job):
     def is_for_program(self) -> bool:
         """Whether a program fills in the script, so that placeholders of people may be for the program."""
         count = len(self.directive_lines)
-        return bool(self.placeholders) or placeholders.has_program(self.text, count, self.unfilled)
+        return bool(self.placeholders) or placeholders.may_be_filled_by_program(
+            self.text, count, self.unfilled
+        )
 
-    def may_be_of_plugin(self, name: str) -> bool:
+    def may_be_plugin_option(self, name: str) -> bool:
         """Return whether an unknown option may be a plugin's: no typo, and no plugins in the profile."""
         if self.profile.plugin_options is not None:
             return False
-        return not (name in RENAMED or ":" in name or is_near(name, self.slurm))
+        return not (name in RENAMED or ":" in name or is_misspelt_option(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:
@@ -268,9 +270,9 @@ class JobScript(Job):
     @cached_property
     def sources_commands(self) -> bool:
         """Whether the script sources files that may do more than set up an environment."""
-        from sbatchgen.check.script.launches import sourcing
+        from sbatchgen.check.script.launches import sourcing_commands
 
-        return any(sourcing(self.body))
+        return any(sourcing_commands(self.body))
 
     @cached_property
     def _commands_by_name(self) -> dict[str, list[Command]]:
@@ -301,9 +303,9 @@ class JobScript(Job):
     @cached_property
     def uses(self) -> tuple[Option | Stop, ...]:
         """Each use of an option in the directives of the first component, also after an error of sbatch."""
-        lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
+        lines = [line for line in self.sbatch.directives if line.kind in READ_KINDS and line.component <= 0]
         words = [word for line in lines for word in line.words]
-        return tuple(scan(words, table(self.slurm, self.plugins), on=True))
+        return tuple(scan(words, known_specs(self.slurm, self.plugins), past_stops=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
@@ -311,7 +313,7 @@ class JobScript(Job):
         options: dict[str, Option] = {}
         for use in self.uses:
             if isinstance(use, Option):
-                options[use.name] = counting(options.get(use.name), use, self.slurm)
+                options[use.name] = winning_use(options.get(use.name), use, self.slurm)
         return options
 
     @cached_property

@@ -34,7 +34,7 @@ class Container:
         return {name: (value, at) for name, value, at in self.uses}
 
     @property
-    def registry(self) -> bool:
+    def is_pulled(self) -> bool:
         """Whether the image is pulled from a registry."""
         if not self.image or self.image.startswith("$"):
             return False
@@ -67,7 +67,7 @@ def containers(
 
 
 def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
-    return [(option.name, tool.text_of(option), place(option.word)) for option in tool.given]
+    return [(option.name, tool.text_of(option), place(option.word)) for option in tool.uses]
 
 
 def _pyxis_container(

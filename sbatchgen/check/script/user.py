@@ -17,7 +17,7 @@ def user_of_process(user: User) -> User | None:
     return None
 
 
-def closed(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
+def closing_reasons(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
     """Yield why a partition is closed to the user or to this host, and whether the reason is certain.
 
     A reason is certain if the cluster was asked, as other machines may have other groups.

@@ -64,7 +64,7 @@ class JudgedJob(Job):
         other = "other " * self.has_chosen_partition
         return f"the job fits no {other}partition ({reasons})" if reasons else ""
 
-    def written(self, option: str) -> str:
+    def written_value(self, option: str) -> str:
         """Return the value of an option as the user or profile wrote it; "" for a derived value."""
         name = option.replace("-", "_")
         was_given = self.resolved.origin(f"options.{name}").level > Level.DEFAULT

@@ -12,9 +12,9 @@ from sbatchgen.base.finding import Place
 from sbatchgen.base.quoting import ALSO, directive
 from sbatchgen.base.texts import Requeue
 from sbatchgen.base.units import VARIABLE
-from sbatchgen.check.rules.option_values import BAD_VALUE, refused
+from sbatchgen.check.rules.option_values import BAD_VALUE, sbatch_refusal
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.job import IN_CONTAINER
+from sbatchgen.check.script.job import ENVIRONMENT_EFFECT
 from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.inputs.options import LONG_NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
@@ -101,7 +101,7 @@ def _option_values(job: JudgedJob) -> Iterator[Hit]:
         key = f"options.{name}"
         value = getattr(job.resolved.options, name)
         if value and job.resolved.origin(key).level > Level.DEFAULT:
-            refusal = refused(LONG_NAMES[name], str(value), job.slurm)
+            refusal = sbatch_refusal(LONG_NAMES[name], str(value), job.slurm)
             if refusal:
                 yield Hit(job.at(key), *refusal)
 
@@ -112,7 +112,7 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
         at = job.at(f"extra_options.{name}")
         if name == "environment":
             fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
-            yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
+            yield Hit(at, f"--{name} {ENVIRONMENT_EFFECT}", fix, "warning")
         elif job.resolved.slurm and _is_missing_here(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.sbatch.gres import parted
+from sbatchgen.check.sbatch.gres import split_gpu_items
 from sbatchgen.jobs.inputs.job_file import KEYS_CHOOSING_RUNTIME, RUNTIME_KEYS
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS
@@ -47,7 +47,7 @@ def _tasks_of_launcher(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB013", "error", "GPUs that the mode does not use")
 def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    options_set = {**vars(resolved.options), "gres": parted(resolved.options.gres or "")[0] or None}
+    options_set = {**vars(resolved.options), "gres": split_gpu_items(resolved.options.gres or "")[0] or None}
     gpu_options = [name for name in GPU_OPTIONS if options_set[name] is not None]
     if resolved.mode.gpus == 1 and (gpus := resolved.main.gpus_per_node) > 1:
         what = f"mode '{resolved.mode.name}' uses one GPU, but {gpus} were asked for"

@@ -16,8 +16,8 @@ from sbatchgen.base.quoting import ALSO, OR, word
 from sbatchgen.base.units import ShellPath
 from sbatchgen.check.cluster_facts import OLD_DAYS
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.own_options import refused
-from sbatchgen.check.script.rank_need import RANKS
+from sbatchgen.check.script.own_options import refused_options
+from sbatchgen.check.script.rank_need import RANK_VARIABLES
 from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
 from sbatchgen.jobs.inputs.layers import Level
@@ -98,7 +98,7 @@ def _has_no_rank(job: TrainerJob) -> Iterator[Hit]:
     if not need or resolved.mode.several_processes or resolved.is_command:
         return
     setups = " ".join(str(getattr(resolved.settings, name)) for name in SETUPS)
-    if "RANK" in setups or not RANKS.isdisjoint(job.environment):
+    if "RANK" in setups or not RANK_VARIABLES.isdisjoint(job.environment):
         return
     place = f"{Path(need.file).name}:{need.line}"
     what = f"{resolved.trainer} needs {need.variable} ({place}), and mode {resolved.mode} sets none: "
@@ -127,7 +127,7 @@ def _own_options(job: TrainerJob) -> Iterator[Hit]:
     options = job.source.options if job.source else None
     if options is None or resolved.is_command:
         return
-    for name in dict.fromkeys(refused(resolved.args, options)):
+    for name in dict.fromkeys(refused_options(resolved.args, options)):
         what = f"{resolved.trainer} does not take {name}, and ends there"
         yield Hit(
             job.at("args"), what, "write it before the --, if it is an option of sbatchgen; else leave it out"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from sbatchgen.base.finding import Finding
-from sbatchgen.check.cluster_facts import only_for
+from sbatchgen.check.cluster_facts import restriction
 from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
@@ -54,7 +54,7 @@ def why_closed(resolved: ResolvedJob) -> Iterator[str]:
         yield "hidden"
     for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):
         if allowed and not getattr(resolved.options, option):
-            yield only_for(option, allowed)
+            yield restriction(option, allowed)
 
 
 def _joined(reasons: Iterator[str] | Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.texts import ProgramName
 from sbatchgen.base.units import Resume, ShellPath
-from sbatchgen.check.sbatch.gres import requested, requested_gpus
+from sbatchgen.check.sbatch.gres import gpu_amounts, gres_amounts
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.inputs.job_file import ProgramSpec, Ready
 from sbatchgen.jobs.inputs.layers import BY_DEFAULT, Level, Origin
@@ -300,7 +300,7 @@ class ResolvedJob:
         options = self.options
         numbers: dict[str, Any] = {name: getattr(options, name) for name in _NUMBERS}
         gpus: dict[str, Any] = {
-            name: requested_gpus(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"
+            name: gpu_amounts(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"
         }
         return ResourceRequest(
             options=self.directives,
@@ -309,7 +309,7 @@ class ResolvedJob:
             nodes_max=options.nodes,
             **numbers,
             **gpus,
-            gres=requested(options.gres or ""),
+            gres=gres_amounts(options.gres or ""),
             default_partition=self.profile.default_partition or self.partition_name or None,
             processes_per_node=self.nproc_per_node,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from sbatchgen.base.units import Gres, Memory, Text
 from sbatchgen.check.cluster_facts import GPUS_MAX, GpuLimits, NodeFacts, NodeShape
-from sbatchgen.check.sbatch.gres import is_slice, parted, requested, requested_gpus
+from sbatchgen.check.sbatch.gres import gpu_amounts, gres_amounts, is_slice, split_gpu_items
 from sbatchgen.jobs.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS
 from sbatchgen.jobs.inputs.profile import Partition, Profile
@@ -22,11 +22,11 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
     """Keep only the GPUs in --gres; return its other resources, such as local disk, with their origin."""
     of_gpus, others, origin = "", "", BY_DEFAULT
     if text := values.get("options.gres"):
-        of_gpus, others = parted(text)
+        of_gpus, others = split_gpu_items(text)
         origin = values.origins["options.gres"]
     if others and not of_gpus:  # a gres without GPUs does not override the GPUs of a lower layer
         for lower, lower_origin in reversed(values.overridden.get("options.gres", ())):
-            if of_gpus := parted(lower)[0]:
+            if of_gpus := split_gpu_items(lower)[0]:
                 values.origins["options.gres"] = lower_origin
                 break
     if of_gpus:
@@ -50,7 +50,7 @@ def gpus_and_shards(
     if not mode.uses_gpus:
         return 0, 0
     gpus, shards = (
-        sum(count for name, _, count in requested(values.get("options.gres") or "") if name == wanted)
+        sum(count for name, _, count in gres_amounts(values.get("options.gres") or "") if name == wanted)
         for wanted in ("gpu", "shard")
     )
     if values.get("options.gpus_per_node"):
@@ -168,7 +168,7 @@ def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
 
 def _requested_gpus(values: DecidedValues, option: str) -> int:
     """Return the number of GPUs that an option of sbatch requests, all types together."""
-    return sum(count for _, count in requested_gpus(values.get(f"options.{option}")) or ())
+    return sum(count for _, count in gpu_amounts(values.get(f"options.{option}")) or ())
 
 
 def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
@@ -250,9 +250,9 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
 
 def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
     """Return the kinds of nodes that have the job's GPUs and shards; all kinds if no kind has enough."""
-    gres = requested(values.get("options.gres") or "")
+    gres = gres_amounts(values.get("options.gres") or "")
     in_gres = [(gpu_type, count) for name, gpu_type, count in gres if name == "gpu"]
-    pairs = in_gres or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
+    pairs = in_gres or gpu_amounts(values.get("options.gpus_per_node")) or (("", gpus),)
     with_gpus = partition.kinds([(gpu_type or _required_type(partition), count) for gpu_type, count in pairs])
     fitting = [node for node in with_gpus if node.shards_per_gpu or not shards]
     return fitting or with_gpus or partition.kinds()

@@ -172,7 +172,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return program, image, binds and flags of an old script's command."""
-        flags = {option.name for option in tool.given} & {"nv", "rocm"}
+        flags = {option.name for option in tool.uses} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
         keys: dict[str, Any] = {"command": command} if command != self.name else {}
         if verb != "exec":
@@ -192,7 +192,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
 def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
     """Yield the bind mounts of an old script; put its other options into the draft, and flags into `keys`."""
-    for option in tool.given:
+    for option in tool.uses:
         if option.name == "bind":
             yield from draft.option_list(tool, option)
         elif option.name == "env":

@@ -163,7 +163,7 @@ class EnrootRuntime(base.ContainerRuntime):
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return image, mounts and working folder of an old script's options of srun."""
         keys: dict[str, Any] = {}
-        for option in tool.given:
+        for option in tool.uses:
             if option.name == "container-image":
                 if image := draft.option_path(tool, option, file=True):
                     is_bare_name = image.endswith(".sqsh") and not self.is_file(image)

@@ -64,7 +64,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
             draft.lose("the script does not say which image is started")
         else:
             keys["image"] = image
-        for option in tool.given:
+        for option in tool.uses:
             if option.name == "volume":
                 keys["mounts"] += draft.option_list(tool, option)
             elif option.value == "":

@@ -69,7 +69,7 @@ class ShifterRuntime(base.ContainerRuntime):
         directives = draft.job.get("extra_options", {})
         keys: dict[str, Any] = {"image": directives.pop("image", None)}
         volumes = [volume for volume in directives.pop("volume", "").split(";") if volume]
-        for option in tool.given:
+        for option in tool.uses:
             if option.name == "image":
                 keys["image"] = option.value
             elif option.name == "volume":

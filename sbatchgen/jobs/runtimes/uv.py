@@ -54,7 +54,7 @@ class UvRuntime(base.Runtime):
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return the project of an old script's `uv run`: --project, or the folder in which it starts."""
         project: str | None = "." if draft.folder == base.SUBMIT_DIR else draft.folder or "${PWD}"
-        for option in tool.given:
+        for option in tool.uses:
             if option.name in ("project", "directory"):
                 project = draft.option_path(tool, option, file=True)
             elif option.name not in ("frozen", "locked", "no-sync", "offline", "quiet"):

@@ -124,7 +124,7 @@ def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
         if word.text.startswith("--"):
             options[name] = OptionSource(name, value, f"{file}:{word.line}")
     for component in script.components:
-        for option in (*component.given, *component.options.values()):
+        for option in (*component.uses, *component.options.values()):
             options[option.name] = OptionSource(option.name, option.value or "", f"{file}:{option.line}")
     return options
 

@@ -8,7 +8,7 @@ from typing import Any
 from sbatchgen.base.errors import CommandLineError, Problem
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.lint.lint_settings import findings_of
-from sbatchgen.check.lint.source import whole
+from sbatchgen.check.lint.source import read_source
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.script import JobScript
@@ -40,7 +40,7 @@ def submission_of_script(
     """
     named = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
-    source = whole(str(path))
+    source = read_source(str(path))
     data, shown = source.data, source.text
     settings = settings_of(Places(folder, environment), given.get("profile"), runs_here=True)
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)

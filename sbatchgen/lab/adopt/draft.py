@@ -115,7 +115,7 @@ class Draft:
         HOME and USER expand to the values of the user, and variables such as SLURM_NNODES to the numbers
         of the directives.
         """
-        pieces = [(self.text_of(piece), piece) for piece in body.followed(word).pieces]
+        pieces = [(self.text_of(piece), piece) for piece in body.resolve(word).pieces]
         texts = [self.user_value(piece) if text is None else text for text, piece in pieces]
         return None if None in texts else "".join(filter(None, texts))
 
@@ -149,7 +149,7 @@ class Draft:
 
     def _expandable(self, word: Word, body: Body) -> str | None:
         """Return a word with its variables as ${NAME}; None if a piece is neither text nor a variable."""
-        for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
+        for pieces in (body.resolve(word).pieces, word.pieces if body is self.body else ()):
             texts = [_path_text(piece) for piece in pieces]
             if pieces and None not in texts:
                 self.needed |= {piece.name for piece in pieces}

@@ -81,7 +81,7 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _check_shell(draft, launch, tool)
-        elif tool.name == "env" and not tool.given:
+        elif tool.name == "env" and not tool.uses:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set_variable(draft, name, value if equals and "$" not in value else None)
@@ -180,7 +180,7 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
 
 def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
     """Convert the options of srun."""
-    for option in step.given:
+    for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
             count = launch.number(option, step)
@@ -212,7 +212,7 @@ def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
 
 def _read_torchrun(draft: Draft, launcher: Tool) -> None:
     """Convert the options of torchrun that the rendered script does not set itself."""
-    for option in launcher.given:
+    for option in launcher.uses:
         if option.name in _RENDEZVOUS_OPTIONS.split():
             continue
         word, body, value = option.own_word(launcher.body), launcher.body, option.value
@@ -230,7 +230,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     """Convert the interpreter, the trainer and its arguments; return whether no argument is missing."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
-    for option in python.given if python else ():
+    for option in python.uses if python else ():
         if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
             earlier = draft.env.get("PYTHONWARNINGS")
             draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
@@ -249,7 +249,7 @@ def _read_trainer(draft: Draft, launch: Launch) -> bool:
     pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
     for word, value in pairs:
         if value is None:
-            is_argument = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
+            is_argument = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
             what = (
                 "the script's own arguments"
                 if is_argument

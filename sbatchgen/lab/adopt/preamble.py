@@ -90,7 +90,7 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
     """Return the variables for the master address and the ranks, and the variables in their values."""
     assigned = draft.script.assigned
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
-    for option in launch.launcher.given if launch.launcher else ():
+    for option in launch.launcher.uses if launch.launcher else ():
         if option.name in _RENDEZVOUS_OPTIONS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
     for block in reversed(before):
@@ -112,7 +112,7 @@ def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
 def _literal(draft: Draft, assignment: Assignment) -> str | None:
     """Return the literal value of an exported variable; None if `env` of a job can't hold the variable."""
     name, word = assignment.name, assignment.word
-    is_plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
+    is_plain = assignment.exported and assignment.setter in ("export", "") and assignment.context.top
     if not is_plain or assignment.append or assignment.items is not None or assignment.subscript:
         return None
     if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word

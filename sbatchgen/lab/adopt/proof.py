@@ -74,7 +74,7 @@ def _overwritten(
     """Return the variables of kept lines that the new script sets again before the trainer starts."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     kept_names, new_names = {*draft.needed}, set()
-    local = {(part.context.function, part.name) for part in new.body.sets if part.by in LOCAL}
+    local = {(part.context.function, part.name) for part in new.body.sets if part.setter in LOCAL}
     for assignment in new.body.sets:
         name, word, line = assignment.name, assignment.word, assignment.line
         if assignment.prefix or (assignment.context.function, name) in local:

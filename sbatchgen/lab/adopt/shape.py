@@ -113,7 +113,7 @@ def _convert_ntasks(draft: Draft, nodes: int) -> None:
 
 def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a torchrun on each of `nodes` nodes into the job."""
-    nnodes, agents = launch.told_nodes, launch.tasks or 1
+    nnodes, agents = launch.launcher_nodes, launch.tasks or 1
     draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
     if agents < nodes and nnodes != nodes:
         draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
@@ -125,7 +125,7 @@ def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
 def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a trainer whose processes are the tasks of srun into the job."""
     resources, step = draft.script.resources, launch.step
-    bound = [option.value for option in step.given if option.name == "gpu-bind"] if step else []
+    bound = [option.value for option in step.uses if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
     draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
     if resources.gpus_per_task and per_node > 1 and "none" not in (draft.script.option("gpu-bind"), *bound):
@@ -143,7 +143,7 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a trainer that is started once into the job; `nodes`: the number of requested nodes."""
     resources = draft.script.resources
     in_container = launch.container or (launch.step and launch.step.option("container-image"))
-    options = {option.name for option in launch.container.given} if launch.container else set()
+    options = {option.name for option in launch.container.uses} if launch.container else set()
     gpu_options = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"

@@ -207,7 +207,7 @@ def _is_only(launch: Launch, block: Block, *, is_main: bool) -> bool:
 def _program_keys(draft: Draft, launch: Launch) -> dict[str, Any] | None:
     """Return the keys of a step's program in a job file; None if its nodes or its command are not certain."""
     step = launch.step
-    if step is None or {option.name for option in step.given} - {*_UNCHANGED_OPTIONS.split(), *_SHARES}:
+    if step is None or {option.name for option in step.uses} - {*_UNCHANGED_OPTIONS.split(), *_SHARES}:
         return None
     words = [value for _, value in arguments(draft, step.rest, draft.body, in_task=False)]
     nodes, tasks = launch.nodes, launch.tasks
@@ -219,7 +219,7 @@ def _program_keys(draft: Draft, launch: Launch) -> dict[str, Any] | None:
 
 def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
     """Yield the GPUs and CPUs that a step requests on each node; None for a value that is not a number."""
-    for option in step.given:
+    for option in step.uses:
         if key := _SHARES.get(option.name):
             match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
             is_known = match and (option.name != "gpus" or step.options["nodes"] == "1")

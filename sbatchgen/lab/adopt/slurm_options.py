@@ -7,7 +7,7 @@ from typing import Any
 
 from sbatchgen.base.units import Duration
 from sbatchgen.check.sbatch.getopt import Option
-from sbatchgen.check.sbatch.header import FOREIGN, READ, Kind
+from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Kind
 from sbatchgen.check.sbatch.values import INFINITE, minutes
 from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
@@ -37,7 +37,7 @@ def adopt_options(draft: Draft) -> None:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
-        elif directive.kind in READ:
+        elif directive.kind in READ_KINDS:
             _read_line(draft, directive.line, uses[directive.line], effective)
     name = script.file.rpartition("/")[2]  # the name that sbatch gives a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
@@ -58,7 +58,7 @@ def _lose_foreign_options(draft: Draft) -> None:
         draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
     elif script.sbatch.has_foreign:
         for directive in script.sbatch.directives:
-            if directive.kind in FOREIGN:
+            if directive.kind in FOREIGN_KINDS:
                 draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
 
 

@@ -35,7 +35,7 @@ def arguments(
     Words that stand for all arguments of the script are not yielded.
     """
     for word in words:
-        pieces = body.followed(word).pieces
+        pieces = body.resolve(word).pieces
         if pieces and all(piece.kind == "variable" and piece.name in _ALL_ARGUMENTS for piece in pieces):
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
@@ -44,7 +44,7 @@ def arguments(
             continue
         texts = []
         for piece in word.pieces:
-            followed = body.followed(replace(word, pieces=(piece,)))
+            followed = body.resolve(replace(word, pieces=(piece,)))
             known = [draft.text_of(part) for part in followed.pieces]
             is_unquoted = piece.kind == "variable" and not piece.quoted
             if is_unquoted and None not in known and _SPLITS.search("".join(filter(None, known)) or " "):
@@ -93,7 +93,7 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
         is_one_word = _ONE_WORD_COMMAND.search(piece.text) is not None
     else:
         may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.by != "export"]
+        sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.setter != "export"]
         has_array = any(assignment.items is not None for assignment in sets)
         has_blank = any(value == "" or " " in (value or "") for value in values)
         is_one_word = not (may_be_empty or has_array or has_blank)
@@ -132,7 +132,7 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
-    sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.by != "export"]
+    sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.setter != "export"]
     is_set = any(assignment.context.top and assignment.word for assignment in sets)
     if not is_set or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False

@@ -104,7 +104,7 @@ class OpenFile:
         """Return the text after all safe fixes."""
         if self.kind != "script":
             return self.text
-        data = fix.mended(
+        data = fix.apply_fixes(
             self._source.data, lambda data: findings_of(Source(file=str(self.path), data=data), self.settings)
         )
         return data.decode("utf-8", "surrogateescape")

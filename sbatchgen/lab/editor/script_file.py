@@ -12,7 +12,7 @@ from sbatchgen.check.rules.rule_page import pages
 from sbatchgen.check.sbatch.getopt import Option
 from sbatchgen.check.sbatch.option_table import HasArgument, Spec
 from sbatchgen.check.sbatch.values import MAIL_EVENTS
-from sbatchgen.check.script.known_options import table
+from sbatchgen.check.script.known_options import known_specs
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.lab.editor.cluster import ClusterFacts
@@ -93,7 +93,7 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
         return choices_with_start(all_rules, start, column - len(start))
     if not before.startswith(_DIRECTIVE):
         return Choices()
-    known = table(script.slurm, script.plugins)
+    known = known_specs(script.slurm, script.plugins)
     if value := _VALUE_START.search(before):
         short = {spec.short: spec for spec in known.values()}
         spec = known.get(value["long"]) if value["long"] else short.get(value["short"])

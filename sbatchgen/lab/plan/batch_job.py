@@ -128,7 +128,7 @@ def _job_variables(script: JobScript, held: Grant, user: str, uid: int, gid: int
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(JOB_ID)),
         **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(held.nodes))),
         **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*held.nodes], [*held.nodes])),
-        "SLURM_CLUSTER_NAME": str(script.profile.name) if script.known else "cluster",
+        "SLURM_CLUSTER_NAME": str(script.profile.name) if script.knows_cluster else "cluster",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SLURM_CPUS_ON_NODE": str(held.cpus[0]),
         "SLURM_JOB_CPUS_PER_NODE": counts(held.cpus),

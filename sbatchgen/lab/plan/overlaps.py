@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from sbatchgen.check.script.launches import sourcing
+from sbatchgen.check.script.launches import sourcing_commands
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import Step, options_of_srun
@@ -17,7 +17,9 @@ def may_follow(done: DryRun, *, variables: bool = True) -> bool:
     With `variables`, a variable that only the user knows counts too.
     """
     user_options = ("", "array")  # options that a user may give on the command line of sbatch
-    sourced = {line for command in sourcing(done.script.body) for line in (command.line, command.end_line)}
+    sourced = {
+        line for command in sourcing_commands(done.script.body) for line in (command.line, command.end_line)
+    }
     return any(
         need.kind == "arguments"
         or (variables and need.kind == "variable" and option_of(need.name) in user_options)

@@ -11,7 +11,7 @@ from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.executables.command_options import ReadOption, read_options
 from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import PROGRAMS, programs
-from sbatchgen.check.script.launches import WATCH
+from sbatchgen.check.script.launches import STEP_WATCHER
 from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.mpi import processes_on_nodes
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, number_of
@@ -195,7 +195,7 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
 
 
 def _is_shown(start: StartRecord) -> bool:
-    is_watch = any(word.endswith(WATCH) for word in start.words[:1])
+    is_watch = any(word.endswith(STEP_WATCHER) for word in start.words[:1])
     return not is_watch and start.name.rpartition("/")[2] not in _UNSHOWN
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sbatchgen.base.finding import Finding
 from sbatchgen.check.lint.lint_settings import Settings
 from sbatchgen.check.lint.source import Source
-from sbatchgen.check.lint.suppression import find_suppressions, not_suppressed
+from sbatchgen.check.lint.suppression import drop_suppressed, find_suppressions
 from sbatchgen.check.rules import judge
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.planning import is_planned, plan_of, script_of
@@ -23,7 +23,7 @@ def check_started(done: DryRun) -> list[Finding]:
 def lint_started(done: DryRun) -> list[Finding]:
     """Return the findings of a dry run, without the findings that a comment in the script turns off."""
     suppressions = list(find_suppressions(done.script.file, done.script.lines))
-    return not_suppressed(check_started(done), suppressions)[0]
+    return drop_suppressed(check_started(done), suppressions)[0]
 
 
 def found_by_plan(source: Source, settings: Settings, *, environment: Mapping[str, str]) -> list[Finding]:

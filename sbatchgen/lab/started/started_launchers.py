@@ -66,7 +66,7 @@ def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str
     first = launchers[0] if step.is_srun and launchers else None
     if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
         return "", ""
-    alike = {(launcher.nodes, launcher.of_role("HOST")[1]) for launcher in launchers}
+    alike = {(launcher.nodes, launcher.role_option("HOST")[1]) for launcher in launchers}
     if len(alike) > 1 or len(_nodes(launchers)) < 2:
         return "", ""
     option = PROGRAMS[first.name].role("NODES")
@@ -95,7 +95,7 @@ def _missing_nodes(done: DryRun) -> Iterator[Hit]:
         groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
         for step, launcher in started:
             if launcher.nodes > 1 and launcher.name != "deepspeed":
-                key = (launcher.name, launcher.nodes, launcher.of_role("HOST")[1])
+                key = (launcher.name, launcher.nodes, launcher.role_option("HOST")[1])
                 groups.setdefault(key, []).append((step.line, launcher))
         count = sum(map(len, groups.values()))
         for (name, nodes, _), members in groups.items():
@@ -160,12 +160,14 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
 def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _waiting_groups(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
-            option = launchers[0].of_role(role)[0]
-            nodes = {launcher.of_role(role)[1]: launcher.process.node for launcher in launchers}
+            option = launchers[0].role_option(role)[0]
+            nodes = {launcher.role_option(role)[1]: launcher.process.node for launcher in launchers}
             if option:
                 yield from _differs(done, step, f"--{option}", nodes, variable)
         yield from _rendezvous_missing(done, step, launchers[0])
-        yield from _rendezvous_elsewhere(done, step, {launcher.of_role("HOST")[1] for launcher in launchers})
+        yield from _rendezvous_elsewhere(
+            done, step, {launcher.role_option("HOST")[1] for launcher in launchers}
+        )
     for step, ranks in _ranks(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
@@ -177,7 +179,7 @@ def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
 
 def _rendezvous_elsewhere(done: DryRun, step: Step, addresses: set[str]) -> Iterator[Hit]:
     """Yield a hit if the processes meet at a node that the script names, and that the job may not get."""
-    name = rendezvous.named_node(addresses.pop()) if len(addresses) == 1 else ""
+    name = rendezvous.node_in_address(addresses.pop()) if len(addresses) == 1 else ""
     is_of_job = name in done.grant.nodes or "nodelist" in done.script.options
     if name and name in done.script.text and not is_of_job:
         what = f"the nodes meet at {name}, which the script names: the job may run on other nodes"
@@ -191,9 +193,9 @@ def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Ite
     """
     knows = any(name.startswith("PET_") for name in first.process.env)
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
-    if first.name == "torchrun" and not first.of_role("HOST")[0] and not knows:
+    if first.name == "torchrun" and not first.role_option("HOST")[0] and not knows:
         what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
-        yield Hit(done.at(step.line), what, rendezvous.MEETING)
+        yield Hit(done.at(step.line), what, rendezvous.RENDEZVOUS_OPTIONS)
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
@@ -207,7 +209,7 @@ def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], var
 @RULES.add_for_dry_run(steps.RULES, "SB308")
 def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
-        option, rank = launchers[0].of_role("RANK")
+        option, rank = launchers[0].role_option("RANK")
         if option and _is_expanded(done, option):
             what = f"all {len(launchers)} nodes get --{option} {rank}: "
             what += "the batch script expands it, not the tasks"
@@ -226,16 +228,16 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
     """Find launchers on several nodes that all have the node rank 0, or that do not know the other nodes."""
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
-        option, rank = first.of_role("RANK")
-        has_place = first.of_role("HOST")[0] or first.name != "torchrun"  # SB307 finds the others
+        option, rank = first.role_option("RANK")
+        has_place = first.role_option("HOST")[0] or first.name != "torchrun"  # SB307 finds the others
         if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
-            what, fix = rendezvous.all_rank_zero(first.name, len(_nodes(launchers)), option)
+            what, fix = rendezvous.rank_zero_texts(first.name, len(_nodes(launchers)), option)
             yield Hit(done.at(step.line), what, fix)
     for step, launchers in _launchers(done):
         alone = [launcher for launcher in launchers if not launcher.knows_others]
         if step.is_srun and len(_nodes(alone)) > 1:
-            what = rendezvous.without_hosts(len(_nodes(alone)))
-            yield Hit(done.at(step.line), what, rendezvous.instead_of_deepspeed())
+            what = rendezvous.missing_hosts_message(len(_nodes(alone)))
+            yield Hit(done.at(step.line), what, rendezvous.deepspeed_fix())
 
 
 def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
@@ -247,13 +249,13 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
     for step, launchers in _launchers(done):
         for launcher in launchers:
             if launcher.nodes > 1 and launcher.is_static:
-                host = launcher.of_role("HOST")[1]
+                host = launcher.role_option("HOST")[1]
                 teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
     for members in teams.values():
         step = members[0][0]
         team = [launcher for other, launcher in members if other is step or at_once(step, other)]
         ranks = {
-            launcher.of_role("RANK")[1] or launcher.process.env.get("PET_NODE_RANK") or ""
+            launcher.role_option("RANK")[1] or launcher.process.env.get("PET_NODE_RANK") or ""
             for launcher in team
         }
         if len(_nodes(team)) > 1 and len(ranks) == 1:

@@ -12,7 +12,7 @@ from itertools import combinations
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.rules import steps
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.survival import SERVES
+from sbatchgen.check.rules.survival import SERVER_COMMAND
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.overlaps import at_once, overlaps, srun_options
 from sbatchgen.lab.plan.stand_ins import knows_cpus
@@ -96,7 +96,9 @@ def _runs_on(done: DryRun) -> Iterator[Hit]:
         if not step.is_srun or "wait" in srun_options(step) or step.background:
             continue
         last = {process.rank: process for process in step.processes}
-        serving = {rank: process for rank, process in last.items() if SERVES.search(" ".join(process.argv))}
+        serving = {
+            rank: process for rank, process in last.items() if SERVER_COMMAND.search(" ".join(process.argv))
+        }
         if serving and len(serving) < len(last):
             rank = min(serving)
             ends = next(process for number, process in last.items() if number not in serving)

@@ -169,7 +169,7 @@ def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
         return True
     sets = [assignment for assignment in done.script.body.sets if assignment.name == name]
     is_needed = any(need.name == name for need in done.needed)
-    if not sets or not depth or is_needed or any(part.value == "" or part.by == "for" for part in sets):
+    if not sets or not depth or is_needed or any(part.value == "" or part.setter == "for" for part in sets):
         return False
     return all(_is_computed_by(done, assignment, depth) for assignment in sets)
 
@@ -180,7 +180,7 @@ def _is_computed_by(done: DryRun, assignment: Assignment, depth: int) -> bool:
     inside = range(assignment.at, assignment.end)
     programs = {command.name for command in done.script.body.commands if command.at in inside}
     variables = assignment.word.variables if assignment.word else ()
-    if assignment.by in ("read", "readarray", "mapfile", "getopts"):  # the words after <<<, or a file
+    if assignment.setter in ("read", "readarray", "mapfile", "getopts"):  # the words after <<<, or a file
         line = assignment.source.text[assignment.at :].partition("\n")[0]
         variables = tuple(re.findall(r"<<<[^$]*\$\{?(\w+)", line))
         if not variables:
