@@ -1,4 +1,4 @@
-"""The facts of a cluster that rules of scripts ask for. Profiles hold these facts, and more.
+"""The facts of a cluster that rules about scripts need: partitions, QOS, limits, users. Profiles hold more.
 
 The records are neither frozen nor comparable, so that the command starts faster.
 """
@@ -23,16 +23,16 @@ from sbatchgen.check.sbatch.gres import is_slice
 
 
 def restriction(option: str, allowed: Sequence[str]) -> str:
-    """Return the reason why a partition refuses other accounts or QOS."""
+    """Return the reason why a partition refuses a job: the option may only have one of the allowed values."""
     return f"only for {option} {' or '.join(allowed)}"
 
 
 class StartFacts:
-    """The facts about the start of jobs that rules of scripts ask for. Here all are unknown."""
+    """The facts about the start of jobs that rules need. Here all are unknown; profiles know some."""
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
-        """The names and values of the variables that jobs get, with any launcher."""
+        """The names and values of the variables that all jobs get, whatever launcher they use."""
         return iter(())
 
     @property
@@ -42,7 +42,7 @@ class StartFacts:
 
     @property
     def interfaces(self) -> Mapping[str, str]:
-        """The network interfaces, by the variable with which a training names them."""
+        """The names of network interfaces, by the variable that holds them, such as NCCL_SOCKET_IFNAME."""
         return {}
 
 
@@ -54,9 +54,9 @@ class NodeFacts:
     threads_per_core: Count | None = described("Hardware threads of a core.")
     mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
     mem_installed: Memory | None = described(
-        "Memory built into a node, as tables of hardware have it: jobs may have less."
+        "Memory built into a node, as tables of hardware list it. Jobs may have less."
     )
-    mem_largest: Memory | None = described("Memory of the largest node, where nodes differ slightly.")
+    mem_largest: Memory | None = described("Memory of the largest node, if nodes differ slightly.")
     gpus_per_node: int | None = described("GPUs of a node.")
     gpu_memory: Memory | None = described("Memory of a GPU.")
     gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
@@ -78,8 +78,7 @@ class NodeFacts:
 # Each key of `GpuLimits`, and the holder of the GPUs that the key counts.
 GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
 
-
-OLD_DAYS = 180  # the age in days from which the facts of a profile need a check
+OLD_DAYS = 180  # after so many days, somebody should verify the facts of a profile again
 
 
 @record
@@ -117,13 +116,13 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
     processes_per_gpu: Count = described(
-        "Processes of a job on each GPU, as 2 where each of two tiles is a device.", make=lambda: Count(1)
+        "Processes of a job on each GPU, such as 2 if each of two tiles is a device.", make=lambda: Count(1)
     )
     gpu_cpus: tuple[CpuList, ...] = described(
         "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.", ()
     )
     gpu_type: Text | None = described(
-        "Type of the GPUs, as a100; of several, the one of a job that names none."
+        "Type of the GPUs, such as a100; if there are several, the type for jobs that name none."
     )
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
@@ -136,7 +135,8 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     mem_per_node_max: Memory | None = described("Most memory of a job on a node (MaxMemPerNode).")
     cpus_per_node_max: Count | None = described("Most CPUs of all jobs on a node (MaxCPUsPerNode).")
     shapes: tuple[NodeShape, ...] = described(
-        "Kinds of its nodes, where they differ. What is not given for all nodes is the most that one has.", ()
+        "Kinds of its nodes, if they differ. If the partition lacks a key, the largest value of all counts.",
+        (),
     )
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
     accounts_denied: tuple[Text, ...] = described("Accounts that may not use it.", ())
@@ -148,11 +148,11 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     preemption: Literal["requeue", "cancel", "suspend"] | None = described(
         "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
     )
-    preemption_grace: Duration | None = described("How long a job runs on once it is preempted (GraceTime).")
+    preemption_grace: Duration | None = described("How long a preempted job runs on (GraceTime).")
     billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
-    hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
+    hidden: bool = described("Whether jobs that name no partition never get it (Hidden).", False)
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
-    exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
+    exclusive: bool = described("Whether jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     oversubscribed: bool = described(
         "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
     )
@@ -160,7 +160,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     internet: bool | None = described("Whether its nodes reach the internet.")
 
     def __post_init__(self) -> None:
-        """Fill in missing keys of the partition from its kinds of nodes: the most that a node has."""
+        """Fill in the partition's missing keys from its kinds of nodes, and those of the kinds from it."""
         for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
             numbers = [getattr(shape, name) for shape in self.shapes]
             if name == "mem_per_node":
@@ -195,26 +195,26 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
-        """Return the kinds of nodes that may have these numbers of GPUs by type ("" for any type)."""
-        asked = [*gpus]
-        wanted = sum(count for _, count in asked)
-        return [
-            kind
-            for kind in self.shapes or (self,)
-            if (kind.gpus_per_node is None or wanted <= kind.gpus_per_node)
-            and (not kind.gpu_types or all(n <= kind.gpu_types.get(Text(t), 0) for t, n in asked if t))
-        ]
+        """Return the kinds of nodes that may have at least these GPUs by type ("" for any type)."""
+        wanted = [*gpus]
+        total = sum(count for _, count in wanted)
+        kinds: list[NodeFacts] = []
+        for kind in self.shapes or (self,):
+            types = kind.gpu_types
+            has_types = not types or all(count <= types.get(Text(name), 0) for name, count in wanted if name)
+            if has_types and (kind.gpus_per_node is None or total <= kind.gpus_per_node):
+                kinds.append(kind)
+        return kinds
 
     def gpus_by_kind(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
-        """Return the number of GPUs of these types ("" for any) on a node, for each kind that has some."""
+        """Return how many GPUs of these types ("" for any) a node has, for each kind that has some."""
         types = [Text(kind) for kind, _ in gpus]
-        typed = "" not in types
-        counts = [
-            sum(kind.gpu_types.get(name, 0) for name in types)
-            if typed and kind.gpu_types
-            else kind.gpus_per_node
-            for kind in self.kinds()
-        ]
+        counts: list[int | None] = []
+        for kind in self.kinds():
+            if kind.gpu_types and "" not in types:
+                counts.append(sum(kind.gpu_types.get(name, 0) for name in types))
+            else:
+                counts.append(kind.gpus_per_node)
         return [count for count in counts if count]
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
@@ -246,11 +246,12 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
                 f"no node has GPUs of type {self.gpu_type}",
                 f"write {' or '.join(self.gpu_types)}",
             )
-        yield from self._ranges_at_fault()
+        yield from self._range_faults()
 
-    def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
+    def _range_faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the faults of time_by_nodes: ranges that overlap, and times above time_max."""
         before: NodeRange | None = None
-        for span in sorted(self.time_by_nodes, key=lambda each: each.first):
+        for span in sorted(self.time_by_nodes, key=lambda span: span.first):
             if before and span.first <= before.last:
                 what = f"{before} and {span} have numbers of nodes in common"
                 yield "time_by_nodes", what, "give each number of nodes one limit"
@@ -280,10 +281,10 @@ class Qos(GpuLimits):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        for what in ("nodes", "gpus", "cpus"):
-            least, most = getattr(self, f"{what}_min"), getattr(self, f"{what}_max")
+        for unit in ("nodes", "gpus", "cpus"):
+            least, most = getattr(self, f"{unit}_min"), getattr(self, f"{unit}_max")
             if least is not None and most is not None and least > most:
-                yield f"{what}_min", f"{least} is more than {what}_max {most}", f"write {most}, or less"
+                yield f"{unit}_min", f"{least} is more than {unit}_max {most}", f"write {most}, or less"
 
 
 @record
@@ -314,8 +315,10 @@ class Limits:
 class Reservation:
     """A reservation of nodes; None is "not known"."""
 
-    partitions: tuple[Text, ...] = described("Partitions that have nodes of it; empty: not known.", ())
-    until: Moment | None = described("When it ends, and its jobs with it.")
+    partitions: tuple[Text, ...] = described(
+        "Partitions with nodes in the reservation; empty: not known.", ()
+    )
+    until: Moment | None = described("When the reservation ends, and its jobs with it.")
 
 
 @record
@@ -323,7 +326,7 @@ class User:
     """Slurm's facts about one user. Rules look at them only if that user makes the job."""
 
     name: Text = required("The user's name.")
-    groups: tuple[Text, ...] = described("Those of the user's groups that partitions name.", ())
+    groups: tuple[Text, ...] = described("The user's groups that partitions name.", ())
     host: Text | None = described("The host that was asked.")
     account: Text | None = described("The account of a job that names none.")
     accounts: Mapping[Text, tuple[Text, ...]] = described(
@@ -353,7 +356,7 @@ class KnownCluster(StartFacts):
     url: Text = required("The guide that its facts are from.")
     checked: Text = required("Date on which they were last verified, as 2026-01-31.")
     until: Moment | None = described("When it ended or will end, as 2026-08-31.")
-    successor: Text | None = described("The profile of what takes its place then.")
+    successor: Text | None = described("The profile of the cluster that takes its place then.")
     site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")
@@ -363,19 +366,19 @@ class KnownCluster(StartFacts):
     )
     partitions: Mapping[Text, PartitionFacts] = described("Partitions by name.", make=dict)
     default_partition: Text | None = described(
-        "The partition of a job that names none; where it can't run there, the first that fits."
+        "The partition of a job that names none. If the job can't run there, the first that fits."
     )
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
     gres_types: tuple[Text, ...] | None = described("Names that --gres may have here (GresTypes).")
     licenses: Mapping[Text, int] | None = described("Licenses that exist here, with their numbers.")
     reservations: Mapping[Text, Reservation] = described(
-        "Reservations by name, of the user who discovered them.", make=dict
+        "Reservations by name, for the user who discovered the profile.", make=dict
     )
     plugin_options: tuple[Text, ...] | None = described(
         "Options that the site's plugins add to sbatch; with = at the end if they take a value."
     )
-    user: User | None = described("The user who discovered it; leave it out of a profile for others.")
+    user: User | None = described("The user who discovered the profile; remove it in a profile for others.")
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
@@ -383,11 +386,11 @@ class KnownCluster(StartFacts):
         "Who made the GPUs. On Intel's a trainer of your own trains, with xccl or ccl.", "nvidia"
     )
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
-    omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
+    omit: tuple[Text, ...] = described("Options that scripts do not get, such as partition.", ())
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
 
     def line(self, key: str) -> str:
-        """Return the file and line of a key, in parentheses after a blank; "" if no file has the key."""
+        """Return the place of a key as the end of a message, " (FILE:LINE)"; "" if no file has the key."""
         place = self.places.get(key, "")
         return f" ({place[place.rfind('/') + 1 :]})" if place else ""
 
