@@ -211,7 +211,7 @@ def test_an_edit_made_meanwhile_is_not_lost(
         return mended(*arguments)  # type: ignore[arg-type]
 
     path.write_bytes(BAD)
-    monkeypatch.setattr(fix, "mended", slow)
+    monkeypatch.setattr(fix, "apply_fixes", slow)
     result = command("lint", "--fix", "job.slurm")
     kept = path.read_bytes()
     assert result.status == 3

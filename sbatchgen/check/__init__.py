@@ -1,1 +1,1 @@
-"""Any sbatch script, read and judged. Without a profile: facts of a cluster are asked for."""
+"""Reads and judges any sbatch script. The caller gives the facts of the cluster, if it knows them."""

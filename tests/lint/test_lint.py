@@ -431,7 +431,7 @@ def test_many_files_are_read_in_order(command: Command, monkeypatch: pytest.Monk
     for number in range(40):
         put(f"jobs/{number:02}.slurm", BAD if number % 3 else GOOD)
     alone = command("lint", "jobs")
-    monkeypatch.setattr(linting, "MANY", 4)
+    monkeypatch.setattr(linting, "MANY_FILES", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert command("lint", "jobs") == alone
     assert alone.err == "40 scripts: 26 errors, 26 warnings\n"
@@ -652,10 +652,10 @@ def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.Mo
 
 def test_shellcheck_is_not_asked_of_many(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    for number in range(shellcheck.FILES + 1):
+    for number in range(shellcheck.FILES_BY_DEFAULT + 1):
         put(f"jobs/{number}.slurm", GOOD + "echo $1\n")
     assert found(command, "jobs") == []
-    assert len(found(command, "jobs", "--shellcheck")) == shellcheck.FILES + 1
+    assert len(found(command, "jobs", "--shellcheck")) == shellcheck.FILES_BY_DEFAULT + 1
 
 
 def test_shellcheck_says_what_it_does_not_check(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Reader of bash: `read_body` reads the body of a script, `chain.chain` the programs that a command starts.
 
-The folder holds no rules, and parses with tree-sitter's grammar.
+The folder parses with tree-sitter's grammar, and holds no rules.
 """
 
 from sbatchgen.check.bash.body import Body, read_body, string_body

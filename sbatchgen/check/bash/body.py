@@ -29,19 +29,19 @@ TOP = Context()
 class Body:
     """The body of a script."""
 
-    source: ShellText  # the text; empty where the language is not a shell
+    source: ShellText  # the text; empty if the language is not a shell
     language: str  # the shell or the interpreter of the first line: "bash", "sh", "python3" and so on
-    context: Context
-    flags: str  # the options of the first line
+    context: Context  # the constructs around the whole text
+    flags: str  # the options of the shell in the first line
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The texts that the grammar takes for errors. The grammar errs at times: `bash -n` decides."""
+        """The errors that the grammar finds. The grammar may be wrong, so `bash -n` decides."""
         return self.source.faults
 
     @cached_property
     def _walk(self) -> Walk:
-        return _up_to_exit(walk(self.source, self.context))
+        return _cut_at_exit(walk(self.source, self.context))
 
     @cached_property
     def end(self) -> int:
@@ -60,7 +60,7 @@ class Body:
 
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
-        """The line and the text of each comment, with its #; directives are comments to bash."""
+        """The line and the text of each comment, with its #. Directives are comments to bash."""
         text = self.source.text
         return tuple(
             (self.source.position(node.start)[0], text[node.start : node.end].rstrip())
@@ -75,12 +75,12 @@ class Body:
 
     @cached_property
     def last(self) -> Command | None:
-        """The command whose status is the script's, if the text shows which command that is."""
+        """The command whose status is the script's status; None if the text does not show the command."""
         return next((command for command in reversed(self.commands) if command.last), None)
 
     def command_around(self, at: int) -> Command | None:
-        """Return the innermost command around a place in the text."""
-        around = (each for each in reversed(self.commands) if each.at <= at < each.end)
+        """Return the innermost command around an offset; None outside of commands."""
+        around = (command for command in reversed(self.commands) if command.at <= at < command.end)
         return next(around, None)
 
     @cached_property
@@ -99,8 +99,8 @@ class Body:
     @cached_property
     def _sets_by_name(self) -> dict[str, tuple[Assignment, ...]]:
         by_name: dict[str, list[Assignment]] = {}
-        for each in self.sets:
-            by_name.setdefault(each.name, []).append(each)
+        for assignment in self.sets:
+            by_name.setdefault(assignment.name, []).append(assignment)
         return {name: tuple(sets) for name, sets in by_name.items()}
 
     @cached_property
@@ -110,7 +110,7 @@ class Body:
 
     @cached_property
     def traps(self) -> tuple[tuple[Command, Body], ...]:
-        """The trap commands that set a string, each with the string as a body."""
+        """The trap commands that set a string, and each string as a body."""
         traps = []
         for command in self.commands:
             if command.name != "trap" or len(command.words) < 3:
@@ -123,11 +123,13 @@ class Body:
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The name of the function around a command, by the numbers of the command's lines."""
-        inside = [command for command in self.commands if command.context.function]
-        return {
-            line: each.context.function for each in inside for line in range(each.line, each.end_line + 1)
-        }
+        """The name of the function that holds a command, by the numbers of the command's lines."""
+        functions: dict[int, str] = {}
+        for command in self.commands:
+            if command.context.function:
+                lines = range(command.line, command.end_line + 1)
+                functions.update(dict.fromkeys(lines, command.context.function))
+        return functions
 
     @cached_property
     def settings(self) -> tuple[ShellOption, ...]:
@@ -145,15 +147,15 @@ class Body:
         """
         on, function = False, self.functions.get(line, "")
         for setting in self.settings:
-            here, context = setting.context.function, setting.context
-            if here and here == function:
+            function_of_setting, context = setting.context.function, setting.context
+            if function_of_setting and function_of_setting == function:
                 context = context._replace(function="")
             if setting.name == name and setting.line < line and context.top:
                 on = setting.on
         return on
 
     def value(self, word: Word) -> str | None:
-        """Return the string that a word stands for; None if the value of a variable in it is unknown."""
+        """Return the string that a word stands for; None if the string depends on an unknown value."""
         literal = word.value
         return self.resolve(word).value if literal is None else literal
 
@@ -174,16 +176,16 @@ class Body:
         return "".join(piece.text for piece in self.resolve(word).pieces) if literal is None else literal
 
 
-def _up_to_exit(walked: Walk) -> Walk:
-    """Drop the commands, assignments and loops after an unconditional exit or exec."""
+def _cut_at_exit(walked: Walk) -> Walk:
+    """Return the walk without the commands, assignments and loops after an unconditional exit or exec."""
     for command in walked.commands:
         leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
         if leaves and command.context.top and not command.background and command.pipe is None:
             end = command.end
             command.last = True
-            walked.commands = [each for each in walked.commands if each.at < end]
-            walked.assignments = [each for each in walked.assignments if each.at < end]
-            walked.loops = [each for each in walked.loops if each[0].start < end]
+            walked.commands = [other for other in walked.commands if other.at < end]
+            walked.assignments = [assignment for assignment in walked.assignments if assignment.at < end]
+            walked.loops = [loop for loop in walked.loops if loop[0].start < end]
             walked.end = end
             break
     return walked
@@ -203,7 +205,7 @@ def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed:
 
 
 def _language(text: str) -> tuple[str, str]:
-    """Return the interpreter of the first line and its flags; bash if no line starts with #!."""
+    """Return the interpreter of the first line and its flags; "bash" and "" if the line has no #!."""
     if not text.startswith("#!"):
         return "bash", ""
     words = text[2 : text.find("\n") if "\n" in text else None].split()
@@ -215,17 +217,18 @@ def _language(text: str) -> tuple[str, str]:
 
 
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
-_NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
 
 
 def _uses(source: ShellText) -> Iterator[VariableUse]:
+    """Yield each expansion of a variable, also in arithmetic."""
     text = source.text
     for node in source.nodes:
         if node.kind == "expansion":
             piece = expansion(text[node.start : node.end], node.start, quoted=False)
             yield VariableUse(piece.name, piece.operator, node.start, node.end, source)
         elif node.kind in ("simple_expansion", "$"):  # $B of $A/$B/$C
-            if name := _NAMED.match(text, node.start):
+            if name := _VARIABLE.match(text, node.start):
                 yield VariableUse(name[1], "", *name.span(), source)
         elif node.kind == "arithmetic_expansion" or (
             node.kind == "compound_statement" and text.startswith("((", node.start)
@@ -238,7 +241,8 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
     """Return the body of a string, such as the string of a trap or of bash -c.
 
-    Positions are places in the script if the script holds the string unchanged; else the place of the word.
+    If the script holds the string unchanged, positions in the body are positions in the script. Otherwise,
+    each position is the place of the word.
     """
     text = body.text_of(word)
     at = word.at + 1
@@ -249,7 +253,7 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 def input_body(command: Command) -> Body | None:
     """Return the body of a command's here-document; None without a here-document, or if bash expands it."""
-    marks = [each.target for each in command.redirects if each.operator in ("<<", "<<-")]
+    marks = [redirect.target for redirect in command.redirects if redirect.operator in ("<<", "<<-")]
     mark = marks[0] if len(marks) == 1 else None
     if mark is None or mark.value is None:
         return None
@@ -264,7 +268,7 @@ def input_body(command: Command) -> Body | None:
     return _read_string(inner, command.source.position(at), TOP, fixed=False)
 
 
-_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # the options that rules look at
+_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # letters of options that rules look at
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:

@@ -20,11 +20,11 @@ from sbatchgen.check.executables.program import MODULES, PROGRAMS, SHELLS, comma
 from sbatchgen.check.executables.python_program import program_of_python
 
 DEPTH_MAX = 8  # shells that shells start
-TOOLS_MAX = 50
-# Programs that start Python: a file or a module follows their options.
-_PYTHONS = programs("interpreter", "launcher")
-# A command of a bash -c string that starts such a program is its main command.
-_MAIN = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
+TOOLS_MAX = 50  # tools of a chain
+# Programs that start a Python file or module, which follows their options.
+_PYTHON_STARTERS = programs("interpreter", "launcher")
+# In the string of bash -c, a command that starts such a program is the main command.
+_MAIN_PROGRAMS = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
 _NAME = re.compile(r"--?[\w-]+=|-\w")
 
 
@@ -32,8 +32,9 @@ _NAME = re.compile(r"--?[\w-]+=|-\w")
 class ToolOption:
     """An option of a tool."""
 
-    name: str  # its long name without dashes, with - for _ if the tool takes both; or its letter
-    value: str | None  # its value; None if the text does not show the value, "" if the option has none
+    # The long name without dashes, with - for _ if the tool takes both; the letter if there is no long name.
+    name: str
+    value: str | None  # the value; None if the text does not show the value, "" if the option has none
     word: Word  # the word that names the option
     value_word: Word | None = None  # the word that holds the value; `word` in --name=VALUE
 
@@ -50,13 +51,13 @@ class ToolOption:
 
 @frozen(kw_only=True)
 class Tool:
-    """A tool of a chain."""
+    """A tool of a chain: a command that starts the next tool, or the program at the end."""
 
-    name: str  # its name, such as "srun", "apptainer exec" or "torchrun"; the program's in the last tool
-    words: tuple[Word, ...]  # the words from the name on, with arrays and variables followed
-    uses: tuple[ToolOption, ...] = ()  # its own options, in order
+    name: str  # such as "srun", "apptainer exec" or "torchrun"; for the program at the end, its first word
+    words: tuple[Word, ...]  # the words from the name on, with the values of arrays and variables
+    uses: tuple[ToolOption, ...] = ()  # each use of an option of the tool, in order
     operands: tuple[Word, ...] = ()  # the words between the options and the next command, such as an image
-    rest: tuple[Word, ...] = ()  # the words of the next command; the arguments in the last tool
+    rest: tuple[Word, ...] = ()  # the words of the next command; for the last tool, its arguments
     body: Body  # the script that holds `rest`; for bash -c, the string as a script
     module: bool = False  # whether the next command is a module, as with python -m and torchrun -m
 
@@ -69,12 +70,12 @@ class Tool:
         return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
 
     @cached_property
-    def _last(self) -> dict[str, ToolOption]:
+    def _last_uses(self) -> dict[str, ToolOption]:
         return {option.name: option for option in self.uses}
 
     def option(self, name: str) -> ToolOption | None:
         """Return the last use of an option, which wins."""
-        return self._last.get(name)
+        return self._last_uses.get(name)
 
     def text_of(self, option: ToolOption) -> str:
         """Return the value of an option; expansions with unknown values stay as written."""
@@ -85,9 +86,9 @@ class Tool:
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
     """Return the tools that a command starts: each tool starts the next, and the last is the program."""
     words = [word for written in command.words for word in body.expand(written)]
-    tools = tuple(_chain(words, body, (), DEPTH_MAX))
+    tools = tuple(_follow(words, body, (), DEPTH_MAX))
     if tools and _reads_input(tools[-1]) and (inner := input_body(command)):
-        tools += tuple(_main(inner, (), DEPTH_MAX - 1))
+        tools += tuple(_main_tools(inner, (), DEPTH_MAX - 1))
     return tools
 
 
@@ -97,7 +98,7 @@ def _reads_input(tool: Tool) -> bool:
     return tool.name in SHELLS and tool.option("command") is None and not is_script
 
 
-def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
+def _follow(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
     """Yield the tools that words start; `passed` are the words for $0, $1 and so on."""
     words = tuple(_with_parameters(words, passed))
     for _ in range(TOOLS_MAX):
@@ -105,19 +106,19 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
             words = words[1:]
         if not words:
             return
-        tool = _tool(words, body)
+        tool = _read_tool(words, body)
         yield tool
         if tool.name in SHELLS:
             script = tool.option("command")
             if script and script.value_word is not None and depth:
-                yield from _shell(tool, script.value_word, depth)
+                yield from _shell_tools(tool, script.value_word, depth)
             return
         if tool.name not in PROGRAMS or "describe" in tool.options:
             return
-        if tool.name == "python" and (launcher := _launcher(tool)):
+        if tool.name == "python" and (launcher := _launcher_words(tool)):
             words = tuple(launcher)
             continue
-        if tool.name in _PYTHONS:
+        if tool.name in _PYTHON_STARTERS:
             if tool.rest:  # the trainer
                 name = body.value(tool.rest[0]) or tool.rest[0].text
                 yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
@@ -125,8 +126,8 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
         words = tool.rest
 
 
-def _launcher(tool: Tool) -> Sequence[Word]:
-    """Return the words of the launcher that Python starts: a module, or a file of the training package."""
+def _launcher_words(tool: Tool) -> Sequence[Word]:
+    """Return the words of the launcher that Python starts from a module or a file; () for other programs."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     texts = [word.text for word in tool.rest]
     if name and program_of_python([name, *texts[1:]], is_module=tool.module)[0] in PROGRAMS:
@@ -136,22 +137,27 @@ def _launcher(tool: Tool) -> Sequence[Word]:
     return ()
 
 
-def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
+def _shell_tools(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
     """Yield the tools that the main command of a bash -c string starts."""
-    yield from _main(
+    yield from _main_tools(
         string_body(tool.body, script), [tool.body.resolve(word) for word in tool.rest], depth - 1
     )
 
 
-def _main(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """Yield the tools that the main command of a text starts: the command with "$@", or the last launch."""
-    commands = [each for each in inner.commands if not each.test and not each.context.substitution]
+def _main_tools(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
+    """Yield the tools that the main command of a text starts.
+
+    The main command is the last command with "$@", or else the last launch, or else the last command.
+    """
+    commands = [
+        command for command in inner.commands if not command.test and not command.context.substitution
+    ]
     passing = [command for command in commands if any("@" in word.variables for word in command.words)]
-    launching = [command for command in commands if command.name in _MAIN]
+    launching = [command for command in commands if command.name in _MAIN_PROGRAMS]
     chosen = (passing or launching or commands)[-1:]
     for command in chosen:
         words = [word for written in command.words for word in inner.expand(written)]
-        yield from _chain(words, inner, passed, depth)
+        yield from _follow(words, inner, passed, depth)
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
@@ -167,7 +173,8 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
             yield word
 
 
-def _tool(words: tuple[Word, ...], body: Body) -> Tool:
+def _read_tool(words: tuple[Word, ...], body: Body) -> Tool:
+    """Return the tool at the start of words."""
     name, at = program_name(words, PROGRAMS, body.text_of)
     if name.endswith(".py"):
         name = program_of_python([body.text_of(words[0])], is_module=False)[0] or name
@@ -178,11 +185,11 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
         name = name if is_known and name else words[0].text
         return Tool(name=name, words=words, rest=words[1:], body=body)
     read, at = read_options(words, at, program, body.text_of)
-    given = [_option(words, body, option) for option in read]
+    given = [_tool_option(words, body, option) for option in read]
     operands, rest = words[at : at + program.operands], words[at + program.operands :]
     if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
         rest = (module, *rest)
-    command = next((each for each in given if each.name == "command"), None)
+    command = next((option for option in given if option.name == "command"), None)
     if name in SHELLS and rest and command:
         given.remove(command)  # the string of -c is the first word that is not an option
         given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
@@ -193,7 +200,8 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     )
 
 
-def _option(words: Sequence[Word], body: Body, given: ReadOption) -> ToolOption:
+def _tool_option(words: Sequence[Word], body: Body, given: ReadOption) -> ToolOption:
+    """Return an option that was read from words, with these words."""
     name, value, at, value_at = given
     if value_at is None:
         return ToolOption(name=name, value="", word=words[at])

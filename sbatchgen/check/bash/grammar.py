@@ -23,21 +23,22 @@ PIPES_MAX = 500
 _PART = 8  # the divisor of a text's size if the whole text takes too much time
 
 
-def names(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
-# The unnamed tokens of the grammar that are nodes here.
-_TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly typeset")
-_SUBSTITUTIONS = names("command_substitution process_substitution arithmetic_expansion")
+# The unnamed tokens of the grammar that become nodes.
+_TOKENS = word_set("then && || | |& & $ == =~ unset export declare local readonly typeset")
+_SUBSTITUTIONS = word_set("command_substitution process_substitution arithmetic_expansion")
 EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
 # Nodes whose children are not read.
-_LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS
+_LEAVES = word_set("simple_expansion word raw_string number comment variable_name") | _TOKENS
 # Nodes whose children are read only if one may be an expansion.
-_TEXTS = names("string command_name concatenation heredoc_body")
+_TEXTS = word_set("string command_name concatenation heredoc_body")
 _MAY_EXPAND = re.compile(r"[$`<>]")
-_UNREAD = names("string_content heredoc_content heredoc_end file_descriptor")  # named, but not nodes here
+# Named nodes of the grammar that do not become nodes.
+_SKIPPED_KINDS = word_set("string_content heredoc_content heredoc_end file_descriptor")
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +60,13 @@ class Tree(NamedTuple):
 
 
 def parse(text: str) -> Tree:
-    """Return the syntax tree of the text, or of its first part if the whole is too long or takes too long."""
+    """Return the syntax tree of a text; of its first part if the text is too long or takes too much time."""
     size = min(len(text), SIZE_MAX)
     if text.count("|") > PIPES_MAX:
         size = min(size, _long_pipeline(text))
     for end in dict.fromkeys((size, size // _PART)):
         part = text if end == len(text) else text[: text.rfind("\n", 0, end) + 1]
-        if (part or part is text) and (tree := _parsed(part)):
+        if (part or part is text) and (tree := _parse_whole(part)):
             return tree if part is text else tree._replace(end=len(part))
     return Tree([Node("program", 0, len(text))], [], 0)
 
@@ -85,22 +86,22 @@ def _long_pipeline(text: str) -> int:
     return at
 
 
-def _parsed(text: str) -> Tree | None:
+def _parse_whole(text: str) -> Tree | None:
     """Return the syntax tree of a whole text; None if the parser takes too much time."""
     from tree_sitter import Parser
 
     end = _seconds() + SECONDS_MAX
-    data, parser = _prepared(text), Parser(_language())  # a parser for each call: threads can't share one
+    data, parser = _prepare(text), Parser(_language())  # a parser for each call: threads can't share one
     try:
         tree = parser.parse(
             lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > end
         )
     except ValueError:  # stopped by the callback
         return None
-    return _plain(tree, text)
+    return _to_tree(tree, text)
 
 
-def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
+def unfold(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
     """Yield the nodes; after each node of these kinds, also its children."""
     stack = [*nodes][::-1]
     while stack:
@@ -110,12 +111,13 @@ def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
             stack += node.children[::-1]
 
 
-def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk with a cursor)
+def _to_tree(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk with a cursor)
+    """Return tree-sitter's tree of a text in plain nodes, without kinds of nodes that no reader needs."""
     kind_of, may_expand = _kinds().get, _MAY_EXPAND.search
     nodes: list[Node] = []
     faults: list[tuple[str, int]] = []
     siblings: list[Node] = []
-    around: list[list[Node]] = []
+    ancestors: list[list[Node]] = []
     cursor = tree.walk()
     to_child, to_sibling, to_parent = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
     while True:
@@ -139,13 +141,13 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
                     kind in _TEXTS and not may_expand(text, start, end) and not source.has_error
                 )
                 if not is_leaf and to_child():
-                    around.append(siblings)
+                    ancestors.append(siblings)
                     siblings = node.children
                     continue
         while not to_sibling():
             if not to_parent():
                 return Tree(nodes, faults)
-            siblings = around.pop()
+            siblings = ancestors.pop()
 
 
 def _is_escaped(text: str, at: int) -> bool:
@@ -174,34 +176,34 @@ def _kinds() -> dict[int, str]:
         for number, name in names.items()
         if name in _TOKENS
         or (
-            name not in _UNREAD
+            name not in _SKIPPED_KINDS
             and language.node_kind_is_named(number)
             and language.node_kind_is_visible(number)
         )
     }
 
 
-# The grammar (tree-sitter-bash 0.25) misreads some texts. These are rewritten before parsing, with as many
-# characters as before, so that an offset in the tree is an offset in the text.
+# The grammar (tree-sitter-bash 0.25) misreads some texts. `_prepare` rewrites such texts before parsing, with
+# as many characters as before, so that an offset in the tree is an offset in the text.
 
 _VALUE = (
     rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'"""
     rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
 )
-_SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
-# Assignments without a command, in a text after a line break: the grammar takes the next line for their
-# command. Each alternative begins with a literal, for which the search is fast.
+_ASSIGNMENT = rb"[A-Za-z_]\w*\+?=" + _VALUE
+# Several assignments in a line without a command: the grammar takes the next line for their command. Each
+# alternative begins with a literal, for which the search is fast. The searched text starts with a line break.
 _ASSIGNMENTS = re.compile(
     rb"((?:\n(?<!\\\n)|;|\{|\(|then(?<=\bthen)[ \t]|else(?<=\belse)[ \t]|do(?<=\bdo)[ \t])[ \t]*)("
-    + _SET
+    + _ASSIGNMENT
     + rb"(?:[ \t]+"
-    + _SET
+    + _ASSIGNMENT
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
 # The end of a value, and the start of the next assignment: most texts lack both. Each search begins with
 # few characters, for which the search is fast.
-_SEVERAL = (
+_ASSIGNMENT_PAIRS = (
     re.compile(rb"""=[^\s;&|<>()"'`\\=]*[ \t]+[A-Za-z_]\w*\+?="""),
     re.compile(rb"""["')}][^\s;&|<>()"'`\\}]*[ \t]+[A-Za-z_]\w*\+?="""),
 )
@@ -212,24 +214,24 @@ _HEREDOC = re.compile(rb"""<<(?<!<<<)-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 
 
 # $(((A)) && command ...): a subshell that tests a sum, not an arithmetic expansion.
-_TESTED = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
+_SUM_TEST = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 
 
-def _prepared(text: str) -> bytes:
-    """Return the text in a form that the grammar reads right, with a byte for each character."""
+def _prepare(text: str) -> bytes:
+    """Return the text, rewritten so that the grammar reads it correctly, with one byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
-    if any(shape.search(data) for shape in _SEVERAL):
-        data = _ASSIGNMENTS.sub(_parted, b"\n" + data)[1:]
+    if any(shape.search(data) for shape in _ASSIGNMENT_PAIRS):
+        data = _ASSIGNMENTS.sub(_join_by_semicolons, b"\n" + data)[1:]
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
-    data = _TESTED.sub(rb"$( (\1 )\2", data)
-    data = _ended_once(data) if b"<<" in data else data
+    data = _SUM_TEST.sub(rb"$( (\1 )\2", data)
+    data = _mask_delimiters(data) if b"<<" in data else data
     end = data.rstrip()
     is_open = end.endswith(b"\\")  # a line that nothing continues
     return end[:-1] + b" " + data[len(end) :] if is_open else data
 
 
-def _ended_once(data: bytes) -> bytes:
-    """Return the text with here-documents in which no line begins with the delimiter.
+def _mask_delimiters(data: bytes) -> bytes:
+    """Return the text with dots for delimiters that begin longer lines of here-documents.
 
     The grammar would end the here-document at such a line.
     """
@@ -248,6 +250,6 @@ def _ended_once(data: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _parted(match: re.Match[bytes]) -> bytes:
-    """Return several assignments of a line, parted by semicolons in place of blanks."""
+def _join_by_semicolons(match: re.Match[bytes]) -> bytes:
+    """Return several assignments of a line with semicolons in place of the blanks between them."""
     return match[1] + _NEXT.sub(lambda part: part[1] or b";", match[2])

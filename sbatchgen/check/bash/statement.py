@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sbatchgen.base.frozen import cached_property, frozen
-from sbatchgen.check.bash.grammar import EXPANSIONS, Node, names, unfolded
+from sbatchgen.check.bash.grammar import EXPANSIONS, Node, unfold, word_set
 from sbatchgen.check.bash.text import Placed, ShellText
 from sbatchgen.check.bash.word import ASSIGNED, Word, word
 
@@ -20,7 +20,7 @@ _ASSIGNING = _GROUPS | {"variable_assignment"}
 _WORDS = (
     EXPANSIONS
     | DECLARATIONS
-    | names(
+    | word_set(
         "unset $ == =~ word number string raw_string ansi_c_string translated_string concatenation "
         "brace_expression extglob_pattern regex test_operator command_name variable_name subscript "
         "variable_assignment heredoc_start"
@@ -78,14 +78,14 @@ class Assignment(Placed):
     items: tuple[Word, ...] | None = None  # the words of an array's value; None for other values
     append: bool = False  # whether the operator is +=
     subscript: str = ""  # the text in brackets after the name
-    # The command or word that sets the variable: "", "export", "declare", "for", "read", "unset" and so on.
+    # The command or word that sets the variable: "export", "for", "read" and so on; "" for NAME=VALUE alone.
     setter: str = ""
     exported: bool = False  # whether the assignment exports the variable
     prefix: bool = False  # whether the assignment holds for one command only
     context: Context
     at: int  # the offset of its first character
     end: int  # the offset after its last character
-    source: ShellText  # the text that holds it
+    source: ShellText  # the text that holds the assignment
 
     @property
     def value(self) -> str | None:
@@ -98,10 +98,10 @@ class VariableUse(Placed):
     """An expansion of a variable. Lines and columns count from 1."""
 
     name: str  # the variable's name, or 1, @, ? and the like
-    operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after it
+    operator: str  # "#" and "!" before the name; ":-", ":?", "##" and the like after the name
     at: int  # the offset of its first character
     end: int  # the offset after its last character
-    source: ShellText  # the text that holds it
+    source: ShellText  # the text that holds the expansion
 
 
 class ShellOption(NamedTuple):
@@ -114,6 +114,8 @@ class ShellOption(NamedTuple):
 
 
 class _Parts(NamedTuple):
+    """The parts of a command, and the offset where the last part ends."""
+
     words: tuple[Word, ...]
     assignments: tuple[Assignment, ...]
     redirects: tuple[Redirect, ...]
@@ -162,7 +164,7 @@ class Command(Placed):
     @property
     def prefix(self) -> tuple[Assignment, ...]:
         """The assignments before the command's name."""
-        return tuple(each for each in self.assignments if each.prefix)
+        return tuple(assignment for assignment in self.assignments if assignment.prefix)
 
     @cached_property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -197,7 +199,7 @@ class Command(Placed):
     @property
     def arguments(self) -> list[str]:
         """The values of the words after the first; "" for a value that only the running bash knows."""
-        return [each.value or "" for each in self.words[1:]]
+        return [word.value or "" for word in self.words[1:]]
 
     @cached_property
     def name(self) -> str:
@@ -219,7 +221,7 @@ class Span(NamedTuple):
 
 
 def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
-    """Return the words and redirections among nodes.
+    """Return a span for each word and each redirection among nodes.
 
     The grammar makes several nodes of one word such as $a/$b/$c.
     """
@@ -238,14 +240,14 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
 
 
 def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
-    """Return the parts of a command; the grammar adds the words after a redirection to the redirection."""
+    """Return the parts of a command; in the grammar, words after a redirection belong to the redirection."""
     source, end, operator, descriptor = command.source, command.at, "", ""
     words: list[Word] = []
     assignments: list[Assignment] = []
     redirects: list[Redirect] = []
     if command.test and (opener := _OPENER.match(source.text, command.at)):
         words.append(word(source, *opener.span()))
-    for first, at, stop in spans(source.text, unfolded(nodes, _GROUPS)):
+    for first, at, stop in spans(source.text, unfold(nodes, _GROUPS)):
         gap = source.text[end:at]
         if gap not in (" ", "") and not command.test and "\n" in gap.replace("\\\n", ""):
             break  # after an error, the grammar adds the next line to the command

@@ -18,14 +18,17 @@ class Fault(NamedTuple):
 
 
 class ShellText:
-    """The text of a script; offsets count characters from 0."""
+    """The text of a script, or of a string in a script; offsets count characters from 0.
+
+    `origin` is the line and the column of the text in the script that holds it.
+    """
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
         self.text = text  # with a blank for each carriage return at the end of a line
         self._origin = origin
-        self.fixed = fixed  # whether all offsets have one position, as in the value of a word
+        self.fixed = fixed  # whether all offsets have the position `origin`, as in the value of a variable
 
     @cached_property
     def _line_starts(self) -> list[int]:

@@ -1,8 +1,8 @@
 """The values of variables at their uses, if the text shows them: literal assignments, and arrays.
 
-An assignment is certain if the script's own shell always makes it. The value at a use is known if the last
-certain assignment before the use is followed by no uncertain assignment. A loop runs its text again, so there
-no later assignment in the loop may set the variable. In a function the value is known only if the whole
+An assignment is certain if the script's own shell always makes it. The value at a use is known if no
+uncertain assignment follows the last certain assignment before the use. A loop runs its text again, so a
+later assignment in the same loop also hides the value. In a function, the value is known only if the whole
 script has a single assignment.
 """
 
@@ -23,17 +23,18 @@ PIECES_MAX = 500  # pieces that a word may expand to
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # the variable in exec {lock}>file
-_COUNTED = re.compile(
+_ARITHMETIC_ASSIGNMENT = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
 _DEFAULTS = ("", ":-", "-", ":?", "?")
 _EXPANSIONS = ("variable", "command", "arithmetic")
 LOCAL = frozenset(("local", "declare", "typeset"))  # commands that make variables of a function
+# Commands whose arguments name variables.
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
 
 
 class Variables:
-    """The variables of a script."""
+    """The variables of a script, and their values at each place."""
 
     def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
         self._source = walk.source
@@ -41,58 +42,67 @@ class Variables:
         self._loops = _Spans((loop.start, loop.end) for loop, _ in walk.loops)
         # Each time that a variable gets or loses a value, in the order of the text.
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
-        self._known: dict[int, tuple[Word, Word]] = {}  # a word and its expansion, by the word's id
+        self._resolved: dict[int, tuple[Word, Word]] = {}  # the id of a word -> the word, and its expansion
         by_name: dict[str, list[Assignment]] = {}
         for assignment in self.sets:
             if not assignment.prefix:
                 by_name.setdefault(assignment.name, []).append(assignment)
-        self._by_name = {name: _Sets(known) for name, known in by_name.items()}
+        self._by_name = {name: _History(assignments) for name, assignments in by_name.items()}
 
     def resolve(self, word: Word) -> Word:
         """Return the word with the known values of variables in place of their expansions."""
         if word.value is not None:
             return word
-        if id(word) not in self._known:
-            pieces = self._followed(word, DEPTH_MAX, [PIECES_MAX])
-            self._known[id(word)] = word, Word(pieces, word.at, word.end, word.source)
-        return self._known[id(word)][1]
+        if id(word) not in self._resolved:
+            pieces = self._resolve(word, DEPTH_MAX, [PIECES_MAX])
+            self._resolved[id(word)] = word, Word(pieces, word.at, word.end, word.source)
+        return self._resolved[id(word)][1]
 
     def expand(self, word: Word) -> tuple[Word, ...]:
         """Return the words that a word expands to; expansions with unknown values stay."""
-        return tuple(self._expanded(word, DEPTH_MAX, [WORDS_MAX]))
+        return tuple(self._expand(word, DEPTH_MAX, [WORDS_MAX]))
 
-    def _expanded(self, word: Word, depth: int, left: list[int]) -> Iterator[Word]:
+    def _expand(self, word: Word, depth: int, budget: list[int]) -> Iterator[Word]:
+        """Yield the words that a word expands to.
+
+        `depth` is how many variables in values may follow. `budget` holds how many words all calls may still
+        expand.
+        """
         piece = word.only_piece
-        left[0] -= 1
+        budget[0] -= 1
         parts: Sequence[Word] | None = None
-        if word.source is self._source and piece and piece.kind == "variable" and depth and left[0] >= 0:
-            if piece.operator:
-                pass
-            elif piece.subscript == "@" or (piece.subscript == "*" and not piece.quoted):
+        if word.source is self._source and piece and piece.kind == "variable" and depth and budget[0] >= 0:
+            is_list = piece.subscript == "@" or (piece.subscript == "*" and not piece.quoted)
+            is_split = not piece.quoted and not piece.subscript
+            if is_list and not piece.operator:
                 parts = self._items(piece.name, piece.at)
-            elif not piece.quoted and not piece.subscript and (value := self._value(piece.name, piece.at)):
+            elif is_split and not piece.operator and (value := self._value(piece.name, piece.at)):
                 parts = tuple(split(value))
         if parts is None:
             yield word
-        for part in parts or ():
-            yield from self._expanded(part if piece and piece.quoted else _split_again(part), depth - 1, left)
+            return
+        for part in parts:
+            yield from self._expand(part if piece and piece.quoted else _split_again(part), depth - 1, budget)
 
-    def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
-        """Return the pieces of a word, with the pieces of variables in place of their expansions."""
+    def _resolve(self, word: Word, depth: int, budget: list[int]) -> tuple[Piece, ...]:
+        """Return the pieces of a word, with the pieces of known values in place of expansions.
+
+        `depth` and `budget` are as in `_expand`, with pieces in place of words.
+        """
         if word.source is not self._source or word.value is not None:
             return word.pieces
         pieces: list[Piece] = []
         for piece in word.pieces:
-            left[0] -= 1
+            budget[0] -= 1
             value: Word | None = None
             if piece.kind == "variable" and piece.subscript in ("", "0") and piece.operator in _DEFAULTS:
-                value = self._value(piece.name, piece.at) if depth and left[0] > 0 else None
-            pieces += (piece,) if value is None else self._followed(value, depth - 1, left)
+                value = self._value(piece.name, piece.at) if depth and budget[0] > 0 else None
+            pieces += (piece,) if value is None else self._resolve(value, depth - 1, budget)
         return tuple(pieces)
 
     def _value(self, name: str, at: int) -> Word | None:
         """Return the value of a variable at an offset; None if the value is not known."""
-        last, later = self._last(name, at)
+        last, later = self._last_certain(name, at)
         if last is None or next(later, None) is not None:
             return None
         if last.items is not None:
@@ -100,35 +110,33 @@ class Variables:
         return last.word
 
     def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """Return the elements of an array at an offset, also those that a branch may append."""
-        last, later = self._last(name, at)
+        """Return the elements of an array at an offset, even if a branch appends them; None if unknown."""
+        last, later = self._last_certain(name, at)
         if last is None or last.items is None:
             return None
         items = [*last.items]
-        for each in later:
-            if not each.append or not each.items:
+        for assignment in later:
+            if not assignment.append or not assignment.items:
                 return None
-            items += each.items
+            items += assignment.items
         return tuple(items)
 
-    def _last(self, name: str, at: int) -> tuple[Assignment | None, Iterator[Assignment]]:
-        """Return the last certain assignment before an offset, and the uncertain assignments after it."""
-        sets = self._by_name.get(name)
-        if sets is None:
+    def _last_certain(self, name: str, at: int) -> tuple[Assignment | None, Iterator[Assignment]]:
+        """Return the last certain assignment before an offset, and uncertain ones that may follow it."""
+        history = self._by_name.get(name)
+        if history is None:
             return None, iter(())
         if self._functions.end_around(at):
-            return sets.only, iter(())
-        index = bisect_right(sets.ends, at)
-        following = sets.always[index - 1] + 1 if index else 0
-        last = sets.own[following - 1] if index else None
-        later = chain(
-            sets.made_before(at, following), sets.made_again(at, self._loops.end_around(at)), sets.by_calls
-        )
-        return last, later
+            return history.single, iter(())
+        count = bisect_right(history.certain_ends, at)  # the certain assignments before the offset
+        following = history.certain[count - 1] + 1 if count else 0
+        last = history.by_shell[following - 1] if count else None
+        repeated = history.in_rest_of_loop(at, self._loops.end_around(at))
+        return last, chain(history.ended_before(at, following), repeated, history.by_functions)
 
 
 class _Spans:
-    """The outermost parts of a kind in a text, such as loops."""
+    """The outermost parts of one kind in a text, such as loops."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -144,84 +152,96 @@ class _Spans:
         return self._ends[index - 1] if index and at < self._ends[index - 1] else 0
 
 
-class _Sets:
-    """The assignments of a variable, by place: a use of the variable looks at few of them."""
+class _History:
+    """The assignments of a variable in the order of the text. A use of the variable looks at few of them."""
 
-    def __init__(self, known: list[Assignment]) -> None:
-        self.only = known[0] if len(known) == 1 and known[0].context.top else None
-        self.by_calls = [each for each in known if each.context.function and each.setter not in LOCAL]
-        self._outside = [each for each in known if not each.context.function]
-        self._starts = [each.at for each in self._outside]
-        self.own = [each for each in self._outside if _is_own(each)]  # not of subshells
-        # The indices of the certain assignments in `own`, and the offsets where they end.
-        self.always = [at for at, each in enumerate(self.own) if _is_whole(each)]
-        self.ends = [self.own[at].end for at in self.always]
+    def __init__(self, assignments: list[Assignment]) -> None:
+        is_single = len(assignments) == 1 and assignments[0].context.top
+        self.single = (
+            assignments[0] if is_single else None
+        )  # the only assignment, if the shell always makes it
+        functions = (assignment for assignment in assignments if assignment.context.function)
+        # The assignments in functions that outlive a call of the function.
+        self.by_functions = [assignment for assignment in functions if assignment.setter not in LOCAL]
+        self._outside = [assignment for assignment in assignments if not assignment.context.function]
+        self._starts = [assignment.at for assignment in self._outside]
+        self.by_shell = [assignment for assignment in self._outside if _is_of_own_shell(assignment)]
+        # The indices of the certain assignments in `by_shell`, and the offsets where they end.
+        self.certain = [at for at, assignment in enumerate(self.by_shell) if _is_certain(assignment)]
+        self.certain_ends = [self.by_shell[at].end for at in self.certain]
 
-    def made_before(self, at: int, index: int) -> Iterator[Assignment]:
-        """Yield the assignments of `own` from an index on that end before an offset."""
-        while index < len(self.own) and self.own[index].at <= at:
-            if self.own[index].end <= at:
-                yield self.own[index]
+    def ended_before(self, at: int, index: int) -> Iterator[Assignment]:
+        """Yield the assignments of `by_shell`, from an index on, that end before an offset."""
+        while index < len(self.by_shell) and self.by_shell[index].at <= at:
+            if self.by_shell[index].end <= at:
+                yield self.by_shell[index]
             index += 1
 
-    def made_again(self, at: int, end: int) -> Iterator[Assignment]:
-        """Yield the assignments between an offset and the end of the loop around the offset."""
+    def in_rest_of_loop(self, at: int, end: int) -> Iterator[Assignment]:
+        """Yield the assignments between an offset and the end of its loop, which the next round sees."""
         index = bisect_left(self._starts, at)
         while index < len(self._outside) and self._starts[index] < end:
-            each = self._outside[index]
-            if each.end > at or not _is_own(each):
-                yield each
+            assignment = self._outside[index]
+            if assignment.end > at or not _is_of_own_shell(assignment):
+                yield assignment
             index += 1
 
 
-def _is_own(assignment: Assignment) -> bool:
+def _is_of_own_shell(assignment: Assignment) -> bool:
+    """Return whether the script's own shell makes an assignment, not a subshell."""
     return not (assignment.context.subshell or assignment.context.substitution)
 
 
-def _is_whole(assignment: Assignment) -> bool:
+def _is_certain(assignment: Assignment) -> bool:
+    """Return whether the script's own shell always makes an assignment, of a whole value."""
     return assignment.context.top and not assignment.append and not assignment.subscript
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
+    """Yield each time that a variable gets or loses a value."""
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:
         place = Word((), loop.start, loop.start, source)
         if loop.kind == "for_statement":
             name = loop.children[0]
-            yield _unknown(source.text[name.start : name.end], "for", context, place)
+            yield _unknown_value(source.text[name.start : name.end], "for", context, place)
         elif loop.kind == "c_style_for_statement":
-            yield from _counted(source.text[loop.start : loop.children[-1].start], "for", context, place)
+            yield from _arithmetic_assignments(
+                source.text[loop.start : loop.children[-1].start], "for", context, place
+            )
     for command in walk.commands:
         if command.test:
             counts = command.text if command.path == "((" else ""
-            yield from _counted(counts, "((", command.context, command)
+            yield from _arithmetic_assignments(counts, "((", command.context, command)
         elif command.name in DECLARATIONS:
-            yield from _declared(command)
+            yield from _declared_assignments(command)
         else:
             yield from command.assignments
-            yield from _read_by(command) if command.name in READERS else ()
+            yield from _reader_assignments(command) if command.name in READERS else ()
     for match in _DESCRIPTOR.finditer(source.text):
-        yield _unknown(match[1], "exec", Context(branch=True), Word((), match.start(), match.end(), source))
+        yield _unknown_value(
+            match[1], "exec", Context(branch=True), Word((), match.start(), match.end(), source)
+        )
     for use in uses:
         if use.operator in (":=", "="):
-            yield _unknown(use.name, f"${{{use.operator}}}", Context(branch=True), use)
+            yield _unknown_value(use.name, f"${{{use.operator}}}", Context(branch=True), use)
 
 
-def _unknown(name: str, setter: str, context: Context, place: Placed) -> Assignment:
+def _unknown_value(name: str, setter: str, context: Context, place: Placed) -> Assignment:
     """Return an assignment of a value that the text does not show."""
     return Assignment(
         name=name, setter=setter, context=context, at=place.at, end=place.at, source=place.source
     )
 
 
-def _counted(text: str, setter: str, context: Context, place: Placed) -> Iterator[Assignment]:
+def _arithmetic_assignments(text: str, setter: str, context: Context, place: Placed) -> Iterator[Assignment]:
     """Yield the assignments in arithmetic, such as i++."""
-    for match in _COUNTED.finditer(text):
-        yield _unknown(match[1] or match[2], setter, context, place)
+    for match in _ARITHMETIC_ASSIGNMENT.finditer(text):
+        yield _unknown_value(match[1] or match[2], setter, context, place)
 
 
-def _declared(command: Command) -> Iterator[Assignment]:
+def _declared_assignments(command: Command) -> Iterator[Assignment]:
     """Yield the assignments of export, declare, local, readonly and typeset.
 
     A name without a value is an assignment only if the command exports the variable.
@@ -231,20 +251,20 @@ def _declared(command: Command) -> Iterator[Assignment]:
     if command.name == "export" and ("f" in flags or "n" in flags):
         return
     for assignment in command.assignments:
-        is_as_said = assignment.prefix or assignment.exported == exported
-        yield assignment if is_as_said else replace(assignment, exported=exported)
+        is_right = assignment.prefix or assignment.exported == exported
+        yield assignment if is_right else replace(assignment, exported=exported)
     for word in command.words[1:] if exported else ():
         if _NAME.fullmatch(word.text):
-            name = _unknown(word.text, command.name, command.context, word)
+            name = _unknown_value(word.text, command.name, command.context, word)
             yield replace(name, exported=True, append=True, items=())
 
 
-def _read_by(command: Command) -> Iterator[Assignment]:
+def _reader_assignments(command: Command) -> Iterator[Assignment]:
     """Yield the assignments of read, mapfile, getopts, let, printf -v and unset."""
     words = command.words[1:]
     if command.name == "let":
         for word in words:
-            yield from _counted(word.value or word.text, "let", command.context, command)
+            yield from _arithmetic_assignments(word.value or word.text, "let", command.context, command)
         return
     if command.name == "printf":
         words = words[1:2] if words and words[0].text == "-v" else ()
@@ -252,11 +272,11 @@ def _read_by(command: Command) -> Iterator[Assignment]:
         words = words[1:2]
     for word in words:
         if _NAME.fullmatch(word.text):
-            yield _unknown(word.text, command.name, command.context, word)
+            yield _unknown_value(word.text, command.name, command.context, word)
 
 
 def _split_again(word: Word) -> Word:
-    """Return a word from an unquoted variable: bash also splits the parts that had quotes in the value."""
+    """Return a word from an unquoted variable with unquoted expansions, as bash also splits their values."""
     if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
         return word
     pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)

@@ -23,12 +23,11 @@ from sbatchgen.check.bash.word import ASSIGNED
 
 @dataclass
 class Walk:
-    """The finds of a pass over the tree, in the order of the text."""
+    """The commands, assignments, loops and functions of a text, in the order of the text."""
 
-    source: ShellText  # the text
+    source: ShellText
     commands: list[Command] = field(default_factory=list)
-    # The assignments outside of commands.
-    assignments: list[Assignment] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)  # the assignments outside of commands
     loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, each with its context
     functions: list[Node] = field(default_factory=list)
     end: int = sys.maxsize  # the offset after an unconditional exit
@@ -45,19 +44,21 @@ class _Place(NamedTuple):
 
 _BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
+# Kinds of nodes: commands, loops, other constructs with commands inside, and nodes around a single statement.
 _SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
 _WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
-# Nodes that read the assignments among their children themselves.
+# Nodes whose own reader also reads the assignments among their children.
 _HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
-_OF_WORDS = frozenset(("command_name", "string", "concatenation", "expansion"))
-_SUBSTITUTED = re.compile(r"\$\(|`|[<>]\(")
-_NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
+_WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))
+_SUBSTITUTED = re.compile(r"\$\(|`|[<>]\(")  # the start of a substitution
+_RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
 _FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
 _SUBSTITUTION_CONTEXT = {"substitution": True, "condition": False, "background": False}
+# A kind of node -> the changes of the context for the commands inside.
 _CONTEXTS: dict[str, dict[str, Any]] = {
     "subshell": {"subshell": True},
     "command_substitution": _SUBSTITUTION_CONTEXT,
@@ -75,13 +76,13 @@ _CONTEXTS: dict[str, dict[str, Any]] = {
 
 
 @lru_cache(maxsize=256)
-def _inside(kind: str, context: Context) -> Context:
+def _inner_context(kind: str, context: Context) -> Context:
     """Return the context of the commands in a node of this kind."""
     return context._replace(**_CONTEXTS[kind])
 
 
 def walk(source: ShellText, context: Context) -> Walk:
-    """Return the commands of a text and their contexts."""
+    """Return the commands of a text with their contexts, its assignments, loops and functions."""
     walker = _Walker(source)
     stack = [(source.nodes[0], _Place("", context))]
     while stack:
@@ -94,8 +95,8 @@ def walk(source: ShellText, context: Context) -> Walk:
 
 
 def _may_hold_command(text: str, node: Node, parent: str) -> bool:
-    """Return whether a node may hold a command. Most words hold none, and a word is searched once."""
-    is_part = node.kind not in _OF_WORDS or parent in _OF_WORDS
+    """Return whether a node may hold a command. Most words hold none. Only whole words are searched."""
+    is_part = node.kind not in _WORD_KINDS or parent in _WORD_KINDS
     return is_part or _SUBSTITUTED.search(text, node.start, node.end) is not None
 
 
@@ -117,14 +118,14 @@ class _Walker:
                 kind = node.kind
         rest = None
         inner = place
-        if kind in _NOTED:
+        if kind in _RECORDED:
             if kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
                 context = context._replace(background=True)
             if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
                 context = context._replace(subshell=True)
             node, rest = self.split_assignments(node) if kind == "command" else (node, None)
-            inner = self.note(node, _Place(place.parent, context, place.pipe, place.stage))
-        inner_context = _inside(kind, inner.context) if kind in _CONTEXTS else inner.context
+            inner = self.record(node, _Place(place.parent, context, place.pipe, place.stage))
+        inner_context = _inner_context(kind, inner.context) if kind in _CONTEXTS else inner.context
         inner = _Place(kind, inner_context, inner.pipe, inner.stage)
         entered: list[tuple[Node, _Place]] = []
         for child in node.children:
@@ -140,7 +141,7 @@ class _Walker:
             entered.append((rest, place))
         return entered
 
-    def note(self, node: Node, place: _Place) -> _Place:
+    def record(self, node: Node, place: _Place) -> _Place:
         """Record a node, and return the place of its children."""
         walk, text = self.walk, self.walk.source.text
         match node.kind:
@@ -167,7 +168,7 @@ class _Walker:
         nodes = (*node.children, *self.redirections.get(node, ()))
         command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
         if node.kind == "command" and command.prefix and not command.words:
-            self.walk.assignments.extend(replace(each, prefix=False) for each in command.prefix)
+            self.walk.assignments.extend(replace(assignment, prefix=False) for assignment in command.prefix)
             return
         self.walk.commands.append(command)
         if command.pipe:
@@ -193,9 +194,9 @@ class _Walker:
         return node, None
 
     def as_assignment(self, part: Node) -> Node:
-        """Return a word of export or the like as an assignment, if the grammar has missed this."""
-        is_one = ASSIGNED.match(self.walk.source.text, part.start, part.end)
-        return Node("variable_assignment", part.start, part.end, part.children) if is_one else part
+        """Return the word NAME=VALUE of export or the like as an assignment, which the grammar can miss."""
+        is_assignment = ASSIGNED.match(self.walk.source.text, part.start, part.end)
+        return Node("variable_assignment", part.start, part.end, part.children) if is_assignment else part
 
     def pipeline(self, place: _Place) -> _Place:
         """Return the place of the first stage of a pipeline.
@@ -211,7 +212,7 @@ class _Walker:
         return place._replace(pipe=first.pipe, stage=first.stage)
 
     def redirect(self, node: Node) -> None:
-        """Record redirections for the command before them; the grammar adds them to the whole pipeline."""
+        """Assign redirections to the command before them; the grammar assigns them to the whole pipeline."""
         redirections = [child for child in node.children if child.kind in REDIRECTS]
         last: Node | None = node
         while last and last.kind in _WRAPPERS:

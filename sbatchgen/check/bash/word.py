@@ -28,9 +28,9 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: frozen classes take twice the time to make
 class Word(Placed):
-    """A word of a command, never changed after its making. Lines and columns count from 1."""
+    """A word of a command, which nobody changes. Lines and columns count from 1."""
 
-    pieces: tuple[Piece, ...]  # its parts
+    pieces: tuple[Piece, ...]  # the parts of the word
     at: int  # the offset of its first character
     end: int  # the offset after its last character
     source: ShellText  # the script that holds the word
@@ -44,7 +44,7 @@ class Word(Placed):
     def value(self) -> str | None:
         """The string without its quotes; None if the string depends on an expansion.
 
-        The characters * ? and [ stay, as in bash if no file matches: no file is looked for.
+        The patterns * ? and [ stay, as in bash if no file matches. This reader looks for no files.
         """
         if len(self.pieces) == 1:  # most words have one piece
             piece = self.pieces[0]
@@ -64,7 +64,7 @@ class Word(Placed):
 
     @property
     def only_piece(self) -> Piece | None:
-        """The piece of a word that has a single piece."""
+        """The piece of a word with a single piece; None for other words."""
         return self.pieces[0] if len(self.pieces) == 1 else None
 
 
@@ -107,7 +107,7 @@ def word(source: ShellText, at: int, end: int) -> Word:
     text = source.text
     if _PLAIN.fullmatch(text, at, end):
         return Word((Piece("text", text[at:end], False, at),), at, end, source)
-    if _QUOTED.fullmatch(text, at, end):  # as most words with quotes
+    if _QUOTED.fullmatch(text, at, end):  # most words with quotes
         return Word((Piece("text", text[at + 1 : end - 1], True, at + (text[at] == '"')),), at, end, source)
     if variable := _ONE_VARIABLE.fullmatch(text, at, end):
         start, stop = variable.span(2)
@@ -128,6 +128,7 @@ def word(source: ShellText, at: int, end: int) -> Word:
 
 
 def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
+    """Yield the pieces between two offsets; neighbouring texts are separate pieces."""
     text, spans, at = source.text, source.spans, start
     quoted = False
     while at < end:
@@ -153,12 +154,13 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
         elif kind in _SPECIAL:
             yield Piece(kind, match[0], quoted=quoted, at=at)
         else:
-            value = _ESCAPE.sub(_unescaped, match[kind]) if kind == "ansi" else match[kind]
+            value = _ESCAPE.sub(_unescape, match[kind]) if kind == "ansi" else match[kind]
             yield Piece("text", value, quoted=quoted or kind in _QUOTES, at=at)
         at = match.end()
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
+    r"""Return the character for an escape in $'...', such as \n or \x41."""
     octal, *hexadecimals, character = match.groups()
     if character:
         return _CONTROLS.get(character, character if character in "\\'\"?" else match[0])

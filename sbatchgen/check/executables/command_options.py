@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from sbatchgen.check.executables.program import Program
 
-# The long name of an option, or its letter if there is no long name; its value, or ""; the places of the
-# words that hold the name and the value.
+# An option: its long name, or its letter if it has no long name; its value, or ""; the index of the word with
+# the name; the index of the word with the value, or None.
 ReadOption = tuple[str, str, int, "int | None"]
 
 
 def program_name(
     words: Sequence[Any], known: Container[str], text: Callable[[Any], str] = str
 ) -> tuple[str, int]:
-    """Return the name of the program that words start, such as "uv run", and the place of its first option.
+    """Return the name of the program that words start, such as "uv run", and the index of its first option.
 
     `known` has the names of programs, with their verbs. `text` returns the text of a word.
     """
@@ -39,7 +39,7 @@ def program_name(
 def read_options(
     words: Sequence[Any], at: int, program: Program, text: Callable[[Any], str] = str
 ) -> tuple[list[ReadOption], int]:
-    """Return the options of a command from the word `at` on, and the place of the first word after them."""
+    """Return the options of a command from the word `at` on, and the index of the first word after them."""
     given: list[ReadOption] = []
     while at < len(words) and not (given and given[-1][0] in program.last):
         word, place = text(words[at]), at
@@ -67,7 +67,7 @@ def _long(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
     """Yield the long option in a word, and the value that the same word holds."""
     name, equals, value = word.lstrip("-").partition("=")
     name = name.replace("_", "-") if "underscores" in program.kinds else name
-    # -W, -X and -m of python.
+    # -W, -X and -m of python, with their values.
     if word[1] != "-" and name not in program.values and name[:1] in program.values:
         yield name[0], word[2:]
     else:

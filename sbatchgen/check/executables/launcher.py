@@ -27,7 +27,7 @@ _DEFAULT_PORT = "29500"  # the port of torchrun and deepspeed
 class LauncherCall:
     """A call of a launcher, in a script or as a process."""
 
-    name: str  # the name of the launcher
+    name: str  # the name of the launcher, such as "torchrun" or "accelerate launch"
     # The options by their long names; None for a value that the script does not show.
     options: Mapping[str, str | None]
     job_nodes: int | None = 1  # the nodes of the job; None if they are not known
@@ -35,9 +35,9 @@ class LauncherCall:
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
-        """Return the launcher's call in the words of a process; None for other programs.
+        """Return the call of a launcher in the words of a process; None if they start another program.
 
-        `python -m MODULE` may also start a launcher. `more` are further attributes.
+        The words may be `python -m MODULE` or Python with a file. `more` are further attributes.
         """
         words = list(argv)
         name, at = program_name(words, PROGRAMS)
@@ -71,9 +71,13 @@ class LauncherCall:
     @property
     def is_static(self) -> bool:
         """Whether the nodes take their ranks from an option, not from a rendezvous."""
-        own = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
-        is_group = self.role_option("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
-        return bool(is_group) and not own and self.options.get("rdzv-backend", "static") == "static"
+        has_own_rendezvous = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
+        has_nodes = self.role_option("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
+        return (
+            bool(has_nodes)
+            and not has_own_rendezvous
+            and self.options.get("rdzv-backend", "static") == "static"
+        )
 
     @property
     def knows_others(self) -> bool:
@@ -102,8 +106,10 @@ class LauncherCall:
 
     def role_option(self, role: str) -> tuple[str, str]:
         """Return the name and the value of the first option with a role; ("", "") without such an option."""
-        names = (name for name in PROGRAMS[self.name].roles.get(role, ()) if name in self.options)
-        return next(((name, self.options[name] or "") for name in names), ("", ""))
+        for name in PROGRAMS[self.name].roles.get(role, ()):
+            if name in self.options:
+                return name, self.options[name] or ""
+        return "", ""
 
     def _number(self, role: str) -> int:
         """Return the number in the option with a role; 0 if the option holds no number."""

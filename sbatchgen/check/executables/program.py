@@ -1,7 +1,7 @@
 """The programs of programs.txt, by name and by kind.
 
-PROGRAMS["timeout"].operands  # 1: the duration, before the command that it starts
-programs("shell")  # bash, sh, dash and others
+PROGRAMS["timeout"].operands  # 1: the duration, before the command that timeout starts
+programs("shell")  # "bash", "sh", "dash" and others
 """
 
 import re
@@ -9,21 +9,22 @@ from dataclasses import dataclass, field, replace
 
 from sbatchgen.check.executables.word_table import rows
 
+# The kinds of programs that start other programs. Only for these kinds, PROGRAMS has the options.
 STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
 @dataclass(kw_only=True)
 class Program:
-    """A program that starts others."""
+    """A program that starts other programs, and its options."""
 
     name: str  # the name, with the verb of a subcommand: "nice", "uv run"
-    kinds: frozenset[str]  # the kinds of the program, as in the table
+    kinds: frozenset[str]  # the kinds of the program, as in programs.txt
     operands: int = 0  # the number of words between the options and the command, such as an image
     modules: tuple[str, ...] = ()  # the modules by which Python starts the program
     values: set[str] = field(default_factory=set)  # the long names of options with a value
     flags: set[str] = field(default_factory=set)  # the long names of options without a value
-    optional: set[str] = field(default_factory=set)  # options whose value only follows an =
+    optional: set[str] = field(default_factory=set)  # options whose value can only follow an =
     letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
     # The number of values of an option that takes several.
     counts: dict[str, int] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Program:
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def role(self, role: str) -> str:
-        """Return the first option with this role; "" without such an option."""
+        """Return the name of the first option with this role; "" without such an option."""
         return self.roles.get(role, [""])[0]
 
     def add_option(self, text: str) -> None:
@@ -78,6 +79,7 @@ def commands(*kinds: str) -> frozenset[str]:
 
 
 def _read_table() -> None:
+    """Fill PROGRAMS, MODULES and _NAMES from programs.txt."""
     for heads, rest in rows(__file__, "programs.txt"):
         names, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in heads.split() if not word.isdecimal())

@@ -7,10 +7,10 @@ from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands
 
 
 def program_of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
-    """Return the program of the table that Python starts from a module or file, and where its options begin.
+    """Return the program of the table that Python starts from a module or file, and the index of its options.
 
-    A file is known by its name in a folder of programs, such as .venv/bin/torchrun, or by the name of a
-    module, such as torch/distributed/run.py. Any other file gives "".
+    A file counts by its name in a folder of programs, such as .venv/bin/torchrun, or by the path of a module,
+    such as torch/distributed/run.py. The program is "" for other modules and files.
     """
     name = words[0]
     if is_module:

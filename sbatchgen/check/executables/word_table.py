@@ -1,4 +1,4 @@
-"""Reader of tables of words: rows of the form HEAD: WORDS, with comments and continued lines."""
+"""Reader of tables in text files, which have rows of the form HEAD: WORDS."""
 
 import re
 from collections.abc import Iterator

@@ -34,7 +34,7 @@ _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text"
 class CodeBlock(NamedTuple):
     """A block of a document."""
 
-    text: str  # its lines
+    text: str  # the lines of the block
     line: int  # the line of the document where the block starts, from 1
     # The number of characters that the document has before each line of the block. Columns in HTML count
     # the visible characters.
@@ -62,14 +62,14 @@ def _markdown_blocks(text: str) -> Iterator[CodeBlock]:
         ):
             if opened["language"].lower() in _SHELL:
                 width = len(opened["indent"])
-                yield _block(block, start, [_indent_of_quote(each, width) for each in block])
+                yield _block(block, start, [_indent_of_quote(line, width) for line in block])
             opened = None
         else:
             block.append(line)
 
 
 def _indent_of_quote(line: str, width: int) -> int:
-    """Return the number of characters before the script in a line: at most as many as before the fence."""
+    """Return the number of characters before the script in a line: at most `width`, as before the fence."""
     before = line[:width]
     return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
 
@@ -109,15 +109,16 @@ def _html_blocks(text: str) -> Iterator[CodeBlock]:
 
 
 def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBlock:
-    bare = (_filled_in(line[indent:]) for line, indent in zip(lines, indents, strict=True))
+    """Return a block of lines of a document, without their indents and without placeholders."""
+    bare = (_without_placeholders(line[indent:]) for line, indent in zip(lines, indents, strict=True))
     return CodeBlock("".join(f"{line}\n" for line in bare), start, tuple(indents))
 
 
-def _filled_in(line: str) -> str:
+def _without_placeholders(line: str) -> str:
     """Return a line without annotations and placeholders for readers.
 
-    In a directive, a placeholder becomes <value>. In a command, it becomes a word of the same length, as bash
-    would see a redirection. A line with only an ellipsis becomes a comment.
+    In a directive, <value> takes the place of a placeholder. In a command, a word of the same length does, as
+    bash would see a redirection. A line with only an ellipsis becomes a comment.
     """
     line = _ANNOTATION.sub("", line)
     if _ELLIPSIS_LINE.match(line):

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sbatchgen.base.finding import Edit, Finding
 
-_PASSES = 10  # more than any chain of fixes needs; also ends fixes that undo each other
+_PASSES = 10  # more than any chain of fixes needs; the limit also ends fixes that undo each other
 
 
 def apply_fixes(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
-    """Return the script with every safe fix; the script is read again, as a fix may allow another fix."""
+    """Return the script with every safe fix.
+
+    `findings` reads the script again after each pass, as a fix may allow another fix.
+    """
     for _ in range(_PASSES):
         new = apply_edits(data, findings(data))
         if new == data:
@@ -42,7 +45,7 @@ def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
 
 def _overlap(edit: Edit, other: Edit) -> bool:
     """Return whether two edits of a line overlap; two insertions at one place overlap."""
-    ends = [each.end or 1 << 30 for each in (edit, other)]
+    ends = [change.end or 1 << 30 for change in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]
 
 
@@ -52,7 +55,7 @@ def difference(name: str, before: bytes, after: bytes) -> bytes:
 
     label = os.fsencode(name.lstrip("/"))
     old, new = (re.findall(rb"[^\n]*\n|[^\n]+", data) for data in (before, after))  # \r does not end a line
-    made = difflib.diff_bytes(difflib.unified_diff, old, new, b"a/" + label, b"b/" + label)
+    diff = difflib.diff_bytes(difflib.unified_diff, old, new, b"a/" + label, b"b/" + label)
     return b"".join(
-        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in made
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in diff
     )

@@ -17,35 +17,34 @@ SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 _WIDTH = 100  # the width of a quoted line of a script
 
-Style = Callable[[str, str], str]
+Style = Callable[[str, str], str]  # colours a text by a severity
 
 
 @frozen()
 class Located:
     """A finding with its file, and the text of its line."""
 
-    file: str
+    file: str  # the name of the file
     finding: Finding
-    line: str
+    line: str  # the text of the line
 
 
 def as_text(located: Iterable[Located], style: Style) -> str:
     """Return findings as text: what, where, the line itself, and the fix.
 
-    Equal findings of a file are shown once, with the numbers of the other lines. `style` colours a text by
-    a severity.
+    Equal findings of a file are shown once, with the numbers of the other lines.
     """
     lines: list[str] = []
-    alike: dict[tuple[str, str, Problem], list[Located]] = {}
-    for each in located:
-        kind = (each.file, each.finding.rule, each.finding.problem._replace(at=""))
-        alike.setdefault(kind, []).append(each)
-    for each, *others in alike.values():
-        finding, place = each.finding, each.finding.place
+    groups: dict[tuple[str, str, Problem], list[Located]] = {}
+    for item in located:
+        key = (item.file, item.finding.rule, item.finding.problem._replace(at=""))
+        groups.setdefault(key, []).append(item)
+    for item, *others in groups.values():
+        finding, place = item.finding, item.finding.place
         severity = style(finding.severity, finding.severity)
-        at = f"{one_line(each.file)}:{place.line}:{place.column}"
+        at = f"{one_line(item.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
-        lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
+        lines.append(_quote(item.line, place.column, place.end, place.line) if item.line.strip() else "")
         lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
         if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
             lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
@@ -93,7 +92,7 @@ class FindingOutput(TypedDict):
 
 def as_json(located: Iterable[Located]) -> str:
     """Return findings as JSON: a list of FindingOutput."""
-    return json.dumps([_finding_output(each.file, each.finding) for each in located], indent=2) + "\n"
+    return json.dumps([_finding_output(item.file, item.finding) for item in located], indent=2) + "\n"
 
 
 def _finding_output(file: str, finding: Finding) -> FindingOutput:
@@ -122,9 +121,9 @@ def _utf8(text: str) -> str:
 def as_github(located: Iterable[Located]) -> str:
     """Return findings as workflow commands, which GitHub shows next to the lines of a change."""
     lines: list[str] = []
-    for each in located:
-        finding, place = each.finding, each.finding.place
-        facts = {"file": each.file, "line": place.line, "col": place.column}
+    for item in located:
+        finding, place = item.finding, item.finding.place
+        facts = {"file": item.file, "line": place.line, "col": place.column}
         facts |= {"endColumn": place.end} if place.end else {}
         facts |= {"title": finding.rule}
         message = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
@@ -145,7 +144,7 @@ def as_sarif(
     pages: Mapping[str, str],
 ) -> str:
     """Return findings as SARIF 2.1.0, for code scanning; `problems` are about files that can't be read."""
-    used = sorted({each.finding.rule for each in located})
+    used = sorted({item.finding.rule for item in located})
     texts = {"shortDescription": titles, "help": pages}
     rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
     for rule in rules:
@@ -156,29 +155,30 @@ def as_sarif(
         "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(each, used.index(each.finding.rule)) for each in located],
+        "results": [_result(item, used.index(item.finding.rule)) for item in located],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(each: Located, index: int) -> dict[str, Any]:
+def _result(item: Located, index: int) -> dict[str, Any]:
+    """Return a finding as a result of SARIF; `index` is the place of its rule in the list of rules."""
     from urllib.parse import quote
 
-    finding, place = each.finding, each.finding.place
+    finding, place = item.finding, item.finding.place
     region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
     if place.end > place.column:
         region["endColumn"] = place.end
     message = ". Fix: ".join(_utf8(part) for part in (finding.problem.what, finding.problem.fix) if part)
-    artifact = {"uri": quote(each.file.encode("utf-8", "surrogateescape"))}
+    artifact = {"uri": quote(item.file.encode("utf-8", "surrogateescape"))}
     change = {"artifactLocation": artifact, "replacements": [*map(_replacement, finding.edits)]}
-    mending = {"description": {"text": _utf8(finding.problem.fix)}, "artifactChanges": [change]}
+    fix = {"description": {"text": _utf8(finding.problem.fix)}, "artifactChanges": [change]}
     return {
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": SARIF_LEVELS[finding.severity],
         "message": {"text": message},
         "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
-    } | ({"fixes": [mending]} if finding.edits else {})
+    } | ({"fixes": [fix]} if finding.edits else {})
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sbatchgen.check.script.script import JobScript
 class Settings:
     """The settings of a call of `lint`."""
 
-    profile: KnownCluster | None  # the cluster; None if no cluster is named
+    profile: KnownCluster | None  # the facts of the cluster; None if no cluster is named
     slurm: str  # the release of Slurm that reads the scripts
     folder: Path  # the folder of the submission
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
@@ -45,7 +45,10 @@ class Settings:
 
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
-    """Return the findings of a script that are on, with lines and columns of the file."""
+    """Return the findings of a script that these settings show, with lines and columns of the file.
+
+    `others` are findings of other tools and of a dry run.
+    """
     findings = lint(script_of(source, settings), others)
     if source.indents:
         where = Applies.PARTS if source.is_part else Applies.EXAMPLES

@@ -16,18 +16,19 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.wrapped_job import wrapped_jobs
 
-LONG = 1 << 17  # characters of a script, up to which the script is also read for older releases
+LONG_SCRIPT = 1 << 17  # a longer script (in characters) is not read as older releases do
 _LONGEST = 200  # characters of an exception's message
-_ABOUT_OPTIONS = ("directives", "directive_options", "misread_values", *judge.JOBS)
-_ABOUT_LAUNCHES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
-_Failures = dict[str, list[str]]  # cause -> ids of the rules that raised; a bug in a reader ends many rules
+_OPTION_MODULES = ("directives", "directive_options", "misread_values", *judge.JOBS)
+_LAUNCH_MODULES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
+# Cause -> ids of the rules that raised. A bug in a reader may end many rules.
+_Failures = dict[str, list[str]]
 
 
 @cache
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
     modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
-    every = (*comments.RULES, *judge.rules(modules))  # of rules with one id, the text's rule is the last
+    every = (*comments.RULES, *judge.rules(modules))  # if rules share an id, the rule of scripts is the last
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 
@@ -37,7 +38,7 @@ def _script_rules() -> dict[str, Rule[Any]]:
 
 
 def applies(rule_id: str, where: Applies) -> bool:
-    """Return whether a rule applies to a kind of scripts or lines.
+    """Return whether a rule applies to a kind of script or line.
 
     Rules of other tools and rules about comments apply to all kinds.
     """
@@ -54,11 +55,11 @@ def marks_secret(rule_id: str) -> bool:
 def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings of a script that no comment turns off, in the order of its lines.
 
-    `others` are findings of other tools and of a dry run. Repeated findings are left out.
+    `others` are findings of other tools and of a dry run. A repeated finding counts once.
     """
     failures: _Failures = {}
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
-    findings = _findings(script, judge.candidates(every, script), failures)
+    findings = _run_rules(script, judge.candidates(every, script), failures)
     findings += _wrapped_findings(script, failures)
     findings = _downgraded(script, _applicable(script, findings))
     findings += _added_findings(script, others, findings)
@@ -73,7 +74,7 @@ def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
     """Yield the warnings and errors about launches in the jobs that the script submits with sbatch --wrap."""
     for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
         place = script.at_word(word)
-        for finding in _findings(job, judge.candidates(judge.rules(_ABOUT_LAUNCHES), job), failures):
+        for finding in _run_rules(job, judge.candidates(judge.rules(_LAUNCH_MODULES), job), failures):
             if finding.severity != "info" and not finding.pedantic:
                 problem = finding.problem._replace(at=place.text)
                 yield finding._replace(place=place, problem=problem, edits=())
@@ -82,7 +83,7 @@ def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
 def _added_findings(
     script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]
 ) -> list[Finding]:
-    """Return the `others` whose rule has no finding about the same launch, line or job in `findings`."""
+    """Return the findings in `others`, unless `findings` has the rule for the same launch, line or job."""
     lines: dict[str, set[int]] = {}
     for finding in findings:
         lines.setdefault(finding.rule, set()).add(finding.place.line)
@@ -92,15 +93,15 @@ def _added_findings(
     new = []
     for finding in others:
         line, seen = finding.place.line, lines.get(finding.rule, set())
-        own = next((span for span in spans if line in span), range(line, line + 1))
+        covered = next((span for span in spans if line in span), range(line, line + 1))
         is_general = any(not any(other in span for span in spans) for other in seen)  # such as in a directive
-        if not is_general and seen.isdisjoint(own):
+        if not is_general and seen.isdisjoint(covered):
             new.append(finding)
     return new
 
 
 def _certain_ids(script: JobScript) -> list[str]:
-    """Return the ids of rules whose silence is certain; no ids if the cluster is not known.
+    """Return the ids of rules that certainly find nothing if they are silent; [] if no cluster is known.
 
     Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
     """
@@ -108,7 +109,7 @@ def _certain_ids(script: JobScript) -> list[str]:
     return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
 
 
-def _findings(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
+def _run_rules(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
     """Return the findings of rules. A rule that raises is noted in `failures`, and the other rules run."""
     findings: list[Finding] = []
     for rule in wanted:
@@ -134,11 +135,14 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
 
 
 def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Downgrade errors that only newer releases raise, if no release is given."""
-    about = judge.rules(_ABOUT_OPTIONS)
+    """Return the findings, with warnings in place of errors that older releases do not raise.
+
+    This applies only if nobody named the release.
+    """
+    about = judge.rules(_OPTION_MODULES)
     ids = {rule.id for rule in about}
     lines = _error_lines(finding for finding in findings if finding.rule in ids)
-    if not script.assumed or not lines or len(script.text) > LONG:
+    if not script.assumed or not lines or len(script.text) > LONG_SCRIPT:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
@@ -148,7 +152,7 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
         older = script.read_by(release)
         for rule in wanted:
-            lines -= _error_lines(_findings(older, [rule], {}))
+            lines -= _error_lines(_run_rules(older, [rule], {}))
             if not lines:  # the rules that raise errors now come first
                 break
         newest |= dict.fromkeys(lines, release)
@@ -171,7 +175,7 @@ def _error_lines(findings: Iterable[Finding]) -> set[int]:
 
 
 def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out findings of rules that do not apply to this script, or to a line that a person fills in."""
+    """Return the findings of rules that apply to such a script, and to lines that nobody has filled in."""
     if not findings:
         return []
     if script.written_directives:

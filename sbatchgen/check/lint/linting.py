@@ -23,12 +23,13 @@ from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
 
-RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
-FOUND_STATUS = 3  # exit status of a call with findings to fail on, or with files that can't be read
+# The rank of each severity. A value of --fail-on is a severity, or "never" for none.
+SEVERITY_RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
+FOUND_STATUS = 3  # exit status if there are findings to fail on, or files that can't be read
 PAGES_MAX = 2  # documents in a summary, which has five lines at most
-MANY = 100  # files from which on more processes save time
+MANY_FILES = 100  # with this number of files or more, several processes save time
 
-ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]
+ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]  # finds more in a script, such as a dry run
 
 
 @frozen(kw_only=True)
@@ -46,22 +47,22 @@ class Outcome:
 class CheckedFile:
     """The findings of a file, and the diff of --fix or --diff."""
 
-    located: tuple[formats.Located, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    change: bytes = b""
-    scripts: int = 0
-    submitters: int = 0  # scripts that only submit other scripts
+    located: tuple[formats.Located, ...] = ()  # the findings, with their lines
+    problems: tuple[Problem, ...] = ()  # why the file can't be read
+    change: bytes = b""  # the diff
+    scripts: int = 0  # the number of scripts in the file
+    submitters: int = 0  # the number of scripts that only submit other scripts
     is_document: bool = False
 
 
 @frozen()
 class Task:
-    """The work on each file: `mend` is "fix" to change the file, "diff" to only show the change."""
+    """The work on each file."""
 
     settings: Settings
-    mend: str = ""
-    shellcheck: str = ""
-    others: ExtraFindings | None = None  # finds more in a script, such as a dry run
+    mend: str = ""  # "fix" to change the file, "diff" to only show the change
+    shellcheck: str = ""  # the path of shellcheck; "" to do without
+    others: ExtraFindings | None = None
 
 
 class RuleText(NamedTuple):
@@ -111,8 +112,8 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return the rules that --explain names, or all rules, with their pages."""
     wanted, texts = [rules()[name] for name in _named_rules(names) or rules()], pages()
     return [
-        RuleText(each.id, each.severity, each.pedantic, each.title, texts[each.id].short(_source(each.id)))
-        for each in wanted
+        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].short(_source(rule.id)))
+        for rule in wanted
     ]
 
 
@@ -120,7 +121,7 @@ def table() -> str:
     """Return a table of all rules: the id, the severity, the title, and a note on pedantic rules."""
     every = rules().values()
     return tables.table(
-        (each.id, each.severity, each.title + " (pedantic)" * each.pedantic) for each in every
+        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in every
     )
 
 
@@ -138,8 +139,9 @@ def run(
 ) -> Outcome:
     """Lint files, folders, and stdin for -, with the options of `sbatchgen lint`.
 
-    `style` colours a text by a severity. `mend` is "fix", "diff" or "". If `ask_shellcheck` is None, an
-    installed shellcheck reads up to shellcheck.FILES files. `others` finds more in a script, in any process.
+    `style` colours a text by a severity. `form` is the format of the report. `mend` is "fix", "diff" or "".
+    If `ask_shellcheck` is None, an installed shellcheck runs for up to FILES_BY_DEFAULT files. `others` finds
+    more in a script, perhaps in another process.
     """
     problems: list[Problem] = []
     named = list(files(names, problems.append))
@@ -148,8 +150,8 @@ def run(
     checked = list(_check_all(named, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
-    least = min(RANK[fail_on], RANK["warning"]) if strict else RANK[fail_on]
-    failing = any(RANK[each.finding.severity] >= least for each in located)
+    failing_rank = min(SEVERITY_RANK[fail_on], SEVERITY_RANK["warning"]) if strict else SEVERITY_RANK[fail_on]
+    fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located)
     notes = [*map(removal, settings.removed)]
     if form == "text":
         notes += [*_documents_table(checked), _summary(located, checked)]
@@ -158,16 +160,16 @@ def run(
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
         summary=tuple(notes),
-        status=FOUND_STATUS if problems or failing else _status_of_plans(located, fail_on),
+        status=FOUND_STATUS if problems or fails else _status_of_plans(located, fail_on),
     )
 
 
 def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
-    """Return the exit status if the plan of a script was cut short; 0 without such a plan.
+    """Return the exit status for plans that a limit cut short; 0 without such a plan.
 
-    A script that waits for ever in the dry run, for example for a server, gives an info, not a failure.
+    Only a warning counts. A script that waits for ever in the dry run, such as for a server, gives an info.
     """
-    cut_short = [each.finding for each in located if each.finding.rule == CUT_SHORT]
+    cut_short = [item.finding for item in located if item.finding.rule == CUT_SHORT]
     has_more = any(finding.severity == "warning" for finding in cut_short)
     return LIMIT_STATUS if has_more and fail_on != "never" else 0
 
@@ -186,7 +188,7 @@ def _check_all(names: Sequence[str], task: Task) -> Iterable[CheckedFile]:
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(processors, len(names))
     work = partial(check, task=task)
-    if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
+    if processes < 2 or STDIN in names or (len(names) < MANY_FILES and not task.shellcheck):
         return map(work, names)
     from sbatchgen.check.lint.workers import spread
 
@@ -199,7 +201,7 @@ def check(name: str, task: Task) -> CheckedFile:
         scripts = sources(name)
         change = b""
         if task.mend and scripts and not any(source.indents for source in scripts):  # no document
-            scripts, change = _mend(name, scripts[0], task)
+            scripts, change = _mend_script(name, scripts[0], task)
         located = tuple(finding for source in scripts for finding in _located(source, task))
         is_document = any(source.indents for source in scripts)
         submitters = sum(source.is_submitter for source in scripts)
@@ -214,7 +216,7 @@ def check(name: str, task: Task) -> CheckedFile:
         return CheckedFile(problems=error.problems)
 
 
-def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+def _mend_script(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
     """Return the script to report on, after --fix the fixed script, and the change."""
     new = fix.apply_fixes(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
     change = fix.difference(source.file, source.data, new)
@@ -258,35 +260,40 @@ def _report(
 
 def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
     """Return a table of the documents with the most findings, if several documents have findings."""
-    pages = [file for file in checked if file.is_document and file.located]
-    if len(pages) < 2:
+    documents = [file for file in checked if file.is_document and file.located]
+    if len(documents) < 2:
         return []
-    worst = sorted(pages, key=lambda file: [-count for count in _severity_counts(file.located)])[:PAGES_MAX]
-    rows = [(one_line(file.located[0].file), _counts_text(file.located)) for file in pages if file in worst]
-    left = len(pages) - len(rows)
-    others = f"and {counted(left, 'page')} with fewer" if left else ""
-    return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), others]
+    worst = sorted(documents, key=lambda file: [-count for count in _severity_counts(file.located)])[
+        :PAGES_MAX
+    ]
+    rows = [
+        (one_line(file.located[0].file), _counts_text(file.located)) for file in documents if file in worst
+    ]
+    missing = len(documents) - len(rows)
+    rest = f"and {counted(missing, 'page')} with fewer" if missing else ""
+    return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), rest]
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[CheckedFile]) -> str:
     scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
-    pages = sum(file.is_document for file in checked)
+    documents = sum(file.is_document for file in checked)
     submitters = sum(file.submitters for file in checked)
     verb = "submits" if submitters == 1 else "submit"
-    where = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
-    where += f", in {counted(pages, 'page')}" if pages > 1 else ""
-    return f"{counted(scripts, 'script')}{where}: {_counts_text(located) or 'nothing found'}"
+    addition = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
+    addition += f", in {counted(documents, 'page')}" if documents > 1 else ""
+    return f"{counted(scripts, 'script')}{addition}: {_counts_text(located) or 'nothing found'}"
 
 
 def _severity_counts(located: Sequence[formats.Located]) -> tuple[int, int, int]:
     """Return the numbers of errors, warnings and infos."""
-    severities = [each.finding.severity for each in located]
+    severities = [item.finding.severity for item in located]
     return severities.count("error"), severities.count("warning"), severities.count("info")
 
 
 def _counts_text(located: Sequence[formats.Located]) -> str:
+    """Return the numbers of findings in words: 1 error, 2 warnings, 3 info; "" without findings."""
     errors, warnings, infos = _severity_counts(located)
     counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)
     return ", ".join(counts + [f"{infos} info"] * bool(infos))

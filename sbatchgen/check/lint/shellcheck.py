@@ -21,8 +21,8 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.lint.source import Source
 
-FILES = 10  # the number of files up to which shellcheck runs by default, as each file costs a process
-MAX_BYTES = 128 << 10
+FILES_BY_DEFAULT = 10  # shellcheck runs by default for up to 10 files, as each file costs a process
+MAX_BYTES = 128 << 10  # bytes of a script that shellcheck gets
 TIMEOUT_S = 10
 PAGES = "https://www.shellcheck.net/wiki/"
 # Only the node of the job has the files that `source` reads.
@@ -37,7 +37,7 @@ def program(files: int, *, wanted: bool | None) -> str:
     Raises:
         CommandLineError: shellcheck is wanted, and not installed.
     """
-    if wanted is False or (wanted is None and files > FILES):
+    if wanted is False or (wanted is None and files > FILES_BY_DEFAULT):
         return ""
     path = search_path.find("shellcheck", os.environ)
     if wanted and not path:
@@ -61,7 +61,9 @@ def findings(source: Source, path: str) -> list[Finding]:
             (folder / ".shellcheckrc").write_bytes(_settings())  # shellcheck looks here first
             done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
-        return [each for each in _read_answer(source.file, done.stdout) if not _holds_words(each, text)]
+        return [
+            finding for finding in _read_answer(source.file, done.stdout) if not _holds_words(finding, text)
+        ]
     except child.LateError:
         return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
     except (OSError, DocumentError, ValueError, LookupError, TypeError):
@@ -95,22 +97,24 @@ def _unchecked(source: Source, why: str) -> Finding:
 
 
 def _holds_words(finding: Finding, text: str) -> bool:
-    """Return whether a finding of SC2086 would break the command: the variable holds several words."""
-    place, lines = finding.place, text.split("\n")  # as shellcheck counts them
+    """Return whether the fix of an SC2086 would break the command, as the variable holds several words."""
+    place, lines = finding.place, text.split("\n")  # shellcheck counts only these line breaks
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False
     name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])
     if name is None:
         return False
-    made = rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])"
-    return re.search(made, text, re.MULTILINE) is not None
+    assignment = rf"^[ \t]*(?:export |readonly |local )?{name[1]}\+?=(?:\"[^\"\n]*[ \\]|'[^'\n]*[ \\])"
+    return re.search(assignment, text, re.MULTILINE) is not None
 
 
 def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:
     for comment in json.loads(answer)["comments"]:
         line, column = int(comment["line"]), int(comment["column"])
-        same = comment["endLine"] == line and comment["endColumn"] > column
-        place = Place(f"{file}:{line}:{column}", line, column, int(comment["endColumn"]) if same else 0)
+        is_one_line = comment["endLine"] == line and comment["endColumn"] > column
+        place = Place(
+            f"{file}:{line}:{column}", line, column, int(comment["endColumn"]) if is_one_line else 0
+        )
         rule = f"SC{int(comment['code']):04}"
         problem = Problem(str(comment["message"]).rstrip("."), place.text, f"see {PAGES}{rule}")
         yield Finding(_SEVERITIES.get(comment["level"], "info"), problem, rule=rule, place=place)

@@ -1,4 +1,4 @@
-"""The sources of scripts: files, folders, stdin, and the examples of documents.
+"""The scripts to lint: from files, folders, stdin, and the examples in documents.
 
 Files above MAX_BYTES are refused. Only regular files are read, as a pipe may never end.
 """
@@ -20,10 +20,10 @@ from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
 STDIN = "-"
-SCRIPTS = (".slurm", ".sbatch")  # suffixes of scripts
+SCRIPT_SUFFIXES = (".slurm", ".sbatch")  # suffixes of scripts
 # Suffixes of files that are scripts if they hold directives.
-LIKELY_SCRIPTS = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
-OTHERS = (".py", ".yaml", ".yml")
+LIKELY_SUFFIXES = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
+OTHER_SUFFIXES = (".py", ".yaml", ".yml")
 # The files by which a run folder is known. Scripts in run folders are not read.
 RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
@@ -42,7 +42,7 @@ _LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
 
 @frozen(kw_only=True)
 class Source:
-    """A script and its place."""
+    """A script, and its place in a file or document."""
 
     file: str  # the file's name, as the user wrote it
     data: bytes  # the script
@@ -95,33 +95,34 @@ def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator
 
 
 def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
-    def closed(error: OSError) -> None:
+    def report(error: OSError) -> None:
         complain(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
 
     # Links to folders are not followed, so there is no loop.
-    for where, folders, names in os.walk(folder, onerror=closed):
-        if where != folder and RUN_FOLDER_FILES.issubset(names):
+    for path_of_folder, folders, names in os.walk(folder, onerror=report):
+        if path_of_folder != folder and RUN_FOLDER_FILES.issubset(names):
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = os.path.join(where, name).removeprefix("./")  # noqa: PTH118 - as GitHub names it
+            path = os.path.join(path_of_folder, name).removeprefix("./")  # noqa: PTH118 - as GitHub names it
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
-            is_likely = suffix in LIKELY_SCRIPTS or is_document
-            if suffix in SCRIPTS or (is_likely and _has_directives(path, is_document)):
+            is_likely = suffix in LIKELY_SUFFIXES or is_document
+            if suffix in SCRIPT_SUFFIXES or (is_likely and _has_directives(path, is_document)):
                 yield path
 
 
 def _is_submitter(data: bytes) -> bool:
+    """Return whether a shell script without directives calls sbatch."""
     is_shell = _SHELL.match(data) and b"sbatch" in data and not _DIRECTIVE.search(data)
     return bool(is_shell and _SBATCH_CALL.search(data))
 
 
 def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Return whether a script begins with directives or submits others, or a document has directives."""
+    """Return whether the start of a script has directives or calls sbatch, or a document has directives."""
     try:
         if is_document:
             return _MARK in read_start(Path(path), MAX_BYTES)
@@ -137,7 +138,7 @@ def sources(name: str) -> list[Source]:
     Raises:
         DocumentError: The file can't be read, is not a regular file, is too large, or holds no script.
     """
-    if name.endswith(OTHERS) and (problem := wrong_kind(name, "script", "lint")):
+    if name.endswith(OTHER_SUFFIXES) and (problem := wrong_kind(name, "script", "lint")):
         raise DocumentError([problem])
     source = read_source(name)
     return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
@@ -154,7 +155,7 @@ def is_script(job: str) -> bool:
 
 
 def read_source(name: str) -> Source:
-    """Return a file as a script, whatever its name; raise DocumentError as `sources` does."""
+    """Return the whole file as one script, whatever its name; raise DocumentError as `sources` does."""
     shown = "<stdin>" if name == STDIN else name
     try:
         limit = MAX_BYTES + 1
@@ -168,8 +169,8 @@ def read_source(name: str) -> Source:
     return Source(file=shown, data=data)
 
 
-def _written(block: CodeBlock) -> Iterator[CodeBlock]:
-    """Yield the scripts that a block writes with cat > job.sh <<'EOF', or else the block itself."""
+def _written_scripts(block: CodeBlock) -> Iterator[CodeBlock]:
+    """Yield the scripts that a block writes with cat > job.sh <<'EOF'; without such a script, the block."""
     matches = [*_HEREDOC.finditer(block.text)]
     for match in matches:
         before = block.text.count("\n", 0, match.start("script"))
@@ -182,7 +183,7 @@ def scripts_of(document: Source) -> list[Source]:
     """Return the scripts of a document; `#!/bin/bash` is added to a script without a first line."""
     scripts = []
     all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
-    for block in (script for each in all_blocks for script in _written(each)):
+    for block in (script for block_of_page in all_blocks for script in _written_scripts(block_of_page)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
         is_indented = _INDENTED.match(script) is not None  # a reader copies the indent too
         if _DIRECTIVE.search(script) or is_indented:

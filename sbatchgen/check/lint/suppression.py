@@ -55,7 +55,7 @@ def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
 def drop_suppressed(
     findings: Iterable[Finding], comments: Sequence[Suppression]
 ) -> tuple[list[Finding], set[tuple[tuple[int, int], str]]]:
-    """Return the findings that no comment turns off, and the lines and rules of the comments in use."""
+    """Return the findings that no comment turns off, and the lines and rules of the comments that do."""
     starts: dict[tuple[int, int], set[str]] = {}  # lines -> the starts of ids that are off there
     for comment in comments:
         if comment.kind in KINDS:
@@ -63,15 +63,15 @@ def drop_suppressed(
     ranges = (covered for covered in starts if covered[0] < covered[1])  # ranges do not overlap
     around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
     used: set[tuple[tuple[int, int], str]] = set()
-    left = []
+    kept_findings = []
     for finding in findings:
         line, rule = finding.place.line, finding.rule
         matching = {rule[:end] for end in range(1, len(rule) + 1)}
         places = {_WHOLE_SCRIPT, (line, line), around.get(line, _WHOLE_SCRIPT)}
         covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
         used |= covering
-        left += [finding] * (not covering)
-    return left, used
+        kept_findings += [finding] * (not covering)
+    return kept_findings, used
 
 
 def apply_suppressions(
@@ -87,9 +87,9 @@ def apply_suppressions(
     `certain` are the ids of rules whose comments are useless if they turn nothing off.
     """
     comments = list(find_suppressions(file, lines))
-    left, used = drop_suppressed(findings, comments)
+    remaining, used = drop_suppressed(findings, comments)
     unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
     idle = [comment for comment in unused if starts_id(comment.rule, certain)]
     applied = AppliedComments(comments=comments, idle=idle, rules=rules)
     about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*left, *drop_suppressed(about, comments)[0]]
+    return [*remaining, *drop_suppressed(about, comments)[0]]

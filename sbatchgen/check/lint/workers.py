@@ -1,4 +1,4 @@
-"""A pool of processes, all of which end with the call."""
+"""A pool of processes that read files; all of them end with the call."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> li
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
+    """Block Ctrl-C in this thread, and in processes that are forked meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

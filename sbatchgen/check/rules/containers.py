@@ -15,10 +15,10 @@ from pathlib import Path
 from sbatchgen.base.finding import Place
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.script.job import ENVIRONMENT_EFFECT
+from sbatchgen.check.script.job import CONTAINER_EFFECT
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import CONTAINER_WORDS, JobScript
-from sbatchgen.check.script.script_containers import IMAGE_FILE, PULLED
+from sbatchgen.check.script.script_containers import IMAGE_FILE, REGISTRY_SCHEME
 
 RULES: Rules[JobScript] = Rules()
 
@@ -147,7 +147,7 @@ def _image_without_version(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.is_pulled or "@sha256:" in container.image:
             continue
-        last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
+        last = re.split(r"[/#]", REGISTRY_SCHEME.sub("", container.image))[-1]
         name, colon, tag = last.partition(":")
         is_registry = "." in name and "/" not in container.image  # SB146 reports a registry without an image
         if "$" in name or is_registry or (colon and tag != "latest"):
@@ -227,14 +227,14 @@ def _home_packages(script: JobScript) -> Iterator[Hit]:
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
-    contained = [each for each in script.launches if each.container or _has_image(each)]
+    contained = [launch for launch in script.launches if launch.container or _has_image(launch)]
     for launch in () if contained and _SLURM_SIGNS.search(script.text) else contained:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None
             string = option.value_word if option else None
             if not string or tool.body.source.fixed or string.source is not script.body.source:
                 continue  # the value of a variable, whose $( ) ran in the script
-            traps = [each for _, trap in tool.body.traps for each in trap.commands]
+            traps = [command for _, trap in tool.body.traps for command in trap.commands]
             is_later = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *traps):
                 if command.name in _SLURM_PROGRAMS and (is_later or not command.context.substitution):
@@ -302,4 +302,4 @@ def _script_inside(script: JobScript) -> Iterator[Hit]:
     option = script.options.get("environment")
     if option and script.named("srun", "scontrol"):
         fix = f"srun --environment={option.value} PROGRAM, and no directive"
-        yield Hit(script.at_use(option), f"--environment {ENVIRONMENT_EFFECT}", fix)
+        yield Hit(script.at_use(option), f"--environment {CONTAINER_EFFECT}", fix)

@@ -126,9 +126,9 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
         limit, asked = max(demands)
         what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
         what += str(Memory(asked))
-        if each := resources.mem_per_cpu or resources.mem_per_gpu:
+        if per_unit := resources.mem_per_cpu or resources.mem_per_gpu:
             units = "CPUs" if resources.mem_per_cpu else "GPUs"
-            what += f": {asked // each} {units} with {Memory(each)} each"
+            what += f": {asked // per_unit} {units} with {Memory(per_unit)} each"
         elif resources.mem is None:
             what += ", the partition's default"
         fix = f"set --mem {Memory(limit)} or less"
@@ -171,11 +171,8 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
     has_default = any(partition.mem_per_cpu_default for partition in job.partitions.values())
     if job.profile.limits.memory_consumable is False:
         return
-    if (
-        resources.options.get("exclusive") == ""
-        and not _memory_option(job)
-        and (has_default or not job.knows_cluster)
-    ):
+    sets_no_memory = resources.options.get("exclusive") == "" and not _memory_option(job)
+    if sets_no_memory and (has_default or not job.knows_cluster):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if has_default else "info")
 
@@ -201,8 +198,8 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
         if not all(enough):
             continue  # other rules report this
         fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
-        alike = asked.ntasks is None and asked.gpus is None  # else some nodes may get less
-        nodes = job.resources.nodes if alike else 1
+        is_even = asked.ntasks is None and asked.gpus is None  # else some nodes may get less
+        nodes = job.resources.nodes if is_even else 1
         count = sum(shape.nodes or nodes for shape in fitting)
         if count < nodes:
             demanded = " and ".join(words for _, words in demands if words)
@@ -210,8 +207,8 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' has {why_not}"
             if count > 0:
                 what += f", but {nodes} nodes were asked for"
-            kinds = "; ".join(_hardware_text(shape) for shape in shapes)
-            yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
+            offers = "; ".join(_hardware_text(shape) for shape in shapes)
+            yield Hit("partition", what, f"ask for what one kind of node has: {offers}", why_not=why_not)
 
 
 def _node_demands(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:

@@ -89,10 +89,9 @@ def _lookalikes(script: JobScript) -> Iterator[Hit]:
     comments = [*_header(script)]
     header = {number for number, _ in comments}
     for line in script.sbatch.directives:
-        is_lookalike = (
-            line.kind is Kind.LOOKALIKE and line.line in header and not script.text[0].isspace()
-        )  # SB101
-        if is_lookalike and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
+        if line.kind is not Kind.LOOKALIKE or line.line not in header or script.text[0].isspace():
+            continue  # SB101 reports a blank before #!
+        if _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"
             is_meant = not has_directives or _is_slip(script, line)
@@ -160,7 +159,9 @@ def _value_cut_short(script: JobScript) -> Iterator[Hit]:
     words=("hetjob", "packjob"),
 )
 def _heterogeneous_job(script: JobScript) -> Iterator[Hit]:
-    separator = next((each for each in script.sbatch.directives if each.kind is Kind.SEPARATOR), None)
+    separator = next(
+        (directive for directive in script.sbatch.directives if directive.kind is Kind.SEPARATOR), None
+    )
     if separator:
         what = "only the first component of this heterogeneous job is checked and planned"
         yield Hit(script.at(separator.line), what, "check each component as a script of its own")

@@ -48,7 +48,7 @@ def insert_line_after(script: JobScript, command: Command, text: str) -> tuple[E
 
 
 def _is_own(script: JobScript, command: Command) -> bool:
-    """Return whether the script itself holds the command, and always runs it."""
+    """Return whether the script's own text holds a command, and the script always runs the command."""
     return command.context.top and command.source is script.body.source
 
 

@@ -84,7 +84,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    sets = any(made.exported for made in script.body.sets) or script.named(*PREPARES, "conda", "spack")
+    sets = any(setting.exported for setting in script.body.sets) or script.named(*PREPARES, "conda", "spack")
     if not sets and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
@@ -167,7 +167,7 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
 
 def _value_texts(body: Body) -> dict[str, str]:
     """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
-    texts = {made.name: made.word.text if made.word else "" for made in body.sets}
+    texts = {setting.name: setting.word.text if setting.word else "" for setting in body.sets}
     for command in body.commands if "env" in body.source.text else ():
         given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
         texts |= {name: value for name, equals, value in given if equals and name.isidentifier()}
@@ -202,17 +202,17 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         has = f"a task has {counted(cpus, 'CPU')}"
-        before = (made for made in script.body.sets if made.at < launch.command.end)
-        settings = [made for made in before if made.name == "OMP_NUM_THREADS"]
+        before = (setting for setting in script.body.sets if setting.at < launch.command.end)
+        settings = [setting for setting in before if setting.name == "OMP_NUM_THREADS"]
         count = launch.workers or 1
         threads = _small_number((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
-            each = counted(threads, "thread")
-            many = f"{count} processes with {each} each" if count > 1 else each
+            thread_text = counted(threads, "thread")
+            what_runs = f"{count} processes with {thread_text} each" if count > 1 else thread_text
             fewer = f"OMP_NUM_THREADS={cpus // count}, or " if count <= cpus else ""
             fix = f"{fewer}--cpus-per-task={threads * count}"
             place = script.at_start(settings[-1])
-            yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
+            yield Hit(place, f"OMP_NUM_THREADS={threads}: {what_runs}, but {has}", fix)
         for word, workers in _worker_options(launch):
             if workers > cpus:
                 what = f"{workers} data loading workers, but {has}"
@@ -225,7 +225,7 @@ def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
         return
-    if _CPU_OPTIONS & resources.options.keys() or any(each.exclusive for each in script.partitions.values()):
+    if script.has_nodes_alone or _CPU_OPTIONS & resources.options.keys():
         return
     for word, workers in _worker_options(launch):
         if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
@@ -258,7 +258,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
-        uses = [each.at for each in script.body.uses if each.name == use.name]
+        uses = [other.at for other in script.body.uses if other.name == use.name]
         only_shown = all(any(show.at <= at < show.end for show in printing) for at in uses)
         is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
         severity = "info" if only_shown or is_open else None
@@ -403,8 +403,8 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
     if resources.cpus_per_task:
         return resources.cpus_per_task
     is_unknown = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    has_whole_nodes = any(partition.exclusive for partition in script.partitions.values())
-    return None if is_unknown or has_whole_nodes or launch.step is None or not script.is_sized else 1
+    is_unknown = is_unknown or script.has_nodes_alone or launch.step is None or not script.is_sized
+    return None if is_unknown else 1
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
@@ -426,11 +426,11 @@ def _small_number(text: str) -> int:
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """Yield the assignments of these variables, with their known values."""
-    for assignment in script.body.sets:
-        if assignment.name in names and assignment.word is not None and assignment.setter != "unset":
-            value = script.body.value(assignment.word)
+    for setting in script.body.sets:
+        if setting.name in names and setting.word is not None and setting.setter != "unset":
+            value = script.body.value(setting.word)
             if value:
-                yield assignment, value
+                yield setting, value
 
 
 def _bash_feature(command: Command) -> str:

@@ -1,4 +1,4 @@
-"""Rules about directives of other schedulers: sbatch translates those of PBS and LSF, and skips others.
+"""Rules about directives of other schedulers: sbatch translates PBS and LSF, and skips the others.
 
 tests/rules/test_foreign.py asks sbatch 22.05 and 26.05 about each option.
 """

@@ -44,10 +44,8 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
         largest_group = max((most_of_a_type(node) for node in partition.kinds()), default=0)
         untyped = untyped_gpus(resources)
         if job.profile.limits.select_type == "cons_tres" and largest_group and untyped > largest_group:
-            what = (
-                f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and a job that "
-            )
-            what += f"names no type gets no more: Slurm refuses {untyped}"
+            what = f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and "
+            what += f"a job that names no type gets no more: Slurm refuses {untyped}"
             fix = f"set --gpus-per-node {largest_group}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
             yield Hit(resources.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
             continue
@@ -68,7 +66,8 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240
     if not any(
-        asked.splits_gpus(facts.gpus_by_kind(asked.gpus or ()), alone=facts.exclusive) for facts in parts
+        asked.splits_gpus(facts.gpus_by_kind(asked.gpus or ()), whole_nodes=facts.exclusive)
+        for facts in parts
     ):
         return
     total = asked.gpus_in_all
@@ -93,7 +92,7 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
 def _processes_on_node(job: Job) -> int | None:
     """Return how many processes a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
 
-    With --ntasks alone, Slurm starts more tasks on a node with more GPUs, so each task may still have a GPU.
+    With only --ntasks, Slurm starts more tasks on a node with more GPUs, so each task may still have a GPU.
     """
     launches = getattr(job, "trainings", ())
     if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:

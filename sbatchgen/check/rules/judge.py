@@ -1,4 +1,4 @@
-"""All rules, by the kind of job that they judge, and the findings of a rule."""
+"""The modules of rules by the kind of job that they judge, and the findings of a rule in a job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.script import JobScript
 
 # The modules of rules, by the kind of job that they judge. Only the needed modules are loaded.
-RESOLVED = tuple(
-    f"jobs.judge.{name}" for name in ("start_keys", "job_keys", "launch_arguments")
-)  # resolved jobs
+RESOLVED = ("jobs.judge.start_keys", "jobs.judge.job_keys", "jobs.judge.launch_arguments")  # resolved jobs
 TRAINERS = ("jobs.judge.trainers",)  # trainers of jobs that sbatchgen submits
 FIT = ("limits", "constraints", "demands", "gpu_demands")  # requests of a job, compared with the cluster
 JOBS = (*FIT, "logs", "option_values")  # resolved jobs and scripts

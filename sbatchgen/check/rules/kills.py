@@ -40,12 +40,8 @@ _VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")
 )
 def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    has_whole_nodes = script.resources.is_exclusive or script.resources.gpu_count >= WHOLE_GPUS
-    if (
-        has_whole_nodes
-        or any(each.exclusive for each in script.partitions.values())
-        or not script.directive_lines
-    ):
+    has_whole_nodes = script.has_nodes_alone or script.resources.gpu_count >= WHOLE_GPUS
+    if has_whole_nodes or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):
         pattern = _pattern(command)
@@ -87,7 +83,10 @@ def _pattern(command: Command) -> str:
     words = [word.value for word in command.words[1:]]
     name = ""
     for before, word in zip(("", *words), words, strict=False):
-        if word is None or (_CHOICE_OPTION.match(word) and not (_SIGNAL.fullmatch(word) and word != "-0")):
+        if word is None:
+            return ""
+        is_signal = word != "-0" and _SIGNAL.fullmatch(word)
+        if _CHOICE_OPTION.match(word) and not is_signal:
             return ""
         if before not in _VALUE_OPTIONS and not word.startswith("-"):
             name = word
@@ -150,9 +149,10 @@ def _ends_wait(script: JobScript) -> Iterator[Hit]:
         or "kill -0" in script.text
     ):
         return  # the trap itself may wait
-    wait, background = waits[0], [each for each in script.launches if each.command.background]
+    wait, background = waits[0], [launch for launch in script.launches if launch.command.background]
     continues = any(
-        each.at > wait.at and each.name in _BLOCKING_PROGRAMS - {"exit"} for each in script.body.commands
+        command.at > wait.at and command.name in _BLOCKING_PROGRAMS - {"exit"}
+        for command in script.body.commands
     )
     if background and wait.context.top and not wait.context.loop and not continues:
         what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
@@ -170,7 +170,9 @@ def _trap_commands(script: JobScript) -> Iterator[Command]:
         names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
         called = {command.name for command in body.commands}
         yield from body.commands if names else ()
-        yield from (each for each in script.body.commands if names and each.context.function in called)
+        yield from (
+            command for command in script.body.commands if names and command.context.function in called
+        )
 
 
 def _is_term(command: Command) -> bool:
@@ -185,12 +187,14 @@ def _is_term(command: Command) -> bool:
 def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
     """Return the training's background step, if a variable holds the process id of the step."""
     for name in names:
-        sets = [made for made in script.body.sets if made.name == name and made.word]
-        if name != "!" and not (sets and all("!" in made.word.variables for made in sets if made.word)):
+        sets = [setting for setting in script.body.sets if setting.name == name and setting.word]
+        if name != "!" and not (
+            sets and all("!" in setting.word.variables for setting in sets if setting.word)
+        ):
             continue
         at = sets[-1].at if sets else len(script.text)
-        before = [each for each in script.body.commands if each.background and each.at < at]
-        last = max(before, key=lambda each: each.at, default=None)
+        before = [command for command in script.body.commands if command.background and command.at < at]
+        last = max(before, key=lambda command: command.at, default=None)
         for launch in script.trainings:
             if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
                 return launch

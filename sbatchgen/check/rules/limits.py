@@ -91,7 +91,7 @@ _REFUSED = "Slurm refuses the job"
 
 
 def _limit_and_doubt(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
-    """Return a limit of the partition, None if a QOS lifts it; and a doubt as the end of a message, or "".
+    """Return a limit of the partition, None if a QOS lifts it, and a doubt as the end of a message.
 
     A job without --qos has the default QOS of its user, which the profile does not know.
     """
@@ -400,11 +400,11 @@ def _gpus_of_partition(job: Job) -> Iterator[Hit]:
 
 def _gpu_fix(job: Job, most: int) -> str:
     """Return the fix for a job with more than `most` GPUs: fewer nodes, or fewer GPUs on each node."""
-    nodes, each, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
-    if nodes < 2 or not each or option == "gpus":
+    nodes, per_node_gpus, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
+    if nodes < 2 or not per_node_gpus or option == "gpus":
         return f"ask for at most {most}"
     per_node = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
-    ways = [f"--nodes {most // each}" if most >= each else f"--nodes 1 {per_node}{most}"]
+    ways = [f"--nodes {most // per_node_gpus}" if most >= per_node_gpus else f"--nodes 1 {per_node}{most}"]
     ways += [f"{per_node}{most // nodes}"] if most >= nodes else []
     return " or ".join(ways)
 
@@ -420,7 +420,7 @@ def _gpu_fix(job: Job, most: int) -> str:
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
     size = limits.max_array_size or MAX_ARRAY_SIZE
-    largest = max((max(each[-1], each.step) for each in job.array), default=-1)
+    largest = max((max(indexes[-1], indexes.step) for indexes in job.array), default=-1)
     if largest >= size:
         is_known = limits.max_array_size is not None
         whose = "on this cluster" if is_known else "unless the site changed it"

@@ -58,11 +58,8 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
         safe = max(lead, min(300, time // 4 if time else 300))
-        fix = (
-            f"leave time to save: {target}@{safe}"
-            if safe > lead
-            else "leave time to save: a longer time limit"
-        )
+        way = f"{target}@{safe}" if safe > lead else "a longer time limit"
+        fix = f"leave time to save: {way}"
         yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
 
 
@@ -108,8 +105,8 @@ def _line_of_mkdir(job: Job, folder: str) -> int:
     """Return the line in which a script makes this folder; 0 without such a line."""
     commands = cast("JobScript", job).body.commands if job.is_script else ()
     for command in commands:
-        made = {os.path.normpath(word) for word in command.arguments if command.name == "mkdir"}
-        if os.path.normpath(folder) in made:
+        folders = {os.path.normpath(word) for word in command.arguments if command.name == "mkdir"}
+        if os.path.normpath(folder) in folders:
             return command.line
     return 0
 
@@ -122,15 +119,12 @@ def _log_varies(job: Job) -> Iterator[Hit]:
     reported = False
     for name in LOGS:
         path, fix, severity = job.option(name), "add %j to it", _milder_in_script(job)
-        consequence = (
-            "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
-        )
+        appends = job.option("open-mode").startswith("a")
+        consequence = "their lines mix" if appends else "they overwrite each other"
         if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
             continue
-        what, has_array = (
-            f"{name} '{path}' is the same for every job: {consequence}",
-            re.search(r"%\d*A", path),
-        )
+        what = f"{name} '{path}' is the same for every job: {consequence}"
+        has_array = re.search(r"%\d*A", path)
         if job.array_tasks > 1 and not re.search(r"%\d*a", path):
             what, severity = f"{name} '{path}' is the same for all tasks of the array: {consequence}", None
             fix = "add %a to it, as in %A_%a" if has_array else fix

@@ -79,44 +79,48 @@ def _intended_variable(name: str) -> str:
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    if any(setting.name == "allexport" and setting.on for setting in body.settings):
+    if any(option.name == "allexport" and option.on for option in body.settings):
         return
     exported = {word for command in script.named("export", "declare") for word in command.arguments}
     yield from _unexported_to_tasks(script, exported)
-    exported |= {assignment.name for assignment in body.sets if assignment.exported}
+    exported |= {setting.name for setting in body.sets if setting.exported}
     used = {use.name for use in body.uses}
     if not _RANK_VARIABLES.isdisjoint(script.assigned):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
-        has_launcher = any(each.launcher for each in script.launches) or _has_launcher_in_value(body)
+        has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
             used |= _RANK_VARIABLES  # MPI ignores them, launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
-    for assignment in body.sets:
-        name, context = assignment.name, assignment.context
-        is_plain = not (assignment.prefix or assignment.setter or context.function or context.substitution)
+    for setting in body.sets:
+        name, context = setting.name, setting.context
+        is_plain = not (setting.prefix or setting.setter or context.function or context.substitution)
         is_read = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
         if not is_plain or name in exported or name in used or not is_read:
             continue
-        if started and started[-1] > assignment.at:
+        if started and started[-1] > setting.at:
             exported.add(name)
-            shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
+            shown = re.fullmatch(r"[\w./:-]{1,40}", setting.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
-            yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
+            yield Hit(script.at_start(setting), what, f"export {name}={shown[0] if shown else '...'}")
 
 
 def _has_launcher_in_value(body: Body) -> bool:
     """Return whether a variable holds the name of a launcher: a task may run bash -c '$LAUNCHER train.py'."""
-    return any(_LAUNCHER.search(made.word.text) for made in body.sets if made.word)
+    return any(_LAUNCHER.search(setting.word.text) for setting in body.sets if setting.word)
 
 
 def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
     """Find unexported variables in a text that tasks expand: a string in single quotes, a here-document."""
     sets = script.body.sets
-    exported = {made.name for made in sets if made.exported or made.prefix or made.setter not in ("", "read")}
+    exported = {
+        setting.name
+        for setting in sets
+        if setting.exported or setting.prefix or setting.setter not in ("", "read")
+    }
     for launch, text in _texts_of_tasks(script):
         made_in_task = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
         for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
-            before = [made for made in sets if made.name == name and made.at < launch.command.at]
+            before = [setting for setting in sets if setting.name == name and setting.at < launch.command.at]
             if before and name not in exported | made_in_task | {*declared}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
                 yield Hit(script.at_start(before[-1]), what, f"export {name}")
@@ -125,7 +129,7 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
     """Yield the texts that the shells of tasks expand, and the batch shell does not."""
     for launch in script.steps:
-        command, shell = launch.command, next((each for each in launch.tools if each.name in SHELLS), None)
+        command, shell = launch.command, next((tool for tool in launch.tools if tool.name in SHELLS), None)
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             string = option.value_word.text if option and option.value_word else ""
@@ -171,9 +175,13 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
-        before = [made for made in script.body.sets if made.at < launch.command.end]
-        sets = [made for made in before if made.name == "WORLD_SIZE"]
-        sizes = [made for made in sets if (made in launch.command.prefix if made.prefix else made.exported)]
+        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
+        sets = [setting for setting in before if setting.name == "WORLD_SIZE"]
+        sizes = [
+            setting
+            for setting in sets
+            if (setting in launch.command.prefix if setting.prefix else setting.exported)
+        ]
         value = (sizes[-1].value or "") if sizes else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
@@ -195,16 +203,17 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
 def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
     """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
     cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
-    for made in script.body.sets:
-        value = made.value or ""
-        if not made.context.top or made.prefix or made.setter not in ("", "export") or not value.isdecimal():
+    for setting in script.body.sets:
+        value = setting.value or ""
+        is_plain = setting.context.top and not setting.prefix and setting.setter in ("", "export")
+        if not is_plain or not value.isdecimal():
             continue
-        at = script.at_start(made)
-        if made.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+        at = script.at_start(setting)
+        if setting.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
             what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
             yield Hit(at, what, "remove it: Slurm sets it")
-        elif made.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
-            step = next((each.step for each in script.steps if each.command.at > made.at), None)
+        elif setting.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
+            step = next((launch.step for launch in script.steps if launch.command.at > setting.at), None)
             if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
                 what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
                 yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")

@@ -31,15 +31,19 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
         return
     stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
-    later = [each for each in body.commands if each.at > work.at and each not in stages]
-    later = [each for each in later if not (each.context.function or each.context.substitution)]
+    later = [command for command in body.commands if command.at > work.at and command not in stages]
+    later = [command for command in later if not (command.context.function or command.context.substitution)]
     continues = work.context.condition or not body.option_at("errexit", work.line)
-    is_last_work = all(each.test or not each.name or each.name in _SMALL_PROGRAMS for each in later)
+    is_last_work = all(
+        command.test or not command.name or command.name in _SMALL_PROGRAMS for command in later
+    )
     if not later or not continues or not is_last_work:
         return
     reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
-    branches = [each for each in later if each.context.branch]
-    is_meant = any(each.name in _IGNORING_WORDS or _WARNING_WORDS.search(each.text) for each in branches)
+    branches = [command for command in later if command.context.branch]
+    is_meant = any(
+        command.name in _IGNORING_WORDS or _WARNING_WORDS.search(command.text) for command in branches
+    )
     if is_meant or not (work.context.condition or reads_status):
         return
     statements = [node for node in body.source.nodes[0].children if node.start < body.end]
@@ -53,8 +57,8 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
 
 def _last_work(script: JobScript) -> Command | None:
     """Return the last command that starts a program, if the command always runs, in the foreground."""
-    started = (each for each in script.launches if each.is_training or each.step or each.mpi)
-    launched = [each.command for each in started if not each.is_helper]
+    started = (launch for launch in script.launches if launch.is_training or launch.step or launch.mpi)
+    launched = [command.command for command in started if not command.is_helper]
     work = launched[-1] if launched else None
     if work is None or not work.context.top or work.context.loop or work.background:
         return None
@@ -79,7 +83,7 @@ def _ends_well(body: Body, node: Node) -> bool:
         return all(last is not None and _ends_well(body, last) for last in parts[1:])
     if node.kind in ("elif_clause", "else_clause") or body.source.text.startswith("{", node.start):
         return bool(node.children) and _ends_well(body, node.children[-1])
-    command = next((each for each in body.commands if each.at == node.start), None)
+    command = next((command for command in body.commands if command.at == node.start), None)
     if node.kind != "command" or command is None or command.test:
         return False
     return command.name != "scontrol" or "requeue" not in command.arguments  # a requeued job continues

@@ -129,7 +129,7 @@ def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
             if name == "--":
                 break
             options = _torchrun_options() if name.startswith("--") and len(name) > 2 else ()
-            short_for = [each for each in options if each.startswith(name)]
+            short_for = [option for option in options if option.startswith(name)]
             if len(short_for) > 1 and name not in short_for:
                 what = f"torchrun reads {name} as short for {short_for[0]} or {short_for[1]}, and ends: "
                 what += "ambiguous option"
@@ -144,7 +144,7 @@ def _torchrun_options() -> list[str]:
     """Return the long options of torchrun, with - and _; argparse accepts the start of each."""
     table = PROGRAMS["torchrun"]
     names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
-    return sorted({f"--{each}" for name in names for each in (name, name.replace("-", "_"))})
+    return sorted({f"--{spelling}" for name in names for spelling in (name, name.replace("-", "_"))})
 
 
 @RULES.add("SB303", "error", "a multi-node launcher that starts on one node only", words=LAUNCHER_WORDS)
@@ -166,7 +166,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
 
 def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
     """Find a launcher that waits for more nodes than the job asks for."""
-    nodes, launches = fixed_nodes(script.resources), [each for each in script.launches if each.launcher]
+    nodes, launches = fixed_nodes(script.resources), [launch for launch in script.launches if launch.launcher]
     is_one = len(launches) == 1 and {"nodes", "ntasks-per-node"} & script.options.keys()
     if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
         return
@@ -195,7 +195,7 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
         option = rank_option.name if rank_option else program.role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
-        fix += f", with {rendezvous.RENDEZVOUS_OPTIONS}"
+        fix += f", with {rendezvous.RDZV_OPTIONS}"
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
@@ -250,18 +250,21 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
 def _fewer_visible(script: JobScript) -> Iterator[Hit]:
     """Find a CUDA_VISIBLE_DEVICES with fewer GPUs than the launcher starts processes."""
     for launch in script.trainings:
-        before = [made for made in script.body.sets if made.at < launch.command.end]
-        sets = [made for made in before if made.name == "CUDA_VISIBLE_DEVICES"]
-        made, workers = sets[-1] if sets else None, launch.workers
-        if not made or not workers or not launch.launcher or (made.context.branch and not made.prefix):
+        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
+        sets = [setting for setting in before if setting.name == "CUDA_VISIBLE_DEVICES"]
+        setting, workers = sets[-1] if sets else None, launch.workers
+        if not setting or not workers or not launch.launcher:
             continue
-        is_seen = made in launch.command.prefix if made.prefix else made.exported and made.context.top
-        if is_seen and re.fullmatch(r"\d+(?:,\d+)*", made.value or "", re.ASCII):
-            count = (made.value or "").count(",") + 1
+        if setting.context.branch and not setting.prefix:
+            continue
+        is_exported = setting.exported and setting.context.top
+        is_seen = setting in launch.command.prefix if setting.prefix else is_exported
+        if is_seen and re.fullmatch(r"\d+(?:,\d+)*", setting.value or "", re.ASCII):
+            count = (setting.value or "").count(",") + 1
             if count < workers:
                 what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
                 what += f"{workers} processes that {launch.launcher.name} starts on a node"
-                yield Hit(script.at_start(made), what, "remove it: Slurm sets it")
+                yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
 
 
 def _has_one_process(launch: Launch) -> bool:
@@ -292,12 +295,10 @@ def _expected_counts(script: JobScript) -> Iterator[Hit]:
             available = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
                 available = (launch.tasks_per_node or 0) if launch.is_native else 0
-            uses_all_nodes = (
-                launch.nodes == nodes or "ray start" in script.text
-            )  # else other steps may have the rest
-            if available and (
-                wanted > available or (unit != "GPU" and wanted < available and uses_all_nodes)
-            ):
+            # If the launch uses fewer nodes, other steps may have the rest.
+            has_all_nodes = launch.nodes == nodes or "ray start" in script.text
+            lacks = wanted < available and unit != "GPU" and has_all_nodes
+            if available and (wanted > available or lacks):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{available}{' on a node' * (unit != 'node')}: "
                 what += "it waits for more" if wanted > available else "the others are idle, or do the same"
@@ -332,13 +333,13 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(assignment.name == name and assignment.exported for assignment in script.body.sets):
+    if any(setting.name == name and setting.exported for setting in script.body.sets):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(assignment.name == name for assignment in launch.command.prefix):
+        if any(setting.name == name for setting in launch.command.prefix):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"

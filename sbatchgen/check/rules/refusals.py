@@ -33,7 +33,9 @@ def refusal(script: JobScript) -> Finding | None:
         for finding in judge.findings(rule, script)
         if finding.rule in _FILE_RULES or (message.line != 1 and message.line in (0, finding.place.line))
     )
-    refusing = [each for each in candidates if each.severity == "error" or each.rule == _COMBINATION_RULE]
+    refusing = [
+        finding for finding in candidates if finding.severity == "error" or finding.rule == _COMBINATION_RULE
+    ]
     fallback_rule = "SB113" if "unrecognized" in message.text else "SB126"
     at = script.at(message.line or 1)
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")

@@ -23,7 +23,7 @@ RULES: Rules[JobScript] = Rules()
 MANY_GPUS = 4  # a job with this number of GPUs on a node usually has the node alone
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-RENDEZVOUS_OPTIONS = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+RDZV_OPTIONS = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 _OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
@@ -60,15 +60,17 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
             what = f"port {port} is below 1024, where only root may listen: no process gets it"
             yield Hit(place, what, f"{name}={_OWN_PORT}")
-    for made in script.body.sets:
-        if made.word is not None and made.name.upper() in _PORT_NAMES and _ANY_PORT.search(made.word.text):
+    for setting in script.body.sets:
+        if setting.word is None:
+            continue
+        if setting.name.upper() in _PORT_NAMES and _ANY_PORT.search(setting.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
-            yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
-        elif made.word is not None and _PORT_NAME.search(made.name):
-            highest = _highest_port(made.word.text)
+            yield Hit(script.at_start(setting), what, f"{setting.name}={_OWN_PORT}")
+        elif _PORT_NAME.search(setting.name):
+            highest = _highest_port(setting.word.text)
             if highest and highest > LAST_PORT:
                 what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
-                yield Hit(script.at_start(made), what, f"{made.name}={_OWN_PORT}")
+                yield Hit(script.at_start(setting), what, f"{setting.name}={_OWN_PORT}")
 
 
 LAST_PORT = 65535
@@ -124,11 +126,11 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     if not spread:
         return
     nodes = script.resources.nodes
-    for launch, launcher in ((each, each.launcher) for each in spread if each.launcher):
+    for launch, launcher in ((launch, launch.launcher) for launch in spread if launch.launcher):
         if launch.launcher_nodes not in (None, 1) and _lacks_address(launch, launcher):
             what = "torchrun without --rdzv-endpoint meets at localhost: "
             what += f"the {launch.nodes} nodes never find each other"
-            yield Hit(script.at_word(launcher.words[0]), what, RENDEZVOUS_OPTIONS, "error")
+            yield Hit(script.at_word(launcher.words[0]), what, RDZV_OPTIONS, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.launcher_nodes == 1):
@@ -139,11 +141,11 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
                 # In single quotes after bash -c, the shell of each task expands the text.
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
-    for assignment in _addresses(script):
-        value = (script.body.value(assignment.word) if assignment.word else "") or ""
-        if LOOPBACK.match(value) and not assignment.context.branch:
+    for setting in _addresses(script):
+        value = (script.body.value(setting.word) if setting.word else "") or ""
+        if LOOPBACK.match(value) and not setting.context.branch:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-            yield Hit(script.at_start(assignment), what, f"{assignment.name}={FIRST_NODE}")
+            yield Hit(script.at_start(setting), what, f"{setting.name}={FIRST_NODE}")
     for place, name, what in _doubtful_addresses(script):
         yield Hit(place, what, f"{name}={FIRST_NODE}")
 
@@ -176,9 +178,7 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
 
 
 TORCH_LAUNCHERS = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
-_TORCHRUN = (
-    f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {RENDEZVOUS_OPTIONS} train.py"
-)
+_TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {RDZV_OPTIONS} train.py"
 
 
 def deepspeed_fix(before: str = "") -> str:
@@ -211,7 +211,7 @@ def rank_zero_texts(name: str, nodes: int, given: str) -> tuple[str, str]:
         what += "ends with a TypeError"
     else:
         what = f"without --{option} each of the {nodes} nodes has rank 0"
-        fix = f"replace --master-addr and --master-port by these options{CODE}{RENDEZVOUS_OPTIONS}{OR}{fix}"
+        fix = f"replace --master-addr and --master-port by these options{CODE}{RDZV_OPTIONS}{OR}{fix}"
     if given:
         what = f"--{given}=0 makes each of the {nodes} nodes the first"
     return f"{what}: they wait for the others until the time limit", fix
@@ -231,7 +231,7 @@ def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
         launcher.option(name)
         for name in ("node-rank", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
     )
-    options = sorted((each for each in named if each), key=lambda each: each.word.at)
+    options = sorted((option for option in named if option), key=lambda option: option.word.at)
     if not all(_is_plain(script, option) for option in options):
         return ()
     port = launcher.option("master-port") if host.name == "master-addr" else None
@@ -300,7 +300,7 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
     """Find a 2>&1 of a step inside $( ), or of a function that $( ) calls."""
-    places = [made for made in script.body.sets if made.word and _PLACE_NAME.search(made.name)]
+    places = [setting for setting in script.body.sets if setting.word and _PLACE_NAME.search(setting.name)]
     for launch in script.steps:
         command = launch.command
         if not _STDERR_TOO.search(command.text) or command.pipe or not launch.is_helper:
@@ -308,7 +308,7 @@ def _messages_in_address(script: JobScript) -> Iterator[Hit]:
         function = command.context.function
         calls = [command] if command.context.substitution or not function else script.named(function)
         inside = (call for call in calls if call.context.substitution)
-        if any(made.at < call.at < made.end for call in inside for made in places):
+        if any(setting.at < call.at < setting.end for call in inside for setting in places):
             what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
             what += "becomes a part of the address"
             fix = "leave out 2>&1, or take the name: scontrol show hostnames"
@@ -324,19 +324,19 @@ def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
     if "hostname" not in script.text or script.resources.nodes < 2:
         return
     body = script.body
-    lists = {made.name for made in body.sets if made.word and _LISTS_NODES.search(made.word.text)}
-    for made in body.sets:
-        piece = made.items[0].only_piece if made.items and len(made.items) == 1 else None
-        if made.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
+    lists = {setting.name for setting in body.sets if setting.word and _LISTS_NODES.search(setting.word.text)}
+    for setting in body.sets:
+        piece = setting.items[0].only_piece if setting.items and len(setting.items) == 1 else None
+        if setting.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
             continue
-        word = made.items[0]
+        word = setting.items[0]
         if piece.name in lists if piece.kind == "variable" else _LISTS_NODES.search(piece.text):
-            what = f"the quotes make all {script.resources.nodes} nodes one element of {made.name}: "
-            what += f"${{{made.name}[1]}} is empty, and ${{{made.name}[0]}} names no host"
+            what = f"the quotes make all {script.resources.nodes} nodes one element of {setting.name}: "
+            what += f"${{{setting.name}[1]}} is empty, and ${{{setting.name}[0]}} names no host"
             bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
             edit = Edit(word.line, word.column, word.end_column, bare)
             edits = (edit,) if word.line == word.end_line else ()
-            yield Hit(script.at_word(word), what, f"{made.name}=({bare})", edits=edits)
+            yield Hit(script.at_word(word), what, f"{setting.name}=({bare})", edits=edits)
 
 
 _LISTS_NODES = re.compile(
@@ -375,9 +375,9 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
-    for assignment in script.body.sets:
-        if assignment.word is not None and assignment.name in _PORT_NAMES:
-            yield script.at_start(assignment), assignment.name, assignment.value or ""
+    for setting in script.body.sets:
+        if setting.word is not None and setting.name in _PORT_NAMES:
+            yield script.at_start(setting), setting.name, setting.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -392,8 +392,8 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 def _fixed_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the variable's name and the message of addresses that name a fixed node."""
-    named = (made for made in _addresses(script) if "FILE" not in made.name.upper())
-    values = [(script.at_start(made), made.name, made.value or "") for made in named]
+    named = (setting for setting in _addresses(script) if "FILE" not in setting.name.upper())
+    values = [(script.at_start(setting), setting.name, setting.value or "") for setting in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
         names = {*PROGRAMS[launcher.name].roles.get("HOST", ()), "master-addr"}
         options = map(launcher.option, sorted(names))
@@ -417,7 +417,11 @@ _NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d
 
 def _addresses(script: JobScript) -> list[Assignment]:
     """Return the assignments of variables such as MASTER_ADDR."""
-    return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
+    return [
+        setting
+        for setting in script.body.sets
+        if setting.word is not None and _ADDRESS_NAME.fullmatch(setting.name)
+    ]
 
 
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:

@@ -44,8 +44,10 @@ def _whole_array(script: JobScript) -> Iterator[Hit]:
 def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     """Return the commands that requeue the job itself, with their contexts."""
     commands = [*script.named("scontrol")]
-    commands += [each for launch in script.steps for _, body in launch.strings for each in body.commands]
-    return [(each, each.context) for each in commands if each.arguments[:1] == ["requeue"]]
+    commands += [
+        command for launch in script.steps for _, body in launch.strings for command in body.commands
+    ]
+    return [(command, command.context) for command in commands if command.arguments[:1] == ["requeue"]]
 
 
 @RULES.add(
@@ -73,7 +75,7 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
             for launch in script.launches:
                 if not (launch.is_training or (launch.step and not launch.is_helper)):
                     continue
-                texts = [script.body.text_of(each) for each in launch.program.words[1:]]
+                texts = [script.body.text_of(argument) for argument in launch.program.words[1:]]
                 if launch.command.at > command.at and any(map(used.search, texts)):
                     what = f"--requeue starts the script again from its first line: this removes {folder}, "
                     what += "and what the job has written there"
@@ -91,15 +93,14 @@ def _deletes_input(script: JobScript) -> Iterator[Hit]:
             if not word.text.startswith("-"):
                 readers[word.text] = command
     for command in script.named("rm"):
-        work_follows = any(each.at > command.end and each.name not in BRIEF for each in script.body.commands)
+        work_follows = any(
+            other.at > command.end and other.name not in BRIEF for other in script.body.commands
+        )
         for word in command.words[1:] if work_follows and command.context.top else ():
             reader = readers.get(word.text)
-            if (
-                reader
-                and reader.name != "mv"
-                and reader.at < command.at
-                and not _is_made_before(word, reader, script)
-            ):
+            if reader is None or reader.name == "mv" or reader.at >= command.at:
+                continue
+            if not _is_made_before(word, reader, script):
                 what = "--requeue starts the script again from its first line: then "
                 what += f"{script.body.text_of(word)}, which line {reader.line} reads, is gone"
                 yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
@@ -111,5 +112,7 @@ def _is_made_before(word: Word, first: Command, script: JobScript) -> bool:
     earlier = script.body.source.text[: first.at]
     name = re.escape(word.text.strip('"'))
     return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
-        each.words[-1].text == word.text for each in script.named("cp", "rsync", "ln") if each.at < first.at
+        command.words[-1].text == word.text
+        for command in script.named("cp", "rsync", "ln")
+        if command.at < first.at
     )

@@ -78,11 +78,11 @@ def _sets_nothing(script: JobScript) -> Iterator[Hit]:
 
 def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
     """Find values that bash runs as commands, although they are meant as input: $($file | cut ...)."""
-    looped = {made.name for made in script.body.sets if made.setter == "for"}
+    looped = {setting.name for setting in script.body.sets if setting.setter == "for"}
     for command in script.commands if looped else ():
         piece = command.words[0].only_piece if len(command.words) == 1 else None
         if piece and piece.name in looped and command.context.substitution and command.pipe:
-            reader = next((each.name for stage in command.pipe.stages[1:2] for each in stage), "")
+            reader = next((other.name for stage in command.pipe.stages[1:2] for other in stage), "")
             if reader in _READERS and not command.stage:
                 what = f"bash runs the value of ${piece.name} as a command, and {reader} gets nothing to read"
                 yield Hit(script.at_word(command), what, f'echo "${piece.name}" | {reader} ...', "warning")
@@ -135,23 +135,25 @@ _FILE_PROGRAMS = programs("files")
     words=_WATCHED_PREFIXES,
 )
 def _loader_variables(script: JobScript) -> Iterator[Hit]:
-    for made in script.body.sets:
-        if not made.name.startswith(_WATCHED_PREFIXES):
+    for setting in script.body.sets:
+        if not setting.name.startswith(_WATCHED_PREFIXES):
             continue
-        if made.setter == "unset" or made.setter.startswith("$") or made.prefix or made.context.branch:
+        if setting.setter == "unset" or setting.setter.startswith("$"):
             continue
-        at = script.at_start(made)
-        if made.name in _LOADED_VARIABLES:
-            severity = "info" if made.name.startswith("LD_") else None
-            fix = f"set it for one command alone: {made.name}=... python train.py"
-            yield Hit(at, f"{made.name}: {_LOADED_VARIABLES[made.name]}", fix, severity)  # type: ignore[arg-type]
-        elif made.name == "PATH" and made.value and not made.append and made.context.top:
-            if {"/usr/bin", "/bin"}.isdisjoint(made.value.split(":")):
-                what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
-                fix = f'PATH="{made.value}"' if "$PATH" in made.value else f"PATH={made.value}:$PATH"
+        if setting.prefix or setting.context.branch:
+            continue
+        at = script.at_start(setting)
+        if setting.name in _LOADED_VARIABLES:
+            severity = "info" if setting.name.startswith("LD_") else None
+            fix = f"set it for one command alone: {setting.name}=... python train.py"
+            yield Hit(at, f"{setting.name}: {_LOADED_VARIABLES[setting.name]}", fix, severity)  # type: ignore[arg-type]
+        elif setting.name == "PATH" and setting.value and not setting.append and setting.context.top:
+            if {"/usr/bin", "/bin"}.isdisjoint(setting.value.split(":")):
+                what = f"PATH is now {setting.value} alone: srun, scontrol etc. are no longer found"
+                fix = f'PATH="{setting.value}"' if "$PATH" in setting.value else f"PATH={setting.value}:$PATH"
                 yield Hit(at, what, fix, pedantic=False)
-        elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
-            what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
+        elif setting.name.startswith("SBATCH_") and "sbatch " not in script.text:
+            what = f"{setting.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
 
 
@@ -179,10 +181,8 @@ def _removes_too_much(script: JobScript) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             removed = "".join(part.text for part in rest)
-            if (piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY) or removed not in (
-                "/*",
-                "/**",
-            ):
+            is_site_variable = piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY
+            if is_site_variable or removed not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {removed}"
             if piece.name in _TEMPORARY:
@@ -206,7 +206,7 @@ def _writable_by_all(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
     for command in script.named("curl", "wget"):
         stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
-        if any(each.name in SHELLS for stage in stages for each in stage[:1]):
+        if any(stage and stage[0].name in SHELLS for stage in stages):
             what = f"{command.name} | bash runs whatever the server sends, in each job again"
             yield Hit(script.at_word(command), what, "download it once, read it, and run the file")
 
@@ -312,10 +312,8 @@ _MESSAGE_START = re.compile(r"\$\{\w+:?\?[^}]*$")
 def _unclosed_test(script: JobScript) -> Iterator[Hit]:
     for command in script.body.tests if not script.body.faults else ():
         if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
-            last, asks_if_empty = (
-                command.words[-1].text,
-                [word.text for word in command.words[1:-1]] == ["-z"],
-            )
+            last = command.words[-1].text
+            asks_if_empty = [word.text for word in command.words[1:-1]] == ["-z"]
             what = f"bash takes {last}] for one word and does not find the ] of this test: "
             what += "it is false, with a message, unless the value is empty" if asks_if_empty else "it fails"
             yield Hit(script.at_word(command), what, f"write {last} ]", "warning" if asks_if_empty else None)
@@ -324,7 +322,9 @@ def _unclosed_test(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)", words=("++",))
 def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
     body, seen = script.body, set()
-    tested = {each.name for each in body.commands if each.context.condition or each.context.substitution}
+    tested = {
+        command.name for command in body.commands if command.context.condition or command.context.substitution
+    }
     for command in (*body.tests, *script.named("let")):
         match = _INCREMENT.fullmatch(command.text)
         context = command.context
@@ -332,8 +332,8 @@ def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
         if not match or match[1] in seen or is_tested:
             continue
         seen.add(match[1])
-        before = [made for made in body.sets if made.name == match[1] and made.at < command.at]
-        is_zero = bool(before) and all(made.value == "0" and not made.append for made in before)
+        before = [setting for setting in body.sets if setting.name == match[1] and setting.at < command.at]
+        is_zero = bool(before) and all(setting.value == "0" and not setting.append for setting in before)
         if is_zero and body.option_at("errexit", command.line):
             what = f"while {match[1]} is 0 this has status 1, and set -e ends the job without a word"
             yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")

@@ -76,12 +76,12 @@ def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
 
 def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield the values of variables such as API_KEY, in the body and in options such as --export."""
-    for made in script.body.sets:
-        value = made.value
-        if value is None or made.word is None or not made.name.upper().endswith(_ENDINGS):
+    for setting in script.body.sets:
+        value = setting.value
+        if value is None or setting.word is None or not setting.name.upper().endswith(_ENDINGS):
             continue
-        if _SECRET_NAME.fullmatch(made.name) and _is_secret(made.name, value) and not _has_shape(value):
-            yield _Secret(f"the value of {made.name}", value, script.at_word(made.word), made.name)
+        if _SECRET_NAME.fullmatch(setting.name) and _is_secret(setting.name, value) and not _has_shape(value):
+            yield _Secret(f"the value of {setting.name}", value, script.at_word(setting.word), setting.name)
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):
             if _is_secret(match[1], match[2]) and not _has_shape(match[2]):

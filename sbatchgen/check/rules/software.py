@@ -136,9 +136,8 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
-            is_profile = (
-                re.search(r"(?:bashrc|/etc/profile)$", second) is not None
-            )  # newer conda works with set -u
+            # Newer releases of conda work with set -u.
+            is_profile = re.search(r"(?:bashrc|/etc/profile)$", second) is not None
             fix = "set +u on a line before it, and set -u after it"
             yield Hit(script.at_word(command), what, fix, None if is_profile else "info")
             return
@@ -171,7 +170,7 @@ def _runs_if_missing(command: Command, script: JobScript) -> bool:
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False
-    tests = [each for each in script.body.commands if each.test and each.end <= command.at]
+    tests = [other for other in script.body.commands if other.test and other.end <= command.at]
     if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variable_names(tests[-1])}:
         return False
     text, test = script.body.source.text, tests[-1]

@@ -39,10 +39,10 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
             continue
         if any(use.name == "PIPESTATUS" for use in body.uses):
             continue
-        if any(each.name == "set" and "+e" in each.arguments for each in pipe.stages[command.stage]):
+        if any(other.name == "set" and "+e" in other.arguments for other in pipe.stages[command.stage]):
             continue  # the script checks the status itself, or ignores it
         seen.add(id(pipe))
-        last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
+        last = next((other.name for other in reversed(pipe.stages[-1]) if other.name), "")
         if command.context.condition and last.endswith("grep"):
             continue  # grep tests the program's output
         is_check = _is_check_before_work(script, command)
@@ -81,9 +81,11 @@ _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b
 def _is_check_before_work(script: JobScript, command: Command) -> bool:
     """Return whether a command only checks something in an if before the work, such as the network."""
     context = command.context
+    if context.loop or not context.branch:
+        return False
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
-    work = (launch.command.context for launch in later)
-    return context.branch and not context.loop and any(each.loop or not each.branch for each in work)
+    contexts = (launch.command.context for launch in later)
+    return any(work.loop or not work.branch for work in contexts)
 
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
@@ -166,12 +168,14 @@ def last_work(script: JobScript) -> Command | None:
 
 
 def _status_of_other_command(script: JobScript, work: Command) -> Command | None:
-    """Return the small command before a use of $?, if the script takes its status for that of the work."""
+    """Return the small command whose status the script reads with $?, in place of the work's; else None."""
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue
-        before = [each for each in script.body.commands if work.at <= each.at and each.end <= use.at]
-        nearest = max(before, key=lambda each: each.end, default=None)
+        before = [
+            command for command in script.body.commands if work.at <= command.at and command.end <= use.at
+        ]
+        nearest = max(before, key=lambda command: command.end, default=None)
         if nearest is not None:
             is_word = nearest is not work and nearest.name in ("date", "echo", "printf")
             return nearest if is_word and nearest.context.top else None

@@ -37,7 +37,7 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
             continue
         if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
             continue  # the value may hold a program
-        following = next((each for each in script.commands if each.at > command.end), None)
+        following = next((other for other in script.commands if other.at > command.end), None)
         is_next = following is not None and following.line == command.end_line + 1
         fix = "end the line with a backslash" if is_next else "srun PROGRAM"
         yield Hit(script.at_command(command), "srun has no program to start: it fails at once", fix)
@@ -47,7 +47,7 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     if script.sources_commands:
         return  # a sourced file may set the variables
-    texts = {made.name: made for made in script.body.sets if made.word and not made.append}
+    texts = {setting.name: setting for setting in script.body.sets if setting.word and not setting.append}
     reported: set[str] = set()
     for launch in script.launches:
         for name in (name for word in launch.command.words for name in word.variables):
@@ -60,12 +60,12 @@ def _incomplete_command(script: JobScript) -> Iterator[Hit]:
                     yield Hit(script.at_start(texts[name]), what, fix)
 
 
-def _unset_names(script: JobScript, made: Assignment | None) -> Iterator[str]:
+def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]:
     """Yield the variables in a command's string that are certainly not set by the script, Slurm or a site."""
-    pieces = made.word.pieces if made and made.word else ()
+    pieces = setting.word.pieces if setting and setting.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word is usually a path
-    if made and script.body.option_at("nounset", made.line):
+    if setting and script.body.option_at("nounset", setting.line):
         return  # bash ends there, and names the variable
     for piece in pieces:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | SITE_VARIABLES
@@ -93,13 +93,8 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
                 fix = f"sbatch --{name}=... another script, or sbatch --wait"
                 yield Hit(script.at_option_of(option), what, fix)
         gres = step.option("gres")
-        asks_for_gpus = gres is not None and (gres.value or "").startswith("gpu")
-        if (
-            gres
-            and asks_for_gpus
-            and "gpus-per-node" in script.options
-            and script.slurm >= _GRES_REFUSED_SINCE
-        ):
+        is_refused = "gpus-per-node" in script.options and script.slurm >= _GRES_REFUSED_SINCE
+        if gres and is_refused and (gres.value or "").startswith("gpu"):
             what = f"Slurm {_GRES_REFUSED_SINCE} refuses this step: srun inherits --gpus-per-node, which "
             what += "excludes --gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
@@ -124,9 +119,9 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
             if mark is None or redirect.operator not in ("<<", "<<-") or mark.quoted or "\\" in mark.text:
                 continue
             text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
-            for made in _MADE_VARIABLE.finditer(text):
-                name = made[1] or made[2]
-                is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[made.end() :])
+            for match in _MADE_VARIABLE.finditer(text):
+                name = match[1] or match[2]
+                is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[match.end() :])
                 if is_used and name not in script.assigned and not name.endswith("PATH"):
                     what = f"this shell expands ${name} before {command.name} reads the text: it is empty "
                     what += "there"

@@ -1,4 +1,4 @@
-"""Rules about the steps of a script: their variables, their ends and what they share.
+"""Rules about Slurm steps: variables of their tasks, steps in the background, and shared CPUs and GPUs.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -81,11 +81,11 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             break
         if launch.is_native and not is_reported:
             is_reported = True
-            for assignment, name in _exported_early(script, launch, names):
-                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same "
+            for setting, name in _exported_early(script, launch, names):
+                what = f"{setting.name}=${name} is set before srun starts: all {tasks} tasks get the same "
                 what += "value, 0"
-                fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
-                yield Hit(script.at_start(assignment), what, fix)
+                fix = f"srun bash -c 'export {setting.name}=${name}; exec python ...'"
+                yield Hit(script.at_start(setting), what, fix)
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes", words=("&",))
@@ -101,16 +101,18 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     may_wait = script.body.traps or script.sources_commands
     if may_wait or script.named("eval", "wait", "coproc", "fg", "exec"):
         return
-    same_pipe = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
-    following = (each for each in script.body.commands if each.at > command.at)
-    rest = [each for each in following if id(each) not in same_pipe and not each.context.function]
+    same_pipe = {id(other) for stage in command.pipe.stages for other in stage} if command.pipe else set()
+    following = (other for other in script.body.commands if other.at > command.at)
+    rest = [other for other in following if id(other) not in same_pipe and not other.context.function]
     if rest and not is_single_stage:
         return
-    # A loop may start the other programs in the background too.
+    # In a loop, the other programs may also run in the background.
     later = [
-        each for each in rest if each.name in _KEEPING_PROGRAMS or not (each.context.loop and each.background)
+        other
+        for other in rest
+        if other.name in _KEEPING_PROGRAMS or not (other.context.loop and other.background)
     ]
-    if any(each.context.loop or not (each.test or each.name in QUICK_PROGRAMS) for each in later):
+    if any(other.context.loop or not (other.test or other.name in QUICK_PROGRAMS) for other in later):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -168,16 +170,16 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     words=("CUDA_VISIBLE_DEVICES",),
 )
 def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
-    for assignment in script.body.sets:
-        if assignment.name != "CUDA_VISIBLE_DEVICES" or assignment.prefix or not script.resources.gpu_count:
+    for setting in script.body.sets:
+        if setting.name != "CUDA_VISIBLE_DEVICES" or setting.prefix or not script.resources.gpu_count:
             continue
-        value = assignment.value or ""
+        value = setting.value or ""
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
             what = f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: "
             what += "others don't exist, or are another job's"
-            yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
+            yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
 
 
 @RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True, words=("watch", *POLLING_PROGRAMS))
@@ -260,12 +262,8 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
             if command.background:
                 continue  # a background command has no stdin
             has_input = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
-            if (
-                step
-                and not has_input
-                and not (command.pipe and command.stage)
-                and step.option("input") is None
-            ):
+            is_piped = command.pipe is not None and command.stage > 0
+            if step and not has_input and not is_piped and step.option("input") is None:
                 what = "srun reads the loop's input: only the first line is processed"
                 yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null after it")
 
@@ -285,12 +283,12 @@ def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
     """Yield the exported assignments whose value holds a per-task variable, and the per-task variable."""
-    for assignment in script.body.sets:
-        exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
-        is_inherited = assignment in launch.command.prefix if assignment.prefix else exported
-        pieces = assignment.word.pieces if assignment.word and is_inherited else ()
+    for setting in script.body.sets:
+        exported = setting.exported and not setting.context.branch and setting.at < launch.command.at
+        is_inherited = setting in launch.command.prefix if setting.prefix else exported
+        pieces = setting.word.pieces if setting.word and is_inherited else ()
         if name := next((piece.name for piece in pieces if piece.name in names), None):
-            yield assignment, name
+            yield setting, name
 
 
 # Options with which a step shares its nodes, uses other nodes, or becomes a job of its own.
@@ -373,8 +371,8 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find a training that srun starts several times, although each task trains alone into the same file."""
-    native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
+    """Find a training that srun starts several times, whose tasks know no other task and save one file."""
+    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
     for launch in native:
@@ -392,10 +390,8 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, is_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
         is_shared_image = is_shared_node and all(container.pyxis for container in script.containers)
-        if (
-            tasks < 2 or launch.mpi or (script.containers and not is_shared_image)
-        ):  # each node has its own image
-            continue
+        if tasks < 2 or launch.mpi or (script.containers and not is_shared_image):
+            continue  # tasks with an image of their own share nothing
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_variable_values(script, command.text))
@@ -409,9 +405,9 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
 
 def _variable_values(script: JobScript, text: str) -> Iterator[str]:
     """Yield the values that the script gives the variables in a text of bash."""
-    for made in script.body.sets:
-        if made.word and made.name in text and re.search(rf"\$\{{?{made.name}\b", text):
-            yield " " + script.body.text_of(made.word).strip('"')
+    for setting in script.body.sets:
+        if setting.word and setting.name in text and re.search(rf"\$\{{?{setting.name}\b", text):
+            yield " " + script.body.text_of(setting.word).strip('"')
 
 
 # Commands that one task should run for all, texts that tell tasks apart, and folders on a node's own disk.

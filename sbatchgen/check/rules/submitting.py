@@ -59,8 +59,8 @@ def _status_hider(script: JobScript, command: Command) -> str:
             return ""
         last = pipe.stages[-1][-1].name
         return last if last in PIPE_FILTERS else ""
-    around = (each for each in script.named(*_STATUS_HIDERS) if each.at < command.at < each.end)
-    return next((each.name for each in around), "")
+    around = (other for other in script.named(*_STATUS_HIDERS) if other.at < command.at < other.end)
+    return next((other.name for other in around), "")
 
 
 @RULES.add(
@@ -76,7 +76,7 @@ def _lost_values(script: JobScript) -> Iterator[Hit]:
     exports = [(script.at_value("export"), script.option("export"))]
     for step in (launch.step for launch in script.steps if launch.step):
         exports += [
-            (script.at_option_of(each), step.text_of(each)) for each in step.uses if each.name == "export"
+            (script.at_option_of(use), step.text_of(use)) for use in step.uses if use.name == "export"
         ]
     yield from (Hit(at, *cut) for at, value in exports if (cut := _cut_at_comma(value)))
 
@@ -154,11 +154,11 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
     if _AFTER.search(script.option("dependency")) and not _names_servers(script.text):
         yield Hit(script.at_value("dependency"), what, fix)
     submissions = script.named("sbatch")
-    if _names_servers(" ".join(script.lines[each.line - 1] + each.text for each in submissions)):
+    if _names_servers(" ".join(script.lines[command.line - 1] + command.text for command in submissions)):
         return
     for command in submissions:
         for word in command.words[1:]:
-            given = (word.text, *(script.body.text_of(each) for each in script.body.expand(word)))
+            given = (word.text, *(script.body.text_of(part) for part in script.body.expand(word)))
             if any(map(_AFTER.search, given)):
                 yield Hit(script.at_word(word), what, fix)
 
@@ -180,15 +180,15 @@ def _unread_variables(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
     used, read = {use.name for use in script.body.uses}, dict(variables(script.slurm))
-    for assignment in script.body.sets:
-        name, is_given = assignment.name, assignment.exported or assignment.prefix
+    for setting in script.body.sets:
+        name, is_given = setting.name, setting.exported or setting.prefix
         option = name.removeprefix("SBATCH_").lower().replace("_", "-")
         if not is_given or not name.startswith("SBATCH_") or name in {*used, *read}:
             continue
         if option in specs(script.slurm):
             instead = next((known for known, sets in read.items() if sets == option), "")
             what = f"sbatch does not read {name}: the job runs without it"
-            yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
+            yield Hit(script.at_start(setting), what, instead or f"sbatch --{option}=...")
 
 
 @RULES.add(
@@ -212,6 +212,5 @@ _SERVER_NAME = re.compile(
     r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
     r"|(?<![a-z])ray(?![a-z])"
 )
-_WORKER_COUNT = re.compile(
-    r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)"
-)  # of a data loader
+# The number of workers of a data loader, which are no servers.
+_WORKER_COUNT = re.compile(r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)")

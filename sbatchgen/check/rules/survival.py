@@ -27,9 +27,7 @@ RULES: Rules[JobScript] = Rules()
 
 _AGENT = "torch/distributed/elastic/multiprocessing/api.py"
 LONG_JOB_S = 12 * 3600  # a longer job should save checkpoints
-HARMLESS_SIGNALS = frozenset(
-    ("CONT", "CHLD", "WINCH", "URG")
-)  # signals that a process without a handler ignores
+HARMLESS_SIGNALS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # a process without a handler ignores these
 RESUME_WORDS = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVE_WORDS = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}
@@ -50,7 +48,7 @@ def _signal_name(signal: str) -> str:
     return _SIGNAL_NAMES.get(signal, signal.upper()).removeprefix("SIG")
 
 
-def _trapped(script: JobScript) -> set[str]:
+def _trapped_signals(script: JobScript) -> set[str]:
     """Return the signals for which the script sets a trap; "?" for an unknown signal."""
     signals: set[str] = set()
     for command in script.named("trap"):
@@ -74,7 +72,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = signal_of(script, batch=True)
     if name is None or name in HARMLESS_SIGNALS or name == "INT":  # a waiting bash survives INT
         return
-    if {name, "?"} & _trapped(script) or not _runs_only_its_text(script):
+    if {name, "?"} & _trapped_signals(script) or not _runs_only_its_text(script):
         return
     if not any(_signal_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
@@ -85,7 +83,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)", words=("trap",))
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
-    signal, trapped = signal_of(script, batch=True), _trapped(script)
+    signal, trapped = signal_of(script, batch=True), _trapped_signals(script)
     if signal not in trapped:
         signal = "TERM" if "TERM" in trapped else None
     if signal is None:
@@ -113,7 +111,7 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
         return
     value = script.option("signal")
     to_batch = f"--signal=B:{value.partition(':')[2] or value}"
-    if signal in _trapped(script):
+    if signal in _trapped_signals(script):
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, to_batch)
         return
@@ -177,7 +175,7 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/BSC-ES/autosubmit/issues/2806",
 )
 def _marks_success(script: JobScript) -> Iterator[Hit]:
-    if "TERM" in _trapped(script) or not _runs_only_its_text(script):
+    if "TERM" in _trapped_signals(script) or not _runs_only_its_text(script):
         return
     for trap, body in script.body.traps:
         if {"EXIT", "0"} & {_signal_name(word.text) for word in trap.words[2:]} and _writes_mark(
@@ -192,16 +190,18 @@ def _marks_success(script: JobScript) -> Iterator[Hit]:
 def _writes_mark(script: JobScript, body: Body) -> bool:
     """Return whether a trap, or a function called there, always writes a file such as `done`."""
     functions = {command.name for command in body.commands}
-    called = [each for each in script.body.commands if each.context.function in functions - {""}]
-    uses = [each for each in (*body.uses, *script.body.uses) if each.name == "?"]
+    called = [command for command in script.body.commands if command.context.function in functions - {""}]
+    uses = [use for use in (*body.uses, *script.body.uses) if use.name == "?"]
     places = [*body.commands, *called]
     sees_status = any(
-        each.at <= use.at < each.end and each.source is use.source for each in places for use in uses
+        command.at <= use.at < command.end and command.source is use.source
+        for command in places
+        for use in uses
     )
     for command in places:
         if command.context.branch and not sees_status:
             continue  # the trap tests the work before it writes the mark
-        files = [each.target for each in command.redirects if each.operator in (">", ">>", ">|")]
+        files = [redirect.target for redirect in command.redirects if redirect.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
         if any(file and _DONE_NAME.search(file.text) for file in files):
             return True
@@ -286,9 +286,9 @@ def _is_last_command_of_own_job(command: Command, script: JobScript) -> bool:
 
     This job then succeeds, so the new job starts.
     """
-    later = (each for each in script.body.commands if each.at > command.end)
+    later = (other for other in script.body.commands if other.at > command.end)
     is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
-    return bool(is_own) and command.context.top and all(each.name in BRIEF for each in later)
+    return bool(is_own) and command.context.top and all(other.name in BRIEF for other in later)
 
 
 @RULES.add(
@@ -342,9 +342,8 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             last = commands[-1]  # newer releases of bash exec this command
             replaces_itself = shell.name == "bash" and last.context.top and not last.pipe
             replaces_itself = replaces_itself and last.at == tool.words[0].at
-            what += (
-                ", unless this bash replaces itself by its last command, as newer ones do" * replaces_itself
-            )
+            if replaces_itself:
+                what += ", unless this bash replaces itself by its last command, as newer ones do"
             fix = f"exec {tool.name} ... as its last command"
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaces_itself else None)
 
@@ -361,10 +360,14 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.strings:
-            if any(each.name in _ENDING_PROGRAMS or each.name == "exec" for each in body.commands):
+            if any(command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands):
                 continue
-            serving = [each for each in body.commands if each.background and SERVER_COMMAND.search(each.text)]
-            for command in serving if not all(each.background for each in body.commands) else ():
+            serving = [
+                command
+                for command in body.commands
+                if command.background and SERVER_COMMAND.search(command.text)
+            ]
+            for command in serving if not all(command.background for command in body.commands) else ():
                 if _has_own_output(command):
                     continue  # the step does not wait for the program
                 what = f"{command.name} has the output of the task and never ends: the step waits for it, "
@@ -399,11 +402,12 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that may end while the task continues."""
     for launch in script.steps:
         for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
-            if any(each.name in _ENDING_PROGRAMS for each in body.commands):
+            if any(command.name in _ENDING_PROGRAMS for command in body.commands):
                 continue
-            started = (each for each in body.commands if each.background and each.name not in HELPERS)
-            command = next((each for each in started if each.name and not _MONITORS.search(each.text)), None)
-            if command and not all(each.background for each in body.commands):
+            ignored = HELPERS | {""}
+            background = (each for each in body.commands if each.background and each.name not in ignored)
+            command = next((each for each in background if not _MONITORS.search(each.text)), None)
+            if command and not all(command.background for command in body.commands):
                 what = f"if {command.name} in the background of a task ends, no other program is ended: the "
                 what += "step runs on without it"
                 fix = "all programs with &, then wait -n; and srun --kill-on-bad-exit=1"

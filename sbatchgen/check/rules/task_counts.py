@@ -1,4 +1,4 @@
-"""Rules about numbers of tasks that differ from the processes of MPI, from the ranks or from what is meant.
+"""Rules about numbers of tasks that do not match the processes of MPI, the ranks of a trainer or the CPUs.
 
 Sources: srun(1), sbatch(1) and the manual pages of Open MPI.
 """
@@ -103,17 +103,15 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
         return
     inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
-    sizes = [int(each.cpus_per_node) for each in script.partitions.values() if each.cpus_per_node]
+    sizes = [
+        int(partition.cpus_per_node) for partition in script.partitions.values() if partition.cpus_per_node
+    ]
     for launch in script.trainings:
         step = launch.step
         own = step.option("cpus-per-task") if step else None
         cpus = launch.number(own, step) if own and step else inherited
-        if (
-            step
-            and cpus
-            and not _TASK_OPTIONS & step.options.keys()
-            and 2 * cpus <= min(sizes or [LEAST_CPUS])
-        ):
+        has_tasks = step is None or _TASK_OPTIONS & step.options.keys()
+        if step and cpus and not has_tasks and 2 * cpus <= min(sizes or [LEAST_CPUS]):
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
             what += "often as that fits into the CPUs of the node, and the job has them all"
             fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
@@ -138,7 +136,7 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
-    native = [each for each in script.trainings if each.is_native and (each.tasks or 0) > 1]
+    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
     if not native or script.folder is None or script.starts_unseen or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.base.errors import nearest
-from sbatchgen.check.bash import Assignment, Body, Command, Piece, VariableUse
+from sbatchgen.check.bash import Assignment, Body, Command, VariableUse
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.safety import ALWAYS_SET, SITE_VARIABLES
@@ -44,21 +44,21 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
     if body.language not in SHELLS or body.faults or not script.directive_lines:
         return
     sets: dict[str, list[Assignment]] = {}
-    for made in body.sets:
-        sets.setdefault(made.name, []).append(made)
+    for setting in body.sets:
+        sets.setdefault(setting.name, []).append(setting)
     unset: dict[str, VariableUse] = {}
-    words = [word.only_piece or word for test in body.tests for word in test.words]
-    seen = (
-        ALWAYS_SET | SITE_VARIABLES | {word.name if isinstance(word, Piece) else word.text for word in words}
-    )
+    seen = set(ALWAYS_SET | SITE_VARIABLES)  # variables that are set, tested or already reported
+    for word in (word for test in body.tests for word in test.words):
+        seen.add(word.only_piece.name if word.only_piece else word.text)
     for use in body.uses:
         name = use.name
         if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _SET_ELSEWHERE.match(name):
             continue
         if name not in sets:
-            unset |= {name: use} if name not in script.tested else {}
+            if name not in script.tested:
+                unset[name] = use
         elif hit := _use_before_set(script, use, sets[name]):
-            seen |= {name}
+            seen.add(name)
             yield hit
     if unset and not (script.sources_commands or script.is_wrapped):
         yield from _misnamed(script, unset, sets)
@@ -124,8 +124,8 @@ def _list_length(body: Body, name: str) -> int:
 
 
 def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
-    """Return a hit if a variable is used above all lines that set the variable; else None."""
-    if any(made.at <= use.at or made.context.function or made.prefix for made in sets):
+    """Return the hit for a use above all lines that set the variable; None for other uses."""
+    if any(setting.at <= use.at or setting.context.function or setting.prefix for setting in sets):
         return None
     command = script.body.command_around(use.at)
     is_tested = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
@@ -166,7 +166,7 @@ def _misnamed(
         other = others.get(like) or others.get(nearest(like, others, LEAST_RATIO), "")
         if not other:
             continue
-        if any(made.word and name in made.word.variables for made in sets[other]):
+        if any(setting.word and name in setting.word.variables for setting in sets[other]):
             continue  # the script's variable takes its value from this variable
         command = script.body.command_around(use.at)
         if command is None or not _only_shows(command):
@@ -196,11 +196,8 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")
     is_script = is_only_word and index == 1 and _INTERPRETERS.fullmatch(command.name)
     is_program = index == 0 and len(command.words) > 1
-    if (
-        is_script
-        or is_program
-        or (command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"'))
-    ):
+    is_path = command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"')  # it starts the word
+    if is_script or is_program or is_path:
         what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
         yield Hit(script.at_start(use), what, f"set {name} before it, or write ${{{name}:?}}")
 
@@ -212,7 +209,7 @@ def _only_shows(command: Command) -> bool:
 
 
 def _may_be_alike(first: int, second: int) -> bool:
-    """Return whether difflib may find a ratio of ALIKE for two texts of these lengths."""
+    """Return whether difflib may find a ratio of LEAST_RATIO for two texts of these lengths."""
     return 2.0 * min(first, second) / (first + second) >= LEAST_RATIO
 
 

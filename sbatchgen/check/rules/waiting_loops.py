@@ -30,8 +30,8 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
     """Find an unbounded wait for a server or another job that does not check whether it still runs."""
     yield from _missed_cancellation(script)
     commands = script.body.commands
-    servers = [each.at for each in commands if each.background and not each.context.substitution]
-    jobs = [each.at for each in script.named("sbatch") if not each.context.branch]
+    servers = [command.at for command in commands if command.background and not command.context.substitution]
+    jobs = [command.at for command in script.named("sbatch") if not command.context.branch]
     for command, start in _unbounded_waits(script) if servers or jobs else ():
         is_probe = command.name in _PROBE_PROGRAMS
         if not is_probe and not _is_named(command.words[-1], script.body.source.text[:start]):
@@ -58,7 +58,7 @@ def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sacct"):
         if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
             continue
-        loops = [each for each in script.body.loops if each[0] <= command.at < each[1]]
+        loops = [span for span in script.body.loops if span[0] <= command.at < span[1]]
         loop = text[slice(*loops[-1])] if loops else ""
         if _IS_CANCELLED.search(loop) and not _READS_FIRST_WORD.search(loop):
             what = "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel "
@@ -86,7 +86,7 @@ def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
             continue
         if not (command.name in _PROBE_PROGRAMS or _looks_for_a_file(command)):
             continue
-        start, end = next(each for each in reversed(script.body.loops) if each[0] <= command.at < each[1])
+        start, end = next(span for span in reversed(script.body.loops) if span[0] <= command.at < span[1])
         loop = script.body.source.text[start:end]
         is_negated = "!" in loop[: command.at - start + 5]
         if not _LOOP_BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):

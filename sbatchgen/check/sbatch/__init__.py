@@ -1,4 +1,4 @@
-"""A reader of scripts that reads and refuses as sbatch does, without an sbatch: `reader.read_script`.
+"""A reader of scripts that works like sbatch, without an sbatch on the machine: `reader.read_script`.
 
-The folder needs only `units` of the rest of sbatchgen, and no other library.
+The folder imports only `base`, and no other library.
 """

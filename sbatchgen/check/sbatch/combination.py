@@ -1,8 +1,8 @@
 """Combinations of options that sbatch refuses, and counts of GPUs that do not match.
 
 The checks of GPUs and other generic resources cover common mistakes: a resource with and without a type,
-shards beside GPUs, and counts for the job, its nodes and its tasks. Source: Slurm's gres_job_state_validate,
-22.05 to 26.05.
+shards together with GPUs, and counts for the job, its nodes and its tasks that do not match.
+Source: Slurm's gres_job_state_validate, 22.05 to 26.05.
 """
 
 import re
@@ -17,12 +17,13 @@ INVALID = "Invalid generic resource (gres) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
 _UNLIMITED = 2**32
-# With these options, Slurm derives other counts, or another cluster has other resources.
+# With these options, counts are not checked: Slurm derives other counts, or another cluster decides.
 _UNCHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
     *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
-_PER = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+# Each option with a number of GPUs, and the unit for which it asks for them.
+_UNITS = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 Requests = dict[tuple[str, str], dict[str, int]]  # counts by name and type, then by job, node and task
 
 
@@ -55,8 +56,9 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
 
 
 def _requests(options: Mapping[str, str], slurm: str) -> Requests:
+    """Return the counts of GPUs and other generic resources in the options."""
     requests: Requests = {}
-    for option, per in _PER.items():
+    for option, unit in _UNITS.items():
         value = options.get(option)
         amounts = gres.gpu_amounts(value, slurm=slurm) or ()
         if option == "gpus-per-task" and slurm < "23.02":
@@ -64,7 +66,7 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
         elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
             continue  # later releases take any word, and read a missing number as 0
         for kind, amount in amounts:
-            requests.setdefault(("gpu", kind), {})[per] = amount
+            requests.setdefault(("gpu", kind), {})[unit] = amount
     for name, kind, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
         requests.setdefault((name, kind), {})["node"] = amount
     return requests
@@ -91,38 +93,40 @@ def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
 
 
 def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
-    whole, node, task = (counts.get(per, 0) for per in ("job", "node", "task"))
+    for_job, for_node, for_task = (counts.get(unit, 0) for unit in ("job", "node", "task"))
     low, high = _node_counts(options, slurm)
     flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
-    if whole and max(node, task) > whole:
+    if for_job and max(for_node, for_task) > for_job:
         yield f"Failed to ensure {flag} >= {each_node} >= {flag}-per-socket"
-    if node and whole % node:
+    if for_node and for_job % for_node:
         yield f"{_FAILED}, {flag} is not multiple of {each_node}"
-    if node and whole and not low <= whole // node <= high:
-        wanted = f"Based on --{name} and {each_node} required nodes ({whole // node})"
+    if for_node and for_job and not low <= for_job // for_node <= high:
+        wanted = f"Based on --{name} and {each_node} required nodes ({for_job // for_node})"
         yield f"{_FAILED}. {wanted} doesn't fall between min_nodes ({low}) and max_nodes ({high}) boundaries."
-    if 0 < whole < low:
+    if 0 < for_job < low:
         yield f"{_FAILED}, {flag} < -N"
-    if task:
-        yield from _task_faults(whole, node, task, options, slurm)
+    if for_task:
+        yield from _task_faults(for_job, for_node, for_task, options, slurm)
 
 
-def _task_faults(whole: int, node: int, task: int, options: Mapping[str, str], slurm: str) -> Iterator[str]:
+def _task_faults(
+    for_job: int, for_node: int, for_task: int, options: Mapping[str, str], slurm: str
+) -> Iterator[str]:
     tasks = _tasks(options, slurm)
     each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
-    if node and task > node:
+    if for_node and for_task > for_node:
         yield f"Failed to ensure --gpus >= {each_task}"
-    if whole % task:
+    if for_job % for_task:
         yield f"{_FAILED}, --gpus not multiple of {each_task}"
-    if whole and tasks not in (None, whole // task):
+    if for_job and tasks not in (None, for_job // for_task):
         differ = "number of requested tasks differ from -n/--ntasks."
         yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
     implied = slurm < "23.02" and "ntasks-per-node" in options
-    if not (whole or implied) and tasks is None:
+    if not (for_job or implied) and tasks is None:
         either = "" if slurm < "23.02" else " or --tres-per-task"
         yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
-    if node % task:
+    if for_node % for_task:
         yield f"{_FAILED}, {each_node} not multiple of {each_task}."
-    if node and options.get("ntasks-per-node") not in (None, str(node // task)):
+    if for_node and options.get("ntasks-per-node") not in (None, str(for_node // for_task)):
         differ = "requested number of tasks per node differ from --ntasks-per-node."
         yield f"{_FAILED}. Based on {each_node} and {each_task} {differ}"

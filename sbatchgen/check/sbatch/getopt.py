@@ -18,7 +18,7 @@ MAIL_TYPES_REPLACE = "25.05"  # before this release, the events of several --mai
 class Option:
     """One use of an option."""
 
-    spec: Spec  # its row in the table of options
+    spec: Spec  # the row of the option in the table of options
     word: Token  # the word that names the option, such as -t10 or --part=gpu
     value: str | None = None  # its argument, or None
     # The word that holds the argument; `word` in --name=VALUE and -nVALUE.
@@ -50,7 +50,7 @@ class Stop:
 
 
 def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
-    """Return the use that wins if an option is repeated: the last use, or both lists of --mail-type.
+    """Return the use that counts if an option is repeated: the last use, or both lists of --mail-type.
 
     NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
     """
@@ -64,7 +64,7 @@ def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
 def scan(
     words: Sequence[Token], table: Mapping[str, Spec], *, past_stops: bool = False
 ) -> Iterator[Option | Stop]:
-    """Yield the options in words, and a Stop where getopt stops; with `on`, continue after a Stop."""
+    """Yield the options in words, and a Stop where getopt stops; with `past_stops`, continue after a Stop."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -75,9 +75,9 @@ def scan(
         elif len(word.text) < 2 or word.text[0] != "-":
             items = [Stop(word=word)]
         elif word.text.startswith("--"):
-            items = [_long(word, following, table)]
+            items = [_long_option(word, following, table)]
         else:
-            items = [*_cluster(word, following, table)]
+            items = [*_letter_options(word, following, table)]
         yield from items
         for last in items[-1:]:
             if isinstance(last, Stop) and not past_stops:
@@ -86,7 +86,7 @@ def scan(
             at += used is following
 
 
-def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
+def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
     name, equals, value = word.text[2:].partition("=")
     exact = table.get(name)
     matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
@@ -98,12 +98,14 @@ def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Op
     spec = matching[0]
     if equals and spec.argument is HasArgument.NONE:
         return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
-    lacking = f"option '--{spec.name}' requires an argument"
-    return _option(spec, word, following, value if equals else None, lacking)
+    complaint = f"option '--{spec.name}' requires an argument"
+    return _option(spec, word, following, value if equals else None, complaint)
 
 
-def _cluster(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """Yield the options in a word of letters, such as -HO or -n4."""
+def _letter_options(
+    word: Token, following: Token | None, table: Mapping[str, Spec]
+) -> Iterator[Option | Stop]:
+    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that is no option."""
     for end, letter in enumerate(word.text[1:], start=2):
         spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:
@@ -117,7 +119,7 @@ def _cluster(word: Token, following: Token | None, table: Mapping[str, Spec]) ->
 
 
 def _option(
-    spec: Spec, word: Token, following: Token | None, glued: str | None, lacking: str
+    spec: Spec, word: Token, following: Token | None, glued: str | None, complaint: str
 ) -> Option | Stop:
     if glued is not None:
         start = len(word.text) - len(glued)
@@ -125,5 +127,5 @@ def _option(
     if spec.argument is not HasArgument.REQUIRED:
         return Option(spec=spec, word=word)
     if following is None:
-        return Stop(word=word, complaint=lacking)
+        return Stop(word=word, complaint=complaint)
     return Option(spec=spec, word=word, value=following.text, value_word=following)

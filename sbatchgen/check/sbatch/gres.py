@@ -33,7 +33,7 @@ def is_slice(kind: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def gres_amounts(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
-    """Return the request of each item of a --gres, up to the first item that Slurm refuses."""
+    """Return the name, type and count of each item of a --gres, up to the first item that Slurm refuses."""
     counts: dict[tuple[str, str], int] = {}  # the last count wins if an item is repeated
     with suppress(ValueError):
         for name, kind, count in items(text, slurm=slurm):
@@ -42,7 +42,7 @@ def gres_amounts(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
 
 
 def gpu_amounts(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
-    """Return the type and count of each item of a --gpus option; None without the option."""
+    """Return the type ("" for any) and the count of each item of a --gpus option; None without the option."""
     if text is None:
         return None
     return tuple((kind, count) for _, kind, count in gres_amounts(as_gres(text), slurm=slurm))
@@ -54,7 +54,7 @@ def as_gres(text: str) -> str:
 
 
 def items(text: str, *, slurm: str) -> Iterator[Amount]:
-    """Yield the request of each item of a --gres; raise ValueError for an item that Slurm refuses."""
+    """Yield the name, type and count of each item of a --gres; raise ValueError if Slurm refuses an item."""
     for item in filter(None, () if text.lower() == "none" else text.split(",")):
         resource = item
         if prefix := re.match("gres([:/])", item):
@@ -70,15 +70,12 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
             raise ValueError(f"'{item}' is not a resource with a count")
         count = amount(match["count"] + match["unit"]) if match["count"] else 1
         if count:
-            yield (
-                match["name"],
-                resource[match.start("type") : match.end("type")] if match["type"] else "",
-                count,
-            )
+            kind = resource[match.start("type") : match.end("type")] if match["type"] else ""
+            yield match["name"], kind, count
 
 
 def amount(text: str) -> int | None:
-    """Return a count, with or without a unit; None for other texts."""
+    """Return the number in a count with or without a unit, such as 2 or 4K; None for other texts."""
     match = _AMOUNT.fullmatch(text)
     if match is None:
         return None

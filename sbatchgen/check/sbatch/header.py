@@ -17,7 +17,8 @@ from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
-# Begins with the literal #, for which the search is fast; bounded, as each # of a long line may begin one.
+# A line that may be a directive. The pattern starts with the literal #, so that the search is fast. Its
+# repetition is bounded, as each # of a long line may start a match.
 _CANDIDATE = re.compile(r"#(?<!##)[ \t#]{0,99}(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
@@ -53,7 +54,7 @@ class Kind(Enum):
     BSUB = "LSF directive"
 
 
-READ_KINDS = (Kind.SBATCH, Kind.SEPARATOR)
+READ_KINDS = (Kind.SBATCH, Kind.SEPARATOR)  # lines that sbatch reads
 FOREIGN_KINDS = (Kind.PBS, Kind.BSUB)  # sbatch translates these lines; this module does not
 _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
 
@@ -68,7 +69,10 @@ class Token:
     end: int  # the column after the argument
 
     def span(self, start: int) -> tuple[int, int]:
-        """Return the columns after the first `start` characters; all columns of a quoted word."""
+        """Return the first and the end column without the first `start` characters.
+
+        If the argument is quoted, its whole word counts, as the columns of its characters are not known.
+        """
         is_plain = self.end - self.column == len(self.text)
         return self.column + start * is_plain, self.end
 
@@ -77,9 +81,9 @@ class Token:
 class Directive:
     """A line of the script that is a directive, or looks like a directive."""
 
-    kind: Kind  # its meaning for sbatch
-    text: str  # the line
-    line: int  # its number
+    kind: Kind  # the meaning of the line for sbatch
+    text: str
+    line: int  # the number of the line
     column: int  # the column of the #
     # The number of its component in a heterogeneous job, from 0. It is -1 for a line that sbatch ignores, and
     # for #PBS and #BSUB, which count for each component.
@@ -97,7 +101,7 @@ class OtherScheduler(NamedTuple):
 
 
 def check_file(script: bytes) -> None:
-    """Raise RefusedError for a file that sbatch does not take for a script."""
+    """Raise RefusedError for a file that sbatch does not accept as a script."""
     if not script:
         raise RefusedError("Batch script is empty!", 1, 1)
     if not script.partition(b"\0")[0].strip(BLANKS.encode()):
@@ -111,7 +115,10 @@ def check_file(script: bytes) -> None:
 
 
 def other_scheduler(text: str) -> OtherScheduler | None:
-    """Return the scheduler whose directives begin a script; None if a line looks like Slurm's directives."""
+    """Return the scheduler whose directives a script has before its first command.
+
+    The result is None without such directives, and if any line looks like a directive of Slurm.
+    """
     if _SLURM_LINE.search(text):
         return None
     command = _COMMAND.search(text)
@@ -130,10 +137,10 @@ def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
 
 @lru_cache(maxsize=2)  # rules read a script as several releases do
 def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
-    return tuple(_lines_in(text, spaces=spaces))
+    return tuple(_directive_lines(text, spaces=spaces))
 
 
-def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
+def _directive_lines(text: str, *, spaces: bool) -> Iterator[Directive]:
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
     component, number, comments, at = 0, 1, 0, 0
@@ -149,13 +156,13 @@ def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
         kind = _MARKS.get(mark)
         if kind in FOREIGN_KINDS:
             if number - comments - 2 <= _FOREIGN_LINES:
-                yield _read(line, number, -1, mark, spaces=spaces)
+                yield _read_directive(line, number, -1, mark, spaces=spaces)
         elif kind and at > end:
             yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
         elif kind:
             separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))
             component += separator is not None
-            read = _read(line, number, component, mark, spaces=spaces)
+            read = _read_directive(line, number, component, mark, spaces=spaces)
             yield replace(read, kind=Kind.SEPARATOR) if separator else read
         elif _LOOKALIKE.match(line):
             column = line.index("#") + 1
@@ -163,7 +170,8 @@ def _lines_in(text: str, *, spaces: bool) -> Iterator[Directive]:
             yield Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:
+def _read_directive(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:
+    """Return a line as a directive, with its words up to a fault."""
     at = _skip_blanks(line, len(mark))
     words: list[Token] = []
     fault = ""
@@ -191,6 +199,7 @@ def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) ->
 
 
 def _unquoted(word: str) -> str:
+    """Return a word without its quotes and escapes."""
     if not _QUOTING.search(word):
         return word
     pieces = (match[0] for match in _PIECES.finditer(word))

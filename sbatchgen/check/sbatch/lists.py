@@ -1,7 +1,7 @@
 """Lists in the values of options, as slurmctld reads them: dependencies, features and licences.
 
 Source: update_job_dependency, build_feature_list and _build_license_list of slurmctld, 22.05 to 26.05.
-Whether a job, a feature or a licence exists is not checked, nor are counts of features in brackets.
+The readers ignore counts of features in brackets, and do not know which jobs, features or licences exist.
 """
 
 import re
@@ -20,7 +20,10 @@ _LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
 
 
 def check_dependency(text: str) -> None:
-    """Raise ValueError with the reason if slurmctld refuses conditions; 1(failed) is not checked."""
+    """Raise ValueError with the reason if slurmctld refuses the conditions of a --dependency.
+
+    Texts with brackets or parentheses, such as 1(failed), are not checked.
+    """
     if text in ("", "0") or "(" in text or "[" in text:
         return
     for condition in re.split("[,?]", text):
@@ -41,7 +44,7 @@ def check_dependency(text: str) -> None:
 def features(text: str) -> tuple[str, ...]:
     """Return the names of the features in a list, with repetitions.
 
-    Raises ValueError, with the reason, if slurmctld refuses the list whatever features its nodes have.
+    Raises ValueError, with the reason, if slurmctld refuses the list on any cluster.
     """
     text = text.replace(",", "&")
     if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
@@ -53,22 +56,23 @@ def features(text: str) -> tuple[str, ...]:
 
 
 def is_flat(text: str) -> bool:
-    """Return whether a list joins features by & alone or by | alone, without counts and brackets."""
+    """Return whether a list joins features only by & or only by |, without counts and brackets."""
     return bool(_FLAT.fullmatch(text))
 
 
-def matches(text: str, having: Collection[str]) -> bool:
+def matches(text: str, node_features: Collection[str]) -> bool:
     """Return whether a node with these features may match the list; true for a list that is not flat."""
     if not is_flat(text):
         return True
     wanted = re.split(r"[&,|]", text)
-    return any(name in having for name in wanted) if "|" in text else all(name in having for name in wanted)
+    choose = any if "|" in text else all
+    return choose(name in node_features for name in wanted)
 
 
 def licenses(text: str) -> dict[str, int]:
     """Return the requested number of each licence: 1 for a plain name, 0 for a number without digits.
 
-    Raises ValueError, with the reason, if slurmctld refuses the list whatever licences it has.
+    Raises ValueError, with the reason, if slurmctld refuses the list on any cluster.
     """
     wanted: dict[str, int] = {}
     for item in filter(None, re.split("[,;|]", text)):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sbatchgen.base.units import NEWEST, RELEASES
 
-ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the other name
+ALIASES = {"tasks-per-node": "ntasks-per-node"}  # name in a script -> name that sbatch keeps and prints
 
 
 class HasArgument(Enum):
@@ -22,16 +22,16 @@ class HasArgument(Enum):
 class Spec(NamedTuple):
     """An option of sbatch in one release."""
 
-    name: str  # its long name, without dashes
-    short: str  # its letter, or ""
-    argument: HasArgument  # whether it takes an argument
-    early: bool = False  # whether the option only counts on the command line, not in a directive
+    name: str  # the long name, without dashes
+    short: str  # the letter, or ""
+    argument: HasArgument
+    early: bool = False  # whether the option counts only on the command line, not in a directive
     per_component: bool = False  # whether each component of a heterogeneous job needs the option again
 
 
 @cache
 def specs(release: str) -> dict[str, Spec]:
-    """Return the options of a release, by long name; raise ValueError as `line_of` does."""
+    """Return the options of a release, by long name; raise ValueError for an unknown release."""
     return {
         name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
         for name, short, argument, _ in _rows(line_of(release))
@@ -56,7 +56,7 @@ def value_kinds() -> dict[str, str]:
 
 @cache
 def line_of(release: str) -> str:
-    """Return the release line, 22.05 of 22.05.8; raise ValueError for a line that is not in RELEASES."""
+    """Return the release without its patch level, 22.05 of 22.05.8; raise ValueError if it is unknown."""
     line = ".".join(release.split(".")[:2])
     if line not in RELEASES:
         raise ValueError(f"Slurm {release} is not known; known are {', '.join(RELEASES)}")
@@ -72,6 +72,6 @@ def _rows(line: str) -> Iterator[list[str]]:
 
 @cache
 def _table(name: str) -> list[list[str]]:
-    """Return the cells of a table; the first lines of the file describe them."""
+    """Return the cells of each row of a table in this folder; comments in the file describe the cells."""
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if not line.startswith("#")]

@@ -4,12 +4,13 @@
     script.options["time"].value        # "1:30:00"
     script.refusal                      # the message with which sbatch refuses the script, or None
 
-The reader judges as sbatch does before sbatch asks slurmctld, and holds no rules. These are not read: files
-that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid),
-other clusters (--clusters), and SBATCH_ variables. The caller gives the options of a site's plugins. Options
-from #PBS and #BSUB lines, which sbatch translates, are unknown here, so combinations of options are not
-checked in such a script. Settings of slurm.conf are not judged, and rare values pass. A change between 22.05
-and 26.05 counts from the first release whose source has it.
+The reader judges as sbatch does before sbatch asks slurmctld, and holds no rules. It knows less than sbatch:
+- It opens no file that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), and
+  looks up no users (--uid, --gid), other clusters (--clusters), SBATCH_ variables or settings of slurm.conf.
+- It knows the options of a site's plugins only from its caller.
+- It does not translate #PBS and #BSUB lines. In scripts with such lines, combinations of options pass.
+- It accepts some rare values that sbatch refuses.
+A change between 22.05 and 26.05 counts from the first release whose source has the change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ MAX_COMPONENTS = 128  # components of a heterogeneous job; Slurm takes no more
 class Component:
     """A component of a heterogeneous job; other jobs have a single component."""
 
-    options: dict[str, Option]  # the use of each option that wins, by long name
+    options: dict[str, Option]  # the use that counts of each option, by long name
     uses: list[Option] = field(default_factory=list)  # each use of an option that sbatch reached, in order
 
 
@@ -50,7 +51,7 @@ class Script:
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as sbatch of a release with plugins does; raise ValueError as `line_of` does."""
+    """Read a script as sbatch of a release with plugins does; raise ValueError for an unknown release."""
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
@@ -58,7 +59,7 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
     refusal, has_foreign, release = None, False, line_of(slurm)
     try:
         check_file(script)
-        for part in _by_component(lines):
+        for part in _component_lines(lines):
             before = components[-1].options if components else {}
             carried = {name: use for name, use in before.items() if not use.spec.per_component}
             component = Component(options=carried)
@@ -75,19 +76,20 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
 def _read_options(
     component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
 ) -> None:
-    for option in _options(lines, table):
+    """Fill a component from its lines; raise RefusedError at the first value that sbatch refuses."""
+    for option in _scanned_options(lines, table):
         component.uses.append(option)
         if option.spec.early:
             continue
         if option.name != "hint":
-            _check(option, slurm)
+            _check_option(option, slurm)
         component.options[option.name] = winning_use(component.options.get(option.name), option, slurm)
     hint = component.options.get("hint")
     if hint and not hint_rivals(component.options, slurm):
-        _check(hint, slurm)
+        _check_option(hint, slurm)
 
 
-def _check(option: Option, slurm: str) -> None:
+def _check_option(option: Option, slurm: str) -> None:
     try:
         if option.value is not None:
             check_value(option.name, option.value, slurm=slurm)
@@ -95,14 +97,15 @@ def _check(option: Option, slurm: str) -> None:
         raise RefusedError(str(error), option.line, option.word.column) from error
 
 
-def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
+def _component_lines(lines: Iterable[Directive]) -> list[list[Directive]]:
+    """Return the directives of each component, in order."""
     read = [line for line in lines if line.kind in READ_KINDS]
     count = 1 + max((line.component for line in read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))
     return [[line for line in read if line.component == number] for number in numbers]
 
 
-def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
+def _scanned_options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
     """Yield the options of a component; raise RefusedError at an error that ends sbatch."""
     for line in lines:
         if line.fault:

@@ -15,7 +15,7 @@ class Rivals(NamedTuple):
 
 
 class Options(Protocol):
-    """A set of given options."""
+    """The options of a script or a job, of which only the names count."""
 
     def __contains__(self, option: str, /) -> bool: ...
 

@@ -1,6 +1,7 @@
 """The values that sbatch itself checks: times, sizes, counts, signals and words.
 
-Each sbatch refuses the values that this module refuses. Rare forms pass. Source: sbatch(1), Slurm 22.05 to
+sbatch of each release refuses the values that this module refuses. Some rare values pass here, and sbatch
+refuses them. Source: sbatch(1), Slurm 22.05 to
 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
@@ -12,7 +13,7 @@ from sbatchgen.base import units
 from sbatchgen.check.sbatch.option_table import value_kinds
 
 BLANKS = " \t\n\v\f\r"
-INFINITE = 0xFFFFFFFF  # the minutes that stand for no time limit
+INFINITE = 0xFFFFFFFF  # the number of minutes that means "no time limit"
 _MAIL_EVENTS = """
 NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT ARRAY_TASKS TIME_LIMIT TIME_LIMIT_50 TIME_LIMIT_80
 TIME_LIMIT_90
@@ -70,7 +71,8 @@ _PATTERNS = {
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
-_NARROWER = (  # kind of value, first release, first release after the last, all values that these take
+# Kind of value, first release, first release after the last, and the pattern of all values that they take.
+_RELEASE_PATTERNS = (
     ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
     ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
 )
@@ -119,11 +121,12 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
         node_range(text, slurm=slurm)
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
-    elif not (_is_taken(kind, text) and _is_taken_by(slurm, kind, text)):
+    elif not (_is_accepted(kind, text) and _is_accepted_in_release(slurm, kind, text)):
         raise RefusedError(_MESSAGES.get(kind, "Invalid --{0} specification").format(option, text))
 
 
-def _is_taken(kind: str, text: str) -> bool:
+def _is_accepted(kind: str, text: str) -> bool:
+    """Return whether sbatch of any release takes a value of this kind."""
     if pattern := _PATTERNS.get(kind):
         return _matches(pattern, text)
     if kind == "mail":
@@ -136,10 +139,12 @@ def _matches(pattern: str, text: str) -> bool:
     return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
 
 
-def _is_taken_by(slurm: str, kind: str, text: str) -> bool:
-    """Return whether this release takes a value that another release takes."""
-    narrower = ((since, before, pattern) for name, since, before, pattern in _NARROWER if name == kind)
-    return all(_matches(pattern, text) for since, before, pattern in narrower if since <= slurm < before)
+def _is_accepted_in_release(slurm: str, kind: str, text: str) -> bool:
+    """Return whether sbatch of this release takes a value that sbatch of any release takes."""
+    for name, since, before, pattern in _RELEASE_PATTERNS:
+        if name == kind and since <= slurm < before and not _matches(pattern, text):
+            return False
+    return True
 
 
 def fold(text: str) -> str:

@@ -1,1 +1,1 @@
-"""A script as the rules judge it: its request of Slurm, its launches, and the source of its trainer."""
+"""Scripts as rules judge them: the request of Slurm, the launches, and the source of the trainer."""

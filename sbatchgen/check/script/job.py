@@ -10,11 +10,9 @@ from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.check.script.resource_request import ResourceRequest
 
 DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
-OLD_SLURM = "22.05"  # still in wide use: without a named release, options that came later are reported
-# The effect of --environment of CSCS's container engine as an option of the job.
-ENVIRONMENT_EFFECT = (
-    "puts the whole script into the container, where srun and scontrol may be missing or fail"
-)
+OLD_SLURM = "22.05"  # still in wide use; if nobody names a release, rules report options that came later
+# What --environment of CSCS's container engine does as an option of the whole job: the end of a message.
+CONTAINER_EFFECT = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
 NO_PARTITION = PartitionFacts()  # a partition without known facts
 
@@ -23,9 +21,10 @@ NO_PARTITION = PartitionFacts()  # a partition without known facts
 class Job:
     """A job and the facts of its cluster."""
 
-    profile: KnownCluster = NO_CLUSTER  # its cluster
+    profile: KnownCluster = NO_CLUSTER  # the facts of the cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
-    assumed: bool = False  # whether no release is named: what only `slurm` refuses is a warning then
+    # Whether nobody named the release. An error that older releases do not raise is a warning then.
+    assumed: bool = False
     makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
     folder: Path | None = None  # the folder of the submission; None if unknown
 
@@ -48,7 +47,7 @@ class Job:
 
     @property
     def is_brief(self) -> bool:
-        """Whether the job ends in a moment."""
+        """Whether the job ends within seconds."""
         return False
 
     @property
@@ -63,12 +62,12 @@ class Job:
 
     @property
     def fits_nowhere(self) -> bool:
-        """Whether a partition had to be chosen, and no partition fits."""
+        """Whether sbatchgen had to choose a partition, and no partition fits."""
         return False
 
     @property
     def has_chosen_partition(self) -> bool:
-        """Whether the job names a partition, or a partition was chosen."""
+        """Whether the job names a partition, or sbatchgen chose one."""
         return bool(self.resources.partitions)
 
     @property
@@ -90,7 +89,9 @@ class Job:
     @property
     def has_nodes_alone(self) -> bool:
         """Whether the job shares its nodes with no other job."""
-        return self.resources.is_exclusive or any(each.exclusive for each in self.partitions.values())
+        return self.resources.is_exclusive or any(
+            partition.exclusive for partition in self.partitions.values()
+        )
 
     @cached_property
     def user(self) -> User | None:
@@ -104,14 +105,14 @@ class Job:
     @cached_property
     def site_env(self) -> set[tuple[str, str]]:
         """The names and values of the variables that the cluster sets in jobs, with any launcher."""
-        return {variable for each in (self.profile, *self.partitions.values()) for variable in each.job_env}
+        return {variable for facts in (self.profile, *self.partitions.values()) for variable in facts.job_env}
 
     def option(self, name: str) -> str:
         """Return the value of an option; "" if the option is missing or a flag."""
         return self.resources.options.get(name, "")
 
     def written_value(self, option: str) -> str:
-        """Return the value of an option as written; "" if the option is missing or a flag."""
+        """Return the value of an option as the user wrote it; "" if the option is missing or a flag."""
         return self.option(option)
 
     @cached_property

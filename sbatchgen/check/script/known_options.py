@@ -15,7 +15,7 @@ RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
 
 
 def plugin_specs(names: Iterable[str]) -> tuple[Spec, ...]:
-    """Return the options of a site's plugins; a name that ends in = takes a value."""
+    """Return options of plugins as rows of a table; the option takes a value if its name ends in =."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
 
@@ -43,13 +43,14 @@ def known_plugins_in(text: str) -> tuple[Spec, ...]:
 
 
 def is_misspelt_option(name: str, slurm: str) -> bool:
-    """Return whether a name is a misspelt option of sbatch."""
-    plain = name.replace("_", "").replace("-", "")
-    return len(plain) >= 5 and bool(nearest(plain, (known.replace("-", "") for known in specs(slurm)), 0.8))
+    """Return whether an unknown name is probably a misspelt option of sbatch."""
+    letters = name.replace("_", "").replace("-", "")
+    known = (option.replace("-", "") for option in specs(slurm))
+    return len(letters) >= 5 and bool(nearest(letters, known, 0.8))
 
 
 def known_specs(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
-    """Return the options of directives, with the options of pyxis and other plugins, by long name."""
+    """Return all options that a directive may have, by long name: of sbatch, pyxis and these plugins."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 

@@ -20,14 +20,14 @@ from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 # Programs that start processes on the job's nodes themselves. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = programs("hpc-container")
-FOLLOWED_COMMANDS = commands(*STARTING_KINDS) | {"eval"}
-# A script that starts a launcher, a training or a program of MPI holds at least one word of such a list.
+CHAIN_STARTERS = commands(*STARTING_KINDS) | {"eval"}
+# A script that starts a launcher, a training or a program of MPI holds at least one word of the list.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
 HELPERS = programs("helper")
 STEP_WATCHER = "/training/step_end.py"  # rendered scripts start this file next to their steps
-_HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
+_LAUNCHER_NAME = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
 # Files that set up a shell, such as activate of a virtual environment, and start nothing.
@@ -48,8 +48,8 @@ class Launch:
 
     @cached_property
     def step(self) -> Tool | None:
-        """The srun; None if the batch script runs the program itself."""
-        return self._first(frozenset(("srun",)))
+        """The srun that starts a Slurm step; None if the batch script runs the program itself."""
+        return self._first_tool(frozenset(("srun",)))
 
     @cached_property
     def step_program(self) -> Tool | None:
@@ -60,17 +60,17 @@ class Launch:
     @cached_property
     def launcher(self) -> Tool | None:
         """The launcher, such as torchrun or accelerate launch; None without a launcher."""
-        return self._first(LAUNCHERS)
+        return self._first_tool(LAUNCHERS)
 
     @cached_property
     def mpi(self) -> Tool | None:
         """The mpirun or mpiexec; None if the launch has neither."""
-        return self._first(programs("mpi"))
+        return self._first_tool(programs("mpi"))
 
     @cached_property
     def container(self) -> Tool | None:
         """The command that starts a container, such as apptainer exec; not srun --container-image."""
-        return self._first(CONTAINERS)
+        return self._first_tool(CONTAINERS)
 
     @property
     def program(self) -> Tool:
@@ -82,17 +82,18 @@ class Launch:
         """Whether the program is a small command such as hostname, on which no training depends."""
         name = self.program.name.rpartition("/")[2]
         words = (*self.program.rest, *(option.word for option in self.program.uses))
-        asks = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
-        return asks or name in HELPERS or self.program.name.rstrip('"').endswith(STEP_WATCHER)
+        asks_version = self.launcher is None and any(word.text in ("--version", "-V") for word in words)
+        return asks_version or name in HELPERS or self.program.name.rstrip('"').endswith(STEP_WATCHER)
 
     @cached_property
     def is_training(self) -> bool:
         """Whether the launch starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
-        inline = code is not None and code.option("c") is not None
-        of_uv = self.tools[-2:-1] and self.tools[-2].name == "uv run" and self.program.name.endswith(".py")
-        is_python = code is not None or self.launcher is not None or bool(of_uv)
-        return is_python and not self.is_helper and not inline and not self.command.context.substitution
+        is_inline = code is not None and code.option("c") is not None
+        starter = self.tools[-2].name if len(self.tools) > 1 else ""
+        is_uv_script = starter == "uv run" and self.program.name.endswith(".py")
+        is_python = code is not None or self.launcher is not None or is_uv_script
+        return is_python and not self.is_helper and not is_inline and not self.command.context.substitution
 
     @property
     def is_python_file(self) -> bool:
@@ -104,30 +105,30 @@ class Launch:
         """Whether srun itself starts each process of a training."""
         if self.step is None or self.launcher or self.mpi or not self.is_training:
             return False
-        return not _HIDDEN.search(self.program.words[0].text)
+        return not _LAUNCHER_NAME.search(self.program.words[0].text)
 
     @cached_property
     def strings(self) -> tuple[tuple[Tool, Body], ...]:
-        """The shells of a step with -c, such as bash -c 'python x.py | tee log', with the strings' bodies."""
+        """Each shell with -c in the step, such as bash -c 'python x.py', and the body of its string."""
         pairs = zip(self.tools, self.tools[1:], strict=False) if self.step else ()
         return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
 
     @cached_property
     def runs_in_some_tasks(self) -> bool:
-        """Whether only some tasks may start the program, in an if or a case of their string."""
+        """Whether only some tasks may start the program, as their string starts it in an if or a case."""
         at = self.program.words[0].at
         inner = (command for _, body in self.strings for command in body.commands)
         return any(command.context.branch and command.at <= at < command.end for command in inner)
 
     @property
     def step_gpus(self) -> ToolOption | None:
-        """The option that gives the step other GPUs than the job has."""
+        """The option by which the step asks for GPUs itself; None if the step gets the job's GPUs."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
         return next((option for name in names if self.step and (option := self.step.option(name))), None)
 
     @cached_property
     def nodes(self) -> int | None:
-        """The nodes on which the first program starts; None if the script does not show the number."""
+        """The number of nodes of the step, 1 without srun; None if the script does not show the number."""
         if self.step is None:
             return 1
         given = self.step.option("nodes")
@@ -135,22 +136,22 @@ class Launch:
 
     @cached_property
     def tasks(self) -> int | None:
-        """The number of tasks of the step; None if the script does not show the number."""
+        """The number of tasks of the step, 1 without srun; None if the script does not show the number."""
         if self.step is None:
             return 1
         given = self.step.option("ntasks")
         if given:
             return self.number(given, self.step)
         resources = self.resources
-        job = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
-        if each := self.step.option("ntasks-per-node"):
-            count = self.number(each, self.step)
-            asked = self.nodes * count if self.nodes is not None and count is not None else None
-            if job in (0, asked) or asked is None:
-                return asked
+        job_tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
+        if option := self.step.option("ntasks-per-node"):
+            count = self.number(option, self.step)
+            step_tasks = self.nodes * count if self.nodes is not None and count is not None else None
+            if job_tasks in (0, step_tasks) or step_tasks is None:
+                return step_tasks
             # srun ignores --ntasks-per-node if SLURM_NTASKS is set. With --nodes, 26.05 obeys the option and
             # 22.05 does not.
-            return None if "nodes" in self.step.options else job
+            return None if "nodes" in self.step.options else job_tasks
         if resources.ntasks or self.nodes is None:
             return resources.ntasks
         per_gpu, per_node = self._tasks_per_gpu, resources.ntasks_per_node or 1
@@ -158,7 +159,7 @@ class Launch:
 
     @property
     def _tasks_per_gpu(self) -> int | None:
-        """The tasks per GPU of the job; 0 if the script does not show the number, None without the option."""
+        """The value of --ntasks-per-gpu; 0 if the script hides the number, None without the option."""
         given = self.step.option("ntasks-per-gpu") if self.step else None
         if given and self.step:
             return 0 if self.step_gpus else self.number(given, self.step) or 0
@@ -186,7 +187,7 @@ class Launch:
 
     @property
     def workers(self) -> int | None:
-        """The processes of the launcher on a node; None if the script does not show the number."""
+        """The number of processes that the launcher starts on each node; None if the script hides it."""
         return (self.launcher_call.workers or None) if self.launcher_call else None
 
     @property
@@ -195,7 +196,7 @@ class Launch:
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
-        """Return the number in an option of a tool, also from a variable of Slurm; None if unknown."""
+        """Return the number in an option of a tool, even from a variable of Slurm; None if unknown."""
         if option is None:
             return None
         if option.value is not None:
@@ -203,14 +204,14 @@ class Launch:
         word = option.own_word(tool.body)
         return _count(word, tool.body, self.resources) if word else None
 
-    def _first(self, names: Collection[str]) -> Tool | None:
+    def _first_tool(self, names: Collection[str]) -> Tool | None:
         return next((tool for tool in self.tools if tool.name in names), None)
 
 
 def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
-    """Yield the commands that start Python, or programs through other programs, in the order of the text."""
+    """Yield the commands that start Python, or a program through another program, in the text's order."""
     for command in body.commands:
-        for tools in _started(command, body):
+        for tools in _tool_chains(command, body):
             yield Launch(command=command, tools=tools, resources=resources)
 
 
@@ -230,25 +231,26 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
 
 
-def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
+def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
+    """Yield the chain of tools that a command starts; several chains for the commands of an eval."""
     name = command.name
-    if command.test or not (name in FOLLOWED_COMMANDS or not name or _PYTHON.fullmatch(name)):
+    if command.test or not (name in CHAIN_STARTERS or not name or _PYTHON.fullmatch(name)):
         return
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
-        for each in inner.commands:
-            if each.name != "eval" and not each.context.substitution:
-                yield from _started(each, inner)
+        for inner_command in inner.commands:
+            if inner_command.name != "eval" and not inner_command.context.substitution:
+                yield from _tool_chains(inner_command, inner)
         return
     tools = chain(command, body)
-    if tools and _starts(tools):
+    if tools and _is_launch(tools):
         yield tools
 
 
-def _starts(tools: tuple[Tool, ...]) -> bool:
-    """Return whether tools start a program that can be followed, or an unknown program.
+def _is_launch(tools: tuple[Tool, ...]) -> bool:
+    """Return whether a chain starts a program that can be followed, or an unknown program.
 
-    The text of $( ) and commands such as `conda list`, which only describe, start no program.
+    Commands such as `conda list` only describe, and a command that is the text of $( ) is not known.
     """
     first = tools[0]
     if "describe" in first.options:
@@ -266,16 +268,17 @@ def _is_opaque(program: Tool) -> bool:
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
+    """Return whether a command may start programs that the text does not show, such as sbatch or xargs."""
     name = command.name
     if name == "eval" and len(command.words) == 2:
-        written, followed = command.words[1].pieces, body.resolve(command.words[1]).pieces
-        is_variable = any(piece.kind == "variable" for piece in followed)
+        written, resolved = command.words[1].pieces, body.resolve(command.words[1]).pieces
+        is_variable = any(piece.kind == "variable" for piece in resolved)
         return is_variable and not any(piece.kind == "command" for piece in written)
     return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
 
 
 def fixed_nodes(resources: ResourceRequest) -> int | None:
-    """Return the nodes of a job; None if --nodes is a range."""
+    """Return the number of nodes of a job; None if --nodes is a range."""
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
@@ -305,7 +308,7 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
     """Return the number in a variable of Slurm; None if the variable is unknown, unset or no number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
-    held = {
+    numbers = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": resources.ntasks or tasks,
@@ -313,13 +316,13 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
         "SLURM_NTASKS_PER_NODE": resources.ntasks_per_node,
         "SLURM_CPUS_PER_TASK": resources.cpus_per_task,
         "SLURM_GPUS_ON_NODE": None if resources.splits_gpus() else resources.gpu_count or None,
-        "SLURM_GPUS": _untyped(resources.gpus),
-        "SLURM_GPUS_PER_NODE": _untyped(resources.gpus_per_node),
-        "SLURM_GPUS_PER_TASK": _untyped(resources.gpus_per_task),
+        "SLURM_GPUS": _untyped_count(resources.gpus),
+        "SLURM_GPUS_PER_NODE": _untyped_count(resources.gpus_per_node),
+        "SLURM_GPUS_PER_TASK": _untyped_count(resources.gpus_per_task),
     }
-    return held.get(name)
+    return numbers.get(name)
 
 
-def _untyped(asked: Amounts | None) -> int | None:
+def _untyped_count(asked: Amounts | None) -> int | None:
     """Return the number in a --gpus option without a type; with a type, the variable holds no number."""
     return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None

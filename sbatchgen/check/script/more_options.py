@@ -1,4 +1,4 @@
-"""Options on the command line of sbatch, written into the script."""
+"""The options on sbatch's command line, written into the script as directives."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,8 @@ def with_options(text: str, options: Sequence[str]) -> str:
     pairs = (option.removeprefix("--").partition("=") for option in options)
     added = " ".join(quoting.directive(name, value) for name, _, value in pairs)
     lines = text.split("\n")
-    first = (each for each in directives(text, slurm=_OLDEST) if not each.component)
-    read = [each for each in first if each.kind is Kind.SBATCH]
+    first = (directive for directive in directives(text, slurm=_OLDEST) if not directive.component)
+    read = [directive for directive in first if directive.kind is Kind.SBATCH]
     if not read:
         return "\n".join([*lines[:1], f"#SBATCH {added}", *lines[1:]])
     last = read[-1]

@@ -7,14 +7,14 @@ from sbatchgen.check.sbatch.getopt import Option, Stop
 from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
-# A line without a match has no placeholder of a program.
+# Two quick tests: without a match of both, a line has no placeholder of a program.
 _MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
 _MARK_STARTS = re.compile(r"[{<@!%_X$#]")  # after the first character
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
 # of public generators: PIConGPU's !TBG_name and .TBG_name=, %%name%%, _R_NAME_, $${name} in texts of
 # string.Template, RELION's XXXnameXXX and JUBE's #NAME#.
-# Each in a body begins with a literal, for which the search is fast.
-_OF_BODIES = (
+# Each shape for a body begins with a literal, for which the search is fast.
+_BODY_SHAPES = (
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}",
     r"\{%-?[ \t]*\w[^%\n]*%\}",
     r"@(?<![\w@]@)[A-Z][A-Z0-9_]+@",
@@ -22,8 +22,8 @@ _OF_BODIES = (
     r"\.(?m:(?<=^\.))[A-Z]{2,5}_\w+=",
     r"<<<[A-Za-z_]\w*>>>",
 )
-_SEARCHES = [re.compile(shape) for shape in _OF_BODIES]
-_BODY_PLACEHOLDER = re.compile("|".join(_OF_BODIES))
+_SEARCHES = [re.compile(shape) for shape in _BODY_SHAPES]
+_BODY_PLACEHOLDER = re.compile("|".join(_BODY_SHAPES))
 _DIRECTIVE_PLACEHOLDER = re.compile(
     _BODY_PLACEHOLDER.pattern
     + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
@@ -42,11 +42,11 @@ _NUMBER_PLACEHOLDER = re.compile(
 )
 _ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
-# Programs that fill in a script. Each begins with a literal, for which the search is fast.
+# Names of programs that fill in scripts. Each begins with a literal, for which the search is fast.
 _FILLERS = [
     re.compile(shape) for shape in (r"envsubst(?<=\benvsubst)\b", r"jinja(?<=\bjinja)", r"\n#.*\bsed\b")
 ]
-# So many variables are for a program. People who believe that sbatch expands variables write fewer.
+# A program fills in a script with so many variables. People who believe that sbatch expands them write fewer.
 _MANY_VARIABLES = 3
 
 
@@ -57,14 +57,12 @@ def program_placeholders(text: str, directives: Collection[int]) -> dict[int, re
     starts = (match.start() for shape in _SEARCHES for match in shape.finditer(text))
     numbers |= {text.count("\n", 0, start) + 1 for start in starts}
     for number in sorted(numbers):
-        line, wanted = (
-            lines[number - 1],
-            _DIRECTIVE_PLACEHOLDER if number in directives else _BODY_PLACEHOLDER,
-        )
+        line = lines[number - 1]
         if not (line.startswith(".") or _MARK_STARTS.search(line, 1)) or not _MARKS.search(line):
             continue
-        if "--mail-user" not in line and (match := wanted.search(line)):
-            matches[number] = match  # an address is for a person to fill in
+        shape = _DIRECTIVE_PLACEHOLDER if number in directives else _BODY_PLACEHOLDER
+        if "--mail-user" not in line and (match := shape.search(line)):  # people fill in addresses
+            matches[number] = match
     return matches
 
 
@@ -76,14 +74,17 @@ def person_placeholders(
     A variable in place of a number is a placeholder for a program such as envsubst, unless the script sets
     the variable: then somebody believes that sbatch expands variables.
     """
-    matches = dict(_blanks(directives, uses, is_set, slurm))
+    matches = dict(_blank_values(directives, uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
-        matches |= _matches(directives, _VARIABLE)
-    return dict(sorted((matches | _matches(directives, PERSON_PLACEHOLDER)).items()))
+        matches |= _first_matches(directives, _VARIABLE)
+    return dict(sorted((matches | _first_matches(directives, PERSON_PLACEHOLDER)).items()))
 
 
 def may_be_filled_by_program(text: str, directives: int, unfilled: Mapping[int, re.Match[str]]) -> bool:
-    """Return whether a program may fill in the script, by its variables or by the name of such a program."""
+    """Return whether a program may fill in the script: it has many variables, or names such a program.
+
+    `directives` is the number of directives, `unfilled` are the placeholders of people in them.
+    """
     variables = sum("$" in match[0] for match in unfilled.values())
     if variables >= _MANY_VARIABLES and 2 * variables > directives:
         return True
@@ -91,15 +92,18 @@ def may_be_filled_by_program(text: str, directives: int, unfilled: Mapping[int, 
     return any(filler.search(lowered) for filler in _FILLERS)
 
 
-def _matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
+def _first_matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
     """Return the first match of a shape in each directive, by the number of the line."""
     return {number: match for number, text in directives.items() if (match := shape.search(text))}
 
 
-def _blanks(
+def _blank_values(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the options that sbatch refuses for a missing value; a single empty value counts as a slip."""
+    """Yield the options whose value somebody has yet to fill in: the number of the line, and the match.
+
+    A single empty value counts as a slip, not as a placeholder.
+    """
     empty = {id(use) for use in uses if _is_empty(use)}
     for use in uses:
         column, end = use.word.column, use.word.end
@@ -123,6 +127,7 @@ def _is_empty(use: Option | Stop) -> bool:
 
 
 def _is_refused(use: Option | Stop, slurm: str) -> bool:
+    """Return whether sbatch refuses an option without its value."""
     if isinstance(use, Stop) or use.name == "gres":
         return True
     try:

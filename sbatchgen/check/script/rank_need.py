@@ -1,6 +1,7 @@
-"""The places where a program certainly needs its rank's variables, which a launcher sets.
+"""The first place where a program certainly fails without the variables of a rank, which a launcher sets.
 
-A variable in a condition, in a try, or in a function without a certain call is not certainly needed.
+A program may work without a variable that it reads in a condition or a try, or in a function that it may not
+call.
 """
 
 import ast
@@ -11,13 +12,13 @@ from pathlib import Path
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.saved_files import called
 
-# Variables that torchrun sets. The mode ddp with srun exports them.
+# torchrun sets these variables, and so do rendered scripts in which srun starts the ranks.
 RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 DEPTH_MAX = 12  # calls within calls
 _ENDING = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
 _CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
 _CATCHING = frozenset(("suppress", "raises", "assertRaises"))
-# Arguments by which init_process_group does not take the rank from the environment.
+# With these arguments, init_process_group does not take the rank from the environment.
 _OTHER_SOURCES = frozenset(("init_method", "store", "rank", "world_size", None))
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
@@ -45,7 +46,7 @@ def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None
         if isinstance(node, ast.FunctionDef)
     ]
     count = Counter(name for name, _, _ in functions)
-    known = {name: (node, file) for name, node, file in functions if count[name] == 1 and _runs(node)}
+    known = {name: (node, file) for name, node, file in functions if count[name] == 1 and _runs_at_once(node)}
     return _Walk(known).block(trees[first].body, first) if first in trees else None
 
 
@@ -63,10 +64,10 @@ def _may_be_set(tree: ast.Module) -> bool:
     return any(named[name] != reads[name] for name in RANK_VARIABLES)
 
 
-def _runs(function: ast.FunctionDef) -> bool:
+def _runs_at_once(function: ast.FunctionDef) -> bool:
     """Return whether a call of a function runs the body at once: no generator, no unknown decorator."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
-    names = {_last_name(each) for each in function.decorator_list}
+    names = {_last_name(decorator) for decorator in function.decorator_list}
     return not yields and names <= _CALLS_AT_ONCE
 
 
@@ -76,7 +77,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 class _MayLeave(Exception):  # noqa: N818 - no error
-    """Raised at a statement that may leave the function or the program."""
+    """The signal that a statement may leave the function or the program, so that no later one is certain."""
 
 
 class _Walk:
@@ -84,7 +85,7 @@ class _Walk:
 
     def __init__(self, functions: Mapping[str, tuple[ast.FunctionDef, Path]]) -> None:
         self.functions = functions
-        self.inside: list[str] = []  # the functions that are being run
+        self.inside: list[str] = []  # the functions that the walk is in
 
     def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
         """Return the first need of a rank in statements, if any."""
@@ -142,11 +143,12 @@ class _Walk:
         if variable in RANK_VARIABLES:
             yield RankNeed(variable, getattr(node, "lineno", 0), file)
         if isinstance(node, ast.Call):
-            if _joins_a_group(node):
+            if _joins_group(node):
                 yield RankNeed("RANK", node.lineno, file)
-            yield from self._called(node)
+            yield from self._call(node)
 
-    def _called(self, node: ast.Call) -> Iterator[RankNeed]:
+    def _call(self, node: ast.Call) -> Iterator[RankNeed]:
+        """Yield the need of a rank in the function that a call runs, if the program defines the function."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in self.functions and name not in self.inside and len(self.inside) < DEPTH_MAX:
             function, file = self.functions[name]
@@ -182,10 +184,10 @@ def _text(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def _joins_a_group(call: ast.Call) -> bool:
+def _joins_group(call: ast.Call) -> bool:
     """Return whether a call is an init_process_group() that takes the rank from the environment."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if "init_method" in given and _text(given["init_method"]) == "env://":
-        del given["init_method"]
-    elsewhere = len(call.args) > 1 or not _OTHER_SOURCES.isdisjoint(given)
-    return called(call) == "init_process_group" and not elsewhere
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "init_method" in arguments and _text(arguments["init_method"]) == "env://":
+        del arguments["init_method"]
+    has_other_source = len(call.args) > 1 or not _OTHER_SOURCES.isdisjoint(arguments)
+    return called(call) == "init_process_group" and not has_other_source

@@ -1,4 +1,4 @@
-"""Reader of a script's request of Slurm. A value that sbatch can't read counts as not given."""
+"""Reader of a script's request of Slurm. An option whose value sbatch can't read counts as missing."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +21,10 @@ def resources(
     nowhere: Place,
     default_partition: str | None,
 ) -> ResourceRequest:
-    """Return the request in a script's options."""
+    """Return the request in a script's options.
+
+    `at` gives the place of an option, and `nowhere` is the place shown for a missing option.
+    """
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
@@ -60,6 +63,8 @@ def _read(reader: Callable[[str], T], text: str | None) -> T | None:
 
 
 def _time(text: str) -> int | None:
-    """Return seconds, in Slurm's whole minutes; UNLIMITED for no limit, None without a time."""
+    """Return the seconds of a time limit, in whole minutes; UNLIMITED for no limit, None if malformed."""
     limit = minutes(text)
-    return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit
+    if limit is None:
+        return None
+    return UNLIMITED if limit in (0, INFINITE) else 60 * limit

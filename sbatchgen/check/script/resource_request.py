@@ -1,4 +1,4 @@
-"""The request of Slurm that rules judge. It belongs to a resolved job or to a script.
+"""The request that a resolved job or a script makes of Slurm: nodes, tasks, CPUs, GPUs, memory and time.
 
 Source of the grammar of --gres and --gpus, and of which option wins: sbatch(1), gres.html, Slurm 22.05.
 """
@@ -14,7 +14,7 @@ from sbatchgen.base.keys import record
 from sbatchgen.check.sbatch.gres import split_gpu_items
 
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # each may ask for all GPUs of a job
-UNLIMITED = 1 << 40  # the seconds that stand for --time=UNLIMITED and --time=0
+UNLIMITED = 1 << 40  # the number of seconds that means --time=UNLIMITED or --time=0
 
 Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its count
 
@@ -22,13 +22,13 @@ Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its cou
 def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
     """Return the shares of a total that Slurm gives to idle nodes of one kind.
 
-    Each node gets at least one, and the first nodes get as many as they have: `most`, or None if unknown.
-    On nodes that other jobs use, Slurm splits otherwise.
+    Each node gets at least one, and the first nodes get all that they have: `most`, or None if unknown.
+    On nodes that other jobs use, Slurm splits the total differently.
     Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
     """
     shares = []
-    for behind in range(nodes - 1, -1, -1):
-        shares.append(max(min(total - behind, most or total), 0))
+    for nodes_left in range(nodes - 1, -1, -1):
+        shares.append(max(min(total - nodes_left, most or total), 0))
         total -= shares[-1]
     return tuple(shares)
 
@@ -91,7 +91,7 @@ class ResourceRequest:
         return 1
 
     def spread(self, most: int | None) -> ResourceRequest:
-        """Return the request with the most nodes that the job may get from a cluster with `most` nodes."""
+        """Return the request with the largest number of nodes that Slurm may give, of `most` in all."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
@@ -106,7 +106,7 @@ class ResourceRequest:
 
     @cached_property
     def gpus_on_node(self) -> Amounts:
-        """The GPUs of a node by type; of the busiest node if Slurm distributes the GPUs."""
+        """The type and number of the GPUs on a node; on the busiest node if Slurm distributes the GPUs."""
         from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
@@ -127,20 +127,22 @@ class ResourceRequest:
             return self.ntasks * sum(count for _, count in self.gpus_per_task or ())
         return max(self.nodes, 1) * self.gpu_count
 
-    def splits_gpus(self, node_gpus: Collection[int] = (), *, alone: bool = False) -> bool:
+    def splits_gpus(self, node_gpus: Collection[int] = (), *, whole_nodes: bool = False) -> bool:
         """Return whether Slurm may give the job's nodes different numbers of GPUs, as only --gpus is given.
 
-        `node_gpus` are the numbers of GPUs of the known kinds of nodes. `alone` says that the job gets whole
-        nodes; their numbers of GPUs may still differ.
+        `node_gpus` are the numbers of GPUs of the known kinds of nodes. `whole_nodes` says that the job gets
+        whole nodes, whose numbers of GPUs may still differ.
         Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
         total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
-        each = sum(count for _, count in self.gpus_per_task or ())
+        per_task = sum(count for _, count in self.gpus_per_task or ())
         if not total or nodes < 2 or self.gpu_option == "gres" or self.gpus_per_node:
             return False
-        if "ntasks-per-gpu" in self.options or (each and (self.ntasks_per_node or total == each * nodes)):
-            return False  # as many tasks on each node
-        if (alone or self.is_exclusive) and not node_gpus:
+        if "ntasks-per-gpu" in self.options or (
+            per_task and (self.ntasks_per_node or total == per_task * nodes)
+        ):
+            return False  # each node gets the same number of tasks, and so of GPUs
+        if (whole_nodes or self.is_exclusive) and not node_gpus:
             return False  # the job may get all GPUs of its nodes
         most = max(node_gpus, default=0)
         return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))

@@ -14,10 +14,10 @@ _MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|p
 
 @frozen()
 class SavedFile:
-    """A file with a fixed name, and the program's option that changes the name; "" without such an option."""
+    """A file into which a program saves."""
 
-    name: str
-    option: str = ""
+    name: str  # the fixed name
+    option: str = ""  # the program's option that changes the name; "" without such an option
 
 
 def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
@@ -52,7 +52,7 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
-    """Return the default of each option of argparse, by the option's attribute."""
+    """Return the default file of each option of argparse, by the attribute that holds the option's value."""
     defaults = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called(node) == "add_argument":

@@ -1,4 +1,4 @@
-"""A script as rules judge it: its directives, its body, its request of Slurm and its folder."""
+"""A script as rules judge it: directives, body, launches, request of Slurm, and the facts of the cluster."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.trainer_source import TrainerSource
 
 
-# Attributes that do not depend on the release of Slurm.
+# Cached attributes that do not depend on the release of Slurm.
 _RELEASE_FREE = ("lines", "body", "commands", "_commands_by_name", "plugins")
-_SIZES_WORDS = """
+_SIZE_OPTIONS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
 gpus-per-task gres nodelist mem mem-per-cpu
 """
-_SIZES = frozenset(_SIZES_WORDS.split())
+SIZE_OPTIONS = frozenset(_SIZE_OPTIONS.split())
 CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
 _BRIEF = programs("brief") | {""}
-_WAITS = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
-_SET_BEFORE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
+_WAIT = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
+_JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
 
 
 def _comment_start(directive: Directive) -> int:
-    """Return where the comment after the words of a directive starts; its length without one."""
+    """Return the offset of the comment after the words of a directive; without a comment, of the end."""
     text = directive.text
     end = directive.words[-1].end - 1 if directive.words else len(text)
-    return text.index("#", end) if text[end:].lstrip().startswith("#") and text[end].isspace() else len(text)
+    has_comment = text[end : end + 1].isspace() and text[end:].lstrip().startswith("#")
+    return text.index("#", end) if has_comment else len(text)
 
 
 @record
@@ -65,7 +66,7 @@ class JobScript(Job):
     text: str  # the script; bytes outside UTF-8 are surrogates
     # The environment of the submission; empty if the script is only checked.
     environment: Mapping[str, str] = field(default_factory=dict)
-    # Options of plugins that the profile lacks; NAME= takes a value.
+    # Further options of plugins, which the profile does not list; NAME= takes a value.
     known_options: tuple[str, ...] = ()
 
     is_script = True
@@ -77,7 +78,7 @@ class JobScript(Job):
 
     @property
     def release(self) -> str:
-        """The line of the release: 22.05 of 22.05.8."""
+        """The release without its patch level: 22.05 of 22.05.8."""
         return line_of(self.slurm)
 
     @cached_property
@@ -94,7 +95,7 @@ class JobScript(Job):
 
     @cached_property
     def other_scheduler(self) -> OtherScheduler | None:
-        """The scheduler of the script, if Slurm is not the scheduler."""
+        """The scheduler of the script, if it is not Slurm; else None."""
         return other_scheduler(self.text)
 
     @cached_property
@@ -141,7 +142,11 @@ class JobScript(Job):
         matches = placeholders.person_placeholders(
             directives, self.uses, lambda name: name in self.assigned, self.slurm
         )
-        ends = {each.line: _comment_start(each) for each in self.sbatch.directives if each.line in matches}
+        ends = {
+            directive.line: _comment_start(directive)
+            for directive in self.sbatch.directives
+            if directive.line in matches
+        }
         return {line: match for line, match in matches.items() if match.start() < ends[line]}
 
     @cached_property
@@ -161,7 +166,7 @@ class JobScript(Job):
         )
 
     def may_be_plugin_option(self, name: str) -> bool:
-        """Return whether an unknown option may be a plugin's: no typo, and no plugins in the profile."""
+        """Return whether a plugin may add an unknown option: it is no typo, and the profile has no list."""
         if self.profile.plugin_options is not None:
             return False
         return not (name in RENAMED or ":" in name or is_misspelt_option(name, self.slurm))
@@ -179,7 +184,7 @@ class JobScript(Job):
         return bash.read_body(self.text if "\0" not in self.text else "")  # sbatch refuses a NUL
 
     def read_by(self, release: str) -> JobScript:
-        """Return the script as another release of Slurm reads it; the body stays the same."""
+        """Return the script as another release of Slurm reads the directives."""
         other = replace(self, slurm=release, assumed=False)
         vars(other).update((name, value) for name, value in vars(self).items() if name in _RELEASE_FREE)
         return other
@@ -203,19 +208,21 @@ class JobScript(Job):
 
     @cached_property
     def is_brief(self) -> bool:
-        """Whether the script ends in a moment: each command shows something, or waits for some seconds."""
+        """Whether the script ends within seconds: each command shows something, or waits for a moment."""
         programs = {id(launch.command): launch.program.name for launch in self.launches}
         commands = [command for command in self.body.commands if not command.test]
         return bool(commands) and all(
-            programs.get(id(command), command.name) in _BRIEF and not _WAITS.search(command.text)
+            programs.get(id(command), command.name) in _BRIEF and not _WAIT.search(command.text)
             for command in commands
         )
 
     @cached_property
     def is_wrapped(self) -> bool:
-        """Whether another script submits the script, which requires variables that nothing sets."""
+        """Whether another script seems to submit this script, which requires variables that nothing sets."""
         return any(
-            use.operator in (":?", "?") and use.name not in self.assigned and not _SET_BEFORE.match(use.name)
+            use.operator in (":?", "?")
+            and use.name not in self.assigned
+            and not _JOB_VARIABLE.match(use.name)
             for use in (self.body.uses if ":?" in self.text else ())
         )
 
@@ -227,8 +234,8 @@ class JobScript(Job):
 
     @property
     def is_sized(self) -> bool:
-        """Whether the script asks for nodes, tasks, CPUs or GPUs; else sbatch's command line usually does."""
-        return not _SIZES.isdisjoint(self.options)
+        """Whether directives ask for nodes, tasks, CPUs or GPUs; else sbatch's command line usually does."""
+        return not SIZE_OPTIONS.isdisjoint(self.options)
 
     @cached_property
     def steps(self) -> tuple[Launch, ...]:
@@ -260,7 +267,10 @@ class JobScript(Job):
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
-        """Yield the first use without a default of each unset variable for which `names` is true."""
+        """Yield the first use of each variable that the script does not set and for which `names` is true.
+
+        Uses with a default, such as ${NAME:-x}, do not count.
+        """
         seen = set(self.assigned)
         for use in self.body.uses:
             if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
@@ -302,14 +312,14 @@ class JobScript(Job):
 
     @cached_property
     def uses(self) -> tuple[Option | Stop, ...]:
-        """Each use of an option in the directives of the first component, also after an error of sbatch."""
+        """Each use of an option in the directives of the first component, even after an error of sbatch."""
         lines = [line for line in self.sbatch.directives if line.kind in READ_KINDS and line.component <= 0]
         words = [word for line in lines for word in line.words]
         return tuple(scan(words, known_specs(self.slurm, self.plugins), past_stops=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """The use of each option that wins, by long name."""
+        """The use that counts of each option, by long name."""
         options: dict[str, Option] = {}
         for use in self.uses:
             if isinstance(use, Option):
@@ -318,7 +328,7 @@ class JobScript(Job):
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """The script's request of Slurm; a value that sbatch can't read counts as not given."""
+        """The script's request of Slurm; an option whose value sbatch can't read counts as missing."""
         return resources(
             self.options,
             slurm=self.slurm,
@@ -356,7 +366,7 @@ class JobScript(Job):
         return self.at(word.line, word.column, end)
 
     def at_value(self, option: str) -> Place:
-        """Return the place of the value of an option, in the use that wins."""
+        """Return the place of the value of an option, in the use that counts."""
         use = self.options.get(option)
         if use is None or use.value_word is None:
             return self.at_option(option)

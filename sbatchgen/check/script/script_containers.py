@@ -12,7 +12,7 @@ from sbatchgen.check.script.known_options import PYXIS_NAMES
 from sbatchgen.check.script.launches import Launch
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
-PULLED = re.compile(r"(?:docker|oras|library|shub)://")
+REGISTRY_SCHEME = re.compile(r"(?:docker|oras|library|shub)://")
 _APPTAINER = programs("apptainer")
 Use = tuple[str, str, Place]  # the name, the value and the place of an option
 
@@ -22,11 +22,11 @@ class Container:
     """A container that a script starts."""
 
     image: str  # the image, "" without an image; expansions with unknown values stay as written
-    at: Place  # the place of the image, or else of the container's first option
-    uses: Sequence[Use]  # its options: the name, the value and the place of each
+    at: Place  # the place of the image; without an image, of the container's first option
+    uses: Sequence[Use]  # each use of an option of the container
     command: Command | None = None  # the command that starts the container; None for a directive
     inside: tuple[Tool, ...] = ()  # the tools that run in the container
-    pyxis: bool = False  # whether pyxis starts the container with Enroot; else Apptainer or Singularity does
+    pyxis: bool = False  # whether pyxis starts the container with Enroot, not Apptainer or Singularity
 
     @cached_property
     def options(self) -> Mapping[str, tuple[str, Place]]:
@@ -35,11 +35,11 @@ class Container:
 
     @property
     def is_pulled(self) -> bool:
-        """Whether the image is pulled from a registry."""
+        """Whether the start of the container pulls the image from a registry."""
         if not self.image or self.image.startswith("$"):
             return False
         if not self.pyxis:
-            return PULLED.match(self.image) is not None
+            return REGISTRY_SCHEME.match(self.image) is not None
         return self.image[0] not in "./~" and not IMAGE_FILE.search(self.image)
 
     @property
@@ -53,7 +53,7 @@ def containers(
     launches: Iterable[Launch],
     place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
-    """Yield all containers of a script, in its directives and its launches."""
+    """Yield the containers of a script's options and launches; `place` returns the place of a word."""
     yield from _pyxis_container([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
@@ -67,13 +67,14 @@ def containers(
 
 
 def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
+    """Return the options of a tool as uses."""
     return [(option.name, tool.text_of(option), place(option.word)) for option in tool.uses]
 
 
 def _pyxis_container(
     uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
-    """Yield the container of sbatch or srun, if their options have an option of pyxis."""
+    """Yield the container of an sbatch or srun, if its options have an option of pyxis."""
     used = [use for use in uses if use[0] in PYXIS_NAMES]
     if used:
         images = [use for use in used if use[0] == "container-image"]

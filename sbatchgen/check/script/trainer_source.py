@@ -1,6 +1,6 @@
-"""The source of the user's trainer, which is read, and never imported or run.
+"""The source of the user's trainer: facts from its modules, which are read, and never imported or run.
 
-Only certain facts count: nothing is known of a trainer that imports a package outside packages.txt.
+Only certain facts count. Many are unknown if the trainer imports a package that packages.txt does not list.
 """
 
 import ast
@@ -20,43 +20,50 @@ from sbatchgen.check.script.rank_need import RankNeed, needs_rank
 from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
 from sbatchgen.check.script.trainer_name import trainer_is_file
 
-MAX_BYTES = 1 << 19  # bytes of a file
-FILES_MAX = 100  # files
+MAX_BYTES = 1 << 19  # bytes of a module
+FILES_MAX = 100  # modules of a trainer
 
-_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
+_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}  # by kind
 WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
 _LIGHTNING = ("lightning", "pytorch_lightning")
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
 _SETS_NO_RANK = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
+# The patterns below search TrainerSource.words: a name or a text in each line, and "(" at the end of a call.
+# Calls that may run code that the modules do not show.
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
-_GROUP = re.compile(
+# Words of a trainer that may know of other processes, and of a trainer that may save something.
+_GROUP_SIGN = re.compile(
     r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
 )
-_SAVES = re.compile(
+_SAVE_SIGN = re.compile(
     r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
     r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
 )
 # Calls and arguments of torch, safetensors, Accelerate, Lightning and the Trainer of transformers that load a
 # checkpoint. The second list has names that may load a checkpoint, and ways to set single weights.
-_LOADS = re.compile(
+_LOAD_CALL = re.compile(
     r"(?m)^(?:load_(?:state_dict|state|model|weights|checkpoint|from_checkpoint|file)\(|safe_open\(|ckpt_path$"
     r"|set_\w*state_dict\(|resume_from_checkpoint$|get_last_checkpoint)"
 )
-_MAY_LOAD = re.compile(
+_LOAD_SIGN = re.compile(
     r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
     r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
 )
 # Calls that read a model, data, or the text or bytes of a file, which an earlier start may have written.
-_READS = re.compile(
+_READ_CALL = re.compile(
     r"(?im)^(?!DataLoader)\w*load\w*\(|^from_pretrained|^read_(?:text|bytes)\(|^opens to read$"
 )
 # Options that take a checkpoint.
-_RESUMES = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
-_STATES = re.compile(r"(?m)^state_dict\(")  # without load_state_dict, no call takes such a state
-_FIT = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # calls of Lightning and transformers that train
-_CONTRACT = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
-_RANKS = re.compile(r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank")
-
+_RESUME_OPTION = re.compile(r"(?m)^--(?:resume(?:[-_]from(?:[-_]checkpoint)?)?|(?:ckpt|checkpoint)[-_]path)$")
+_STATE_CALL = re.compile(r"(?m)^state_dict\(")  # without load_state_dict, no call takes such a state
+_FIT_CALL = re.compile(r"(?m)^(?:\w*Trainer|fit\()$")  # calls of Lightning and transformers that train
+# Variables and files by which a trainer asks the rendered script for a restart.
+_CONTRACT_NAME = re.compile(r"SBATCHGEN_|(?m:^(?:\S*/)?again$)")
+# Names of a trainer that may take its rank from a launcher.
+_RANK_SIGN = re.compile(
+    r"(?m)^(?:RANK|LOCAL_RANK|WORLD_SIZE|SLURM_\w+|OMPI_\w+|PMI_\w+)$|env://|local[_-]rank"
+)
+# The variables from which torch takes a rank, and other places from which a trainer may take its rank.
 _RANK_SOURCES = re.compile(r"(?m)^RANK$|env://")
 _OTHER_RANK_SOURCES = re.compile(
     r"(?i)slurm_procid|ompi_comm|pmix?_rank|mpi4py|spawn|ArgumentParser[\s\S]*^--(?:global[-_])?rank$",
@@ -95,15 +102,15 @@ class TrainerSource:
 
     @property
     def loses_loaders(self) -> bool:
-        """Whether the trainer handles TERM, but TERM ends its processes that load data."""
+        """Whether the trainer handles TERM itself, but its processes that load data die of TERM."""
         handles = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
         loads = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
         return bool(self.whole and handles and loads and "worker_init_fn" not in self.words)
 
     @property
     def trains_alone(self) -> bool:
-        """Whether the trainer certainly ignores other processes."""
-        return self._is_plain and not _GROUP.search(self.words)
+        """Whether the trainer certainly knows nothing of other processes."""
+        return self._is_plain and not _GROUP_SIGN.search(self.words)
 
     @property
     def needs_ranks(self) -> bool:
@@ -114,24 +121,24 @@ class TrainerSource:
     @property
     def spawns_always(self) -> bool:
         """Whether the trainer starts its own processes, and certainly takes no rank from a launcher."""
-        return self.whole and self.spawns and not _RANKS.search(self.words)
+        return self.whole and self.spawns and not _RANK_SIGN.search(self.words)
 
     @property
     def saves_nothing(self) -> bool:
         """Whether the trainer certainly writes no checkpoint."""
-        return self._is_plain and not _SAVES.search(self.words) and not _CONTRACT.search(self.words)
+        return self._is_plain and not _SAVE_SIGN.search(self.words) and not _CONTRACT_NAME.search(self.words)
 
     @cached_property
     def loads(self) -> bool | None:
         """Whether the trainer loads the checkpoint of an earlier start; None if unknown."""
-        if _LOADS.search(self.words):
+        if _LOAD_CALL.search(self.words):
             return True
         known = _PACKAGES["plain"] | _PACKAGES["loading"] | _STDLIB
         hidden = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
-        if hidden or _MAY_LOAD.search(self.words):
+        if hidden or _LOAD_SIGN.search(self.words):
             return None
-        fits = self.packages & _PACKAGES["loading"] and _FIT.search(self.words)
-        return False if fits or _STATES.search(self.words) or not _READS.search(self.words) else None
+        fits = self.packages & _PACKAGES["loading"] and _FIT_CALL.search(self.words)
+        return False if fits or _STATE_CALL.search(self.words) or not _READ_CALL.search(self.words) else None
 
     @property
     def lightning_size(self) -> Mapping[str, int]:
@@ -139,8 +146,10 @@ class TrainerSource:
         if len(self.trainer_calls) != 1 or not self.whole or "LightningCLI" in self.words:
             return {}
         given = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
-        known = {name: given[name] for name in ("devices", "num_nodes") if name in given}
-        return {name: value for name, value in known.items() if value} if "**" not in given else {}
+        if "**" in given:
+            return {}
+        sizes = {name: given.get(name) for name in ("devices", "num_nodes")}
+        return {name: value for name, value in sizes.items() if value}
 
     @property
     def never_loads(self) -> bool:
@@ -168,8 +177,8 @@ class TrainerSource:
 
     @property
     def way_to_resume(self) -> str:
-        """The keys with which a job resumes the trainer: its option that takes a checkpoint, if any."""
-        option = _RESUMES.search(self.words)
+        """The fix that makes a job resume the trainer: the keys for its option that takes a checkpoint."""
+        option = _RESUME_OPTION.search(self.words)
         keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
         return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
 
@@ -178,7 +187,7 @@ class TrainerSource:
         """Whether the trainer certainly never asks the script for a restart."""
         known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
         is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
-        return is_known and not _CONTRACT.search(self.words)
+        return is_known and not _CONTRACT_NAME.search(self.words)
 
     @property
     def needs_torch(self) -> bool:
@@ -187,23 +196,29 @@ class TrainerSource:
 
 
 def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
-    """Return the source of a trainer, a file or a module; None for an unreadable file, or other languages."""
+    """Return the source of a trainer, a file or a module, as Python finds it from a folder.
+
+    The result is None if the first module can't be read as Python.
+    """
     is_file = trainer_is_file(trainer)
     parts = trainer.split(".")
-    first = folder / trainer if is_file else _module(folder, [*parts, "__main__"]) or _module(folder, parts)
+    if is_file:
+        first: Path | None = folder / trainer
+    else:
+        first = _module(folder, [*parts, "__main__"]) or _module(folder, parts)
     reader = _Reader(root=first.parent if is_file and first else folder)
     if first is None or not reader.read(first):
         return None
     if not is_file:
-        reader.imports(folder, parts)
+        reader.add_import(folder, parts)
     while reader.waiting and len(reader.seen) <= FILES_MAX:
         if not reader.read(reader.waiting.pop()):
             reader.whole = False
     words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
     saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
-    is_read = whole and "argparse" in reader.packages <= _PACKAGES["plain"] | sys.stdlib_module_names
+    has_parser = whole and "argparse" in reader.packages <= _PACKAGES["plain"] | sys.stdlib_module_names
     return TrainerSource(
-        options=own_options(reader.trees.values()) if is_read and not _DYNAMIC.search(words) else None,
+        options=own_options(reader.trees.values()) if has_parser and not _DYNAMIC.search(words) else None,
         packages=frozenset(reader.packages),
         words=words,
         spawns=reader.spawns,
@@ -216,7 +231,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
 
 
 def _module(folder: Path, parts: list[str]) -> Path | None:
-    """Return the file of a module below a folder, if any."""
+    """Return the file of a module below a folder; None if no file has its name."""
     path = folder.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
@@ -226,15 +241,15 @@ def _module(folder: Path, parts: list[str]) -> Path | None:
 
 @dataclass
 class _Reader:
-    """A reader of modules, one after the other. `root` is the folder where Python looks first."""
+    """A reader of modules, one after the other. The attributes without a comment are as in TrainerSource."""
 
-    root: Path
+    root: Path  # the folder where Python looks first
     packages: set[str] = field(default_factory=set)
     words: list[str] = field(default_factory=list)
-    seen: set[Path] = field(default_factory=set)
-    waiting: list[Path] = field(default_factory=list)
+    seen: set[Path] = field(default_factory=set)  # the modules that were read, even without success
+    waiting: list[Path] = field(default_factory=list)  # the modules to read
     saved: list[SavedFile] = field(default_factory=list)
-    trees: dict[Path, ast.Module] = field(default_factory=dict)
+    trees: dict[Path, ast.Module] = field(default_factory=dict)  # the modules that could be read
     trainer_calls: list[Mapping[str, int | None]] = field(default_factory=list)
     spawns: bool = False
     whole: bool = True
@@ -251,31 +266,31 @@ class _Reader:
             return False
         self.trees[file] = tree
         self.saved += saved_files(tree)
-        assigned = {*_variables_set(tree)}
+        assigned = {*_assigned_key_ids(tree)}
         self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):
             if id(node) in assigned:
                 continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self.imports(self.root, alias.name.split("."))
+                    self.add_import(self.root, alias.name.split("."))
             elif isinstance(node, ast.ImportFrom):
-                self._imports_from(node, file)
+                self._add_imports_from(node, file)
             else:
                 self.words += _words(node)
                 self.spawns |= _is_spawn(node)
         return True
 
-    def _imports_from(self, node: ast.ImportFrom, file: Path) -> None:
+    def _add_imports_from(self, node: ast.ImportFrom, file: Path) -> None:
         parts = node.module.split(".") if node.module else []
         folder = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else self.root
         for alias in node.names:
             self.spawns |= node.module == "torch.multiprocessing" and alias.name == "spawn"
             self.words.append(alias.name)
-            self.imports(folder, [*parts, alias.name], local=node.level > 0)
+            self.add_import(folder, [*parts, alias.name], local=node.level > 0)
 
-    def imports(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
-        """Record an import: modules in the folder are read later, other names are packages."""
+    def add_import(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
+        """Record an import: a module below the folder is to be read, another name is a package."""
         known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
         local_files = [file for file in known if file]
         if not local_files and not local and not (folder / parts[0]).is_dir():
@@ -286,8 +301,8 @@ class _Reader:
         self.waiting += [file for file in local_files if file not in self.seen and file not in self.waiting]
 
 
-def _variables_set(tree: ast.AST) -> Iterator[int]:
-    """Yield the ids of the nodes with a name that a program sets: os.environ["RANK"] = "0"."""
+def _assigned_key_ids(tree: ast.AST) -> Iterator[int]:
+    """Yield the ids of the nodes of keys that a program sets, such as "RANK" of os.environ["RANK"] = "0"."""
     for node in ast.walk(tree):
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
@@ -295,6 +310,7 @@ def _variables_set(tree: ast.AST) -> Iterator[int]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
+    """Yield the names and texts in a node, without its children, as TrainerSource.words has them."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
@@ -327,17 +343,19 @@ def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
     """Yield the numbers in each call of Lightning's Trainer in a module."""
     modules, classes = set(), set()
     for node in ast.walk(tree):
-        is_its = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
-        for alias in node.names if is_its or isinstance(node, ast.Import) else ():  # type: ignore[attr-defined]
-            if is_its and alias.name == "Trainer":
+        is_lightning = (
+            isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
+        )
+        for alias in node.names if is_lightning or isinstance(node, ast.Import) else ():  # type: ignore[attr-defined]
+            if is_lightning and alias.name == "Trainer":
                 classes.add(alias.asname or alias.name)
-            elif is_its or alias.name.partition(".")[0] in _LIGHTNING:
+            elif is_lightning or alias.name.partition(".")[0] in _LIGHTNING:
                 modules.add(alias.asname or alias.name.partition(".")[0])
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = node.func
-            of_module = isinstance(function, ast.Attribute) and function.attr == "Trainer"
-            owner = ast.unparse(function).partition(".")[0] if of_module else ""
+            is_attribute = isinstance(function, ast.Attribute) and function.attr == "Trainer"
+            owner = ast.unparse(function).partition(".")[0] if is_attribute else ""
             if owner in modules or (isinstance(function, ast.Name) and function.id in classes):
                 yield _numbers(node)
 

@@ -1,4 +1,4 @@
-"""The current user: the cluster's facts about the user, and the partitions closed to the user."""
+"""The user of this process: the cluster's facts about the user, and why a partition is closed to the user."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ def user_of_process(user: User) -> User | None:
 def closing_reasons(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
     """Yield why a partition is closed to the user or to this host, and whether the reason is certain.
 
-    A reason is certain if the cluster was asked, as other machines may have other groups.
+    A reason is certain if the profile has facts about the user, as the groups of this machine may differ from
+    those of the cluster.
     """
     groups = {*partition.groups}
     if groups and not groups & {*_groups(), *(user.groups if user else ())}:
@@ -28,9 +29,9 @@ def closing_reasons(partition: PartitionFacts, user: User | None) -> Iterator[tu
     if partition.submit_hosts:
         import platform
 
-        here = platform.node().partition(".")[0]
-        if here not in hosts(str(partition.submit_hosts)):
-            yield f"only for jobs from host {partition.submit_hosts}", user is not None and user.host == here
+        host = platform.node().partition(".")[0]
+        if host not in hosts(str(partition.submit_hosts)):
+            yield f"only for jobs from host {partition.submit_hosts}", user is not None and user.host == host
 
 
 def _groups() -> Iterator[str]:

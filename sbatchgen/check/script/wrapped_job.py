@@ -1,4 +1,4 @@
-"""A job that a script submits with sbatch --wrap: a script for sh with the options of that sbatch.
+"""Jobs that a script submits with sbatch --wrap, as scripts for sh with the options of that sbatch.
 
 Source: sbatch(1), --wrap.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.script import JobScript
 
 # The starts of options that decide how many processes a job starts.
-_COUNTING = (
+_COUNT_OPTIONS = (
     "--n",
     "-n",
     "-N",
@@ -32,30 +32,33 @@ _COUNTING = (
 
 
 def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
-    """Yield each string of --wrap as a script, with its word, if the text shows the options of sbatch."""
+    """Yield the word of each --wrap, and its string as a script, if the text shows the options of sbatch."""
     for command in script.named("sbatch"):
-        read = _read(script, command)
+        read = _wrap_options(script, command)
         if read is not None:
             options, string = read
             body = script.body.text_of(string).removeprefix("--wrap=")
             yield string, replace(script, text=f"#!/bin/sh\n#SBATCH {options}\n{body}\n", environment={})
 
 
-def _read(script: JobScript, command: Command) -> tuple[str, Word] | None:
-    """Return the options of an sbatch in the form of a directive, and its --wrap; None if unknown."""
+def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | None:
+    """Return the options of an sbatch as the text of a directive, and the word of its --wrap.
+
+    The result is None without --wrap, and if the text does not show an option that counts processes.
+    """
     given: list[str] = []
     string, before = None, ""
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
         value = script.body.value(word)
         name, equals, _ = word.text.partition("=")
-        takes_it = before.startswith("-") and "=" not in before and not before.startswith(_COUNTING)
+        is_value = before.startswith("-") and "=" not in before and not before.startswith(_COUNT_OPTIONS)
         if before == "--wrap" or (equals and name == "--wrap"):
             string = word
         elif value is not None:
             given += [shlex.quote(value)] if name != "--wrap" else []
-        elif takes_it:
+        elif is_value:  # an unknown value of an option that counts no processes: any value stands for it
             given.append("1")
-        elif not (equals and name.startswith("--")) or name.startswith(_COUNTING):
+        elif not (equals and name.startswith("--")) or name.startswith(_COUNT_OPTIONS):
             return None
         before = word.text
     return (" ".join(given), string) if string else None

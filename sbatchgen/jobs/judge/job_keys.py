@@ -14,7 +14,7 @@ from sbatchgen.base.texts import Requeue
 from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.option_values import BAD_VALUE, sbatch_refusal
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.job import ENVIRONMENT_EFFECT
+from sbatchgen.check.script.job import CONTAINER_EFFECT
 from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.inputs.options import LONG_NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
@@ -112,7 +112,7 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
         at = job.at(f"extra_options.{name}")
         if name == "environment":
             fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
-            yield Hit(at, f"--{name} {ENVIRONMENT_EFFECT}", fix, "warning")
+            yield Hit(at, f"--{name} {CONTAINER_EFFECT}", fix, "warning")
         elif job.resolved.slurm and _is_missing_here(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")

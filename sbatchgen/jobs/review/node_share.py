@@ -69,7 +69,7 @@ def allocation_of_job(resolved: ResolvedJob, *, ends: bool) -> Allocation:
 def allocation_of_request(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options; the job gets `gpus` GPUs on each node, a node like `node`."""
     alone = job.is_exclusive or node.exclusive
-    splits = job.splits_gpus(node.gpus_by_kind(job.gpus or ()), alone=alone)
+    splits = job.splits_gpus(node.gpus_by_kind(job.gpus or ()), whole_nodes=alone)
     kinds = node.kinds(job.gpus_on_node) if alone else []
     whole = Amount(
         given=None if splits else _whole_amount(kinds, "gpus_per_node", gpus), of=node.gpus_per_node

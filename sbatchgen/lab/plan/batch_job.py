@@ -96,7 +96,7 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
         return tuple(per_task * number for number in tasks)
     if asked.gpu_option != "gpus" or asked.gpus_per_node:
         return (asked.gpu_count,) * nodes
-    if asked.splits_gpus([node_gpus] if node_gpus else (), alone=script.has_nodes_alone):
+    if asked.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
         return split(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
 

@@ -195,7 +195,7 @@ def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Ite
     knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.role_option("HOST")[0] and not knows:
         what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
-        yield Hit(done.at(step.line), what, rendezvous.RENDEZVOUS_OPTIONS)
+        yield Hit(done.at(step.line), what, rendezvous.RDZV_OPTIONS)
 
 
 def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
