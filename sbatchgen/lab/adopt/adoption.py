@@ -163,7 +163,9 @@ def _drop_comments(draft: Draft) -> None:
     """Note the comments, and the lines after the end of the script, as dropped."""
     body, lines = draft.script.body, draft.script.lines
     end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
-    read_by_slurm = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ_KINDS}
+    read_by_slurm = {
+        directive.line for directive in draft.script.sbatch.directives if directive.kind in READ_KINDS
+    }
     comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - read_by_slurm
     for number, text in enumerate(body.source.text.split("\n"), start=1):
         if number in draft.outcomes or not lines[number - 1].strip():
