@@ -72,23 +72,23 @@ def refusal(folder: Path) -> Problem | None:
     return reason[1] if reason else None
 
 
-def changed(root: Path, seen: set[str] | None = None) -> bool:
+def has_changes(root: Path, compared: set[str] | None = None) -> bool:
     """Return whether files that git knows differ from the commit, in a working tree or its submodules.
 
-    `seen` are the working trees that were compared before. git reads a file only if its size or its time has
-    changed. Filters are turned off, so a file of git-lfs that git reads differs.
+    `compared` are the working trees that were compared before. git reads a file only if its size or its time
+    has changed. Filters are turned off, so a file of git-lfs that git reads differs.
     """
-    seen = set() if seen is None else seen
-    seen.add(os.path.realpath(root))  # links may lead in a circle
+    compared = set() if compared is None else compared
+    compared.add(os.path.realpath(root))  # links may lead in a circle
     known = (git(root, "ls-files", "-z", "--stage") or "").split("\0")
     modules = [root / line.partition("\t")[2] for line in known if line.startswith("160000 ")]
     status = git(root, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
     new = (
         module
         for module in modules
-        if os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
+        if os.path.lexists(module / ".git") and os.path.realpath(module) not in compared
     )
-    return status != "" or any(changed(module, seen) for module in new)
+    return status != "" or any(has_changes(module, compared) for module in new)
 
 
 def _root(folder: Path) -> Path | None:

@@ -39,9 +39,9 @@ else:
 
     def record(kind: Any) -> Any:
         """Make a class a dataclass without compiling functions, which took 4 ms at each start."""
-        made = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
-        made.__init__ = _fill
-        return made
+        new_class = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
+        new_class.__init__ = _fill
+        return new_class
 
 
 def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module: str, *bases: Any) -> Any:

@@ -158,10 +158,13 @@ class NodeRange(str):
     @classmethod
     def parse(cls, text: str) -> NodeRange:
         """Return a range that starts at 1 or more, and does not end before its start."""
-        made = cls(text)
-        if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
+        result = cls(text)
+        if (
+            re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None
+            or not 1 <= result.first <= result.last
+        ):
             raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
-        return made
+        return result
 
     @property
     def first(self) -> int:
@@ -200,9 +203,9 @@ class Duration(int):
             raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
         if total > COUNT_MAX:
             raise ValueError(f"time '{text}' is longer than {COUNT_MAX // 86400} days, Slurm's maximum")
-        made = cls(total)
-        made.written = text
-        return made
+        result = cls(total)
+        result.written = text
+        return result
 
     @classmethod
     def _is_allowed(cls, text: str) -> bool:
@@ -223,11 +226,11 @@ class TimeLimit(Duration):
     @classmethod
     def parse(cls, text: str) -> TimeLimit:
         """Return a time; refuse the times that `Duration` refuses, and times below a minute."""
-        made = super().parse(text)
-        if made < cls.SHORTEST_S:
-            what = f"time {made} is less than a minute, the shortest limit that Slurm has"
+        result = super().parse(text)
+        if result < cls.SHORTEST_S:
+            what = f"time {result} is less than a minute, the shortest limit that Slurm has"
             raise RefusedValueError(what, "set at least 00:01:00")
-        return made  # type: ignore[return-value]
+        return result  # type: ignore[return-value]
 
 
 class Period(int):
@@ -268,12 +271,12 @@ class Moment(str):
     @classmethod
     def parse(cls, text: str) -> Moment:
         """Return a date, perhaps with a time of day, in a form of ISO 8601."""
-        made = cls(text)
+        result = cls(text)
         try:
-            made.epoch  # noqa: B018 - raises if the text is not a time
+            result.epoch  # noqa: B018 - raises if the text is not a time
         except (ValueError, OverflowError):
             raise ValueError(f"'{text}' is not a time, as 2026-01-31T12:00:00+01:00") from None
-        return made
+        return result
 
     @property
     def epoch(self) -> float:
@@ -296,9 +299,9 @@ class Memory(int):
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
         if mib > _MEMORY_MAX:
             raise ValueError(f"'{text}' is more than the maximum of {cls(_MEMORY_MAX)}")
-        made = cls(mib)
-        made.written = text
-        return made
+        result = cls(mib)
+        result.written = text
+        return result
 
     def __str__(self) -> str:
         for unit, mib in (("T", 1024**2), ("G", 1024)):

@@ -142,7 +142,7 @@ def job_folder() -> Path | None:
 def submission_of(
     name: str,
     args: tuple[str, ...],
-    given: dict[str, Any],
+    job_options: dict[str, Any],
     *,
     keep_env: bool = False,
     snapshot: tuple[str, ...] | None = None,
@@ -156,14 +156,14 @@ def submission_of(
         from sbatchgen.jobs.submit.rendered import submission_of_job
 
         return submission_of_job(
-            request_of(name, args, given), os.environ, job_folder(), snapshot=snapshot, **how
+            request_of(name, args, job_options), os.environ, job_folder(), snapshot=snapshot, **how
         )
     if snapshot is not None:
         what = f"{name} is a finished script: it can't run a snapshot"
         raise CommandLineError.of(what, fix="leave --snapshot out")
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    return submission_of_script(Path(name), given, args, os.environ, current_folder(), keep_env=keep_env)
+    return submission_of_script(Path(name), job_options, args, os.environ, current_folder(), keep_env=keep_env)
 
 
 def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:
@@ -178,12 +178,12 @@ def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: 
     return with_digest(submission, os.environ, after=after, keep_env=keep_env)
 
 
-def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
+def snapshot_of(job_options: dict[str, Any]) -> tuple[str, ...] | None:
     """Return the files of a snapshot that git does not track; None without a snapshot option."""
-    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
+    named, wanted = job_options.pop("snapshot_file"), job_options.pop("snapshot")
     if not wanted and not named:
         return None
-    given["snapshot_dir"] = None  # a resumed job has the snapshot of the earlier job here
+    job_options["snapshot_dir"] = None  # a resumed job has the snapshot of the earlier job here
     return tuple(named)
 
 
@@ -325,7 +325,9 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 @FORMAT
 @BRIEF
 @click.pass_obj
-def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **given: Any) -> None:
+def plan(
+    args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: bool, **job_options: Any
+) -> None:
     """Run a script in a sandbox, and show every process that it would start.
 
     JOB may also be any script. It runs on nodes that do not exist, and stand-ins take the place of srun,
@@ -339,9 +341,9 @@ def plan(args: tuple[str, ...], /, job: tuple[str, ...], *, form: str, diff: boo
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE, plan_of
     from sbatchgen.lab.started.judge_started import lint_started
 
-    how = {name: given.pop(name) for name in ("variables", "files", "process", "see", "brief")}
+    how = {name: job_options.pop(name) for name in ("variables", "files", "process", "see", "brief")}
     _refuse_number(job, diff=diff)
-    jobs = [_script_of(name, args, given, how["variables"], how["files"]) for name in job]
+    jobs = [_script_of(name, args, job_options, how["variables"], how["files"]) for name in job]
     note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
@@ -379,7 +381,11 @@ def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
 
 
 def _script_of(
-    job: str, args: tuple[str, ...], given: dict[str, Any], variables: tuple[str, ...], files: tuple[str, ...]
+    job: str,
+    args: tuple[str, ...],
+    job_options: dict[str, Any],
+    variables: tuple[str, ...],
+    files: tuple[str, ...],
 ) -> tuple[JobScript, DryRunInputs, int | None]:
     """Return the script to plan, the inputs of its dry run, and the number of nodes that replaces its own."""
     from sbatchgen.check.lint.source import is_script, read_source
@@ -388,7 +394,7 @@ def _script_of(
     if not (is_script(job) or job == "-"):
         from sbatchgen.jobs.render.render import render_request
 
-        request = request_of(job, args, given)
+        request = request_of(job, args, job_options)
         script = script_of(job, render_request(request), profile=request.resolved.profile)
         return script, read_inputs((), variables, files), None
     from sbatchgen.jobs.inputs.flags import layer_of
@@ -397,13 +403,19 @@ def _script_of(
 
     source = read_source(job)
     others = [
-        name for name, value in given.items() if value not in (None, ()) and name not in ("profile", "nodes")
+        name
+        for name, value in job_options.items()
+        if value not in (None, ()) and name not in ("profile", "nodes")
     ]
     if others:
         what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
-    settings = settings_of(Places(current_folder(), os.environ), given.get("profile"), runs_here=True)
+    settings = settings_of(Places(current_folder(), os.environ), job_options.get("profile"), runs_here=True)
     release = "" if settings.assumed else settings.slurm
     script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
-    nodes = layer_of((), {"nodes": given["nodes"]}).values.get("options.nodes") if given["nodes"] else None
+    nodes = (
+        layer_of((), {"nodes": job_options["nodes"]}).values.get("options.nodes")
+        if job_options["nodes"]
+        else None
+    )
     return script, read_inputs(args, variables, files), nodes

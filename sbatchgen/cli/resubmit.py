@@ -87,16 +87,16 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
             submit.submit.invoke(context)
         return
     with _context(submit.submit, [last.script, *array, *options, *confirmed], args) as context:
-        given = context.params
+        job_options = context.params
         how = {
-            name: given.pop(name)
+            name: job_options.pop(name)
             for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
         }
-        keep_env = given.pop("keep_sbatch_env")
-        if snapshot_of(given) is not None:
+        keep_env = job_options.pop("keep_sbatch_env")
+        if snapshot_of(job_options) is not None:
             raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
-        del given["job"]
-        _resume_script(resumed, last, given, args, keep_env=keep_env, **how)
+        del job_options["job"]
+        _resume_script(resumed, last, job_options, args, keep_env=keep_env, **how)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -223,7 +223,7 @@ def last_record(run: Run) -> Record:
 
 
 def _resume_script(
-    run: Run, last: Record, given: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
+    run: Run, last: Record, job_options: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
 ) -> None:
     """Submit the script of a run again; only options of sbatch may differ."""
     from sbatchgen.base.files import read_file, read_own
@@ -241,7 +241,7 @@ def _resume_script(
         what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {copy}, which is what it ran")
     submission = submission_of_script(
-        script, given, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
+        script, job_options, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
     )
     queued = partial(folder_check.used_by_job, run.folder, os.environ)
     if problem := queued():

@@ -59,13 +59,13 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
         _report_sum(month, below, form)
         return
     (state,), problems = point_states_of(open_index(), [run])
-    made = cost.make_report(state, os.environ)
-    put_in_form(form, made, cost.as_text(made))
+    result = cost.make_report(state, os.environ)
+    put_in_form(form, result, cost.as_text(result))
     slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
     for problem in [
         *filter(None, [state.quiet, slow]),
         *(problem.what for problem in problems),
-        *made.problems,
+        *result.problems,
     ]:
         note(f"note: {problem}")
 
@@ -86,12 +86,12 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
         raise CommandLineError.of(f"there is no folder {below}", at="--below")
     chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
     states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
-    made = bill.make_bill(states, os.environ, between)
-    if form == "text" and not made.runs:
+    result = bill.make_bill(states, os.environ, between)
+    if form == "text" and not result.runs:
         note("note: no jobs of yours: sbatchgen status --all lists your runs")
         return
-    put_in_form(form, made, bill.as_text(made))
-    for what in (*(problem.what for problem in problems), *made.problems):
+    put_in_form(form, result, bill.as_text(result))
+    for what in (*(problem.what for problem in problems), *result.problems):
         note(f"note: {what}")
 
 
@@ -114,9 +114,9 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     else:
         chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
         (state,), problems = run_states(index, os.environ, [chosen], job_ids=[job])
-    made = diagnosis.diagnose(state, os.environ, task or point, job)
-    put_in_form(form, made, diagnosis.as_text(made))
-    for problem in dict.fromkeys([*problems, *made.problems]):
+    result = diagnosis.diagnose(state, os.environ, task or point, job)
+    put_in_form(form, result, diagnosis.as_text(result))
+    for problem in dict.fromkeys([*problems, *result.problems]):
         say(problem, "warning")
 
 

@@ -120,10 +120,10 @@ def _show_status(
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        seen = f"; states are those of {overview.states_seen_at(states)}" * any(
+        as_of = f"; states are those of {overview.states_seen_at(states)}" * any(
             not state.plain for state in states
         )
-        say(Problem(f"{problem.what}{seen}", fix=problem.fix), "warning")
+        say(Problem(f"{problem.what}{as_of}", fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")

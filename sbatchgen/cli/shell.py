@@ -78,7 +78,7 @@ def shell(
     keep: int,
     how: str | None,
     debug: int | None,
-    **given: Any,
+    **job_options: Any,
 ) -> None:
     """Open a shell on the first node of a job, with the environment of the job.
 
@@ -108,11 +108,11 @@ def shell(
     if how in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
         raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
-    asked, submission = _submission(job, given, debug)
+    summary, submission = _submission(job, job_options, debug)
     if how and submission.local:
         fix = "leave --jupyter out, and start jupyter lab in the shell"
         raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
-    if not confirmed([submission.review], asked, yes=yes or dry_run, dry_run=dry_run):
+    if not confirmed([submission.review], summary, yes=yes or dry_run, dry_run=dry_run):
         return
     sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
 
@@ -128,14 +128,16 @@ def _on_terminal() -> bool:
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def _submission(job: str, given: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
+def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
     """Return a summary of the session of a job, for the question whether to submit, and its submission."""
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
-    training = request_of(job, (), given)
-    options = session.session_options(given, training.resolved.profile) if training.resolved.slurm else given
+    training = request_of(job, (), job_options)
+    options = (
+        session.session_options(job_options, training.resolved.profile) if training.resolved.slurm else job_options
+    )
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)

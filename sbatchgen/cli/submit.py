@@ -90,7 +90,9 @@ _PREFLIGHT_OPTIONS = {
     "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
 )
 @click.pass_obj
-def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **given: Any) -> None:
+def submit(
+    args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **typed_options: Any
+) -> None:
     """Review a job, then submit it.
 
     JOB may also be a finished script; options of sbatch, as --time, go with it and count before its own.
@@ -98,23 +100,24 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     same options, and none is submitted if one has errors.
     """
     how = {
-        name: given.pop(name) for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
+        name: typed_options.pop(name)
+        for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
     }
-    fit, needs = given.pop("fit"), given.pop("needs")
+    fit, needs = typed_options.pop("fit"), typed_options.pop("needs")
     if needs and not fit:
         raise CommandLineError.of(
             "--needs is about --fit", at="--needs", fix="add --fit, or leave --needs out"
         )
     if fit:
-        given |= _options_of_best_start(job, args, given, needs)
-    snapshot = snapshot_of(given)
+        typed_options |= _options_of_best_start(job, args, typed_options, needs)
+    snapshot = snapshot_of(typed_options)
     options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
-    submissions = [submission_of(name, args, given, snapshot=snapshot, **options) for name in job]
+    submissions = [submission_of(name, args, typed_options, snapshot=snapshot, **options) for name in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
 def _options_of_best_start(
-    jobs: tuple[str, ...], args: tuple[str, ...], given: dict[str, Any], needs: str | None
+    jobs: tuple[str, ...], args: tuple[str, ...], typed_options: dict[str, Any], needs: str | None
 ) -> dict[str, str]:
     """Return the options of the first row of `when --fit`, by name, and print a note about the row."""
     from sbatchgen.check.lint.source import is_script
@@ -124,7 +127,7 @@ def _options_of_best_start(
         raise CommandLineError.of(
             "--fit is for one job, and no script", fix="name one job, or leave --fit out"
         )
-    job_options = {name: value for name, value in given.items() if not name.startswith("snapshot")}
+    job_options = {name: value for name, value in typed_options.items() if not name.startswith("snapshot")}
     rows = [row for row in prospects_of(jobs[0], args, job_options, needs, fit=True).rows if row.argv]
     if not rows:
         raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
@@ -140,7 +143,7 @@ def _options_of_best_start(
 @FOLLOW
 @FORMAT
 @click.pass_obj
-def preflight(args: tuple[str, ...], /, **given: Any) -> None:
+def preflight(args: tuple[str, ...], /, **typed_options: Any) -> None:
     """Submit a job that checks nodes and their GPUs, and trains nothing.
 
     For example: sbatchgen preflight --profile msu --nodes 4 --follow. The exit status is 0 if the nodes are
@@ -149,10 +152,12 @@ def preflight(args: tuple[str, ...], /, **given: Any) -> None:
     """
     from sbatchgen.jobs.inputs.search import bundled
 
-    how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "form")}
-    given |= {name: value for name, value in _PREFLIGHT_OPTIONS.items() if given.get(name) is None}
-    given["trainer"] = str(bundled("code") / "training/preflight.py")  # required, but not started
-    submit_reviewed(submission_of("ddp", args, given), **how)
+    how = {name: typed_options.pop(name) for name in ("yes", "dry_run", "follow", "form")}
+    typed_options |= {
+        name: value for name, value in _PREFLIGHT_OPTIONS.items() if typed_options.get(name) is None
+    }
+    typed_options["trainer"] = str(bundled("code") / "training/preflight.py")  # required, but not started
+    submit_reviewed(submission_of("ddp", args, typed_options), **how)
 
 
 def _refuse_unknown_runs(runs: Sequence[str]) -> None:
@@ -373,12 +378,13 @@ def submit_to_slurm(
     from sbatchgen.jobs.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
-    given, key = submission.option_sources.get("dependency"), new_key()
+    own_dependency, key = submission.option_sources.get("dependency"), new_key()
     try:
         with sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
                 before = [run.record.job for run in done]
-                options = options_of_chain(before, dependency or (given.value if given and before else ""))
+                own = own_dependency.value if own_dependency and before else ""
+                options = options_of_chain(before, dependency or own)
                 run = sbatch.submit(
                     reserved, options, lock=lock, environment=os.environ, index=index, note=note,
                     keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,

@@ -90,18 +90,18 @@ def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Calla
     return complete if words else complete_file
 
 
-def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
+def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
     """Return the layer of the flags on the command line, each value parsed by the type of its key.
 
-    `args` are the trainer's arguments after `--`; `given` has the values of `parameters` by name, None for a
-    flag that is not there. Raises CommandLineError with all problems.
+    `args` are the trainer's arguments after `--`; `job_options` has the values of `parameters` by name, None
+    for a flag that is not there. Raises CommandLineError with all problems.
     """
     from sbatchgen.jobs.inputs.layers import Layer, Level
 
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[Problem] = []
-    for key, value, flag in _settings(args, given):
+    for key, value, flag in _settings(args, job_options):
         if key is None:
             problems.append(Problem(f"{flag} has no '='", flag.split()[0], "write --set NAME=VALUE"))
             continue
@@ -116,10 +116,10 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     return Layer(Level.COMMAND_LINE, values, places)
 
 
-def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
+def _settings(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
     """Yield key, value and flag of each setting; the key is None for a --set without NAME=VALUE."""
     for option in parameters():
-        value, flag = given.get(str(option.name)), option.opts[0]
+        value, flag = job_options.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":
             continue
         if option.name not in ("env", "step", "settings", "sbatch"):

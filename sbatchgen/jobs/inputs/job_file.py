@@ -188,22 +188,22 @@ class _ProgramKeys:
         yield from self._placement_faults()
 
     def _start_faults(self) -> Iterator[tuple[str, str, str]]:
-        given = vars(self)
-        starts = [name for name in ("command", "trainer", "mode") if given[name]]
+        values = vars(self)
+        starts = [name for name in ("command", "trainer", "mode") if values[name]]
         if "command" in starts and len(starts) > 1:
             yield "command", f"a program has a command or a {starts[-1]}, not both", "remove one of them"
         if not starts:
             yield "main", "the program has nothing to start", "add command: [...], or mode: and trainer:"
         if self.preset and not self.command:
             yield "preset", f"there is nothing to run on {self.preset}", "add command: [python3, driver.py]"
-        if self.command and given["args"]:
+        if self.command and values["args"]:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
 
     def _placement_faults(self) -> Iterator[tuple[str, str, str]]:
-        given = vars(self)
-        for key in [key for key in _NOT_FOR_MAIN if self.main and given[key]]:
+        values = vars(self)
+        for key in [key for key in _NOT_FOR_MAIN if self.main and values[key]]:
             yield key, _NOT_FOR_MAIN[key], f"remove {key} or main"
-        for key in [key for key in ("nodes", "replicas", "preset") if self.beside and given[key]]:
+        for key in [key for key in ("nodes", "replicas", "preset") if self.beside and values[key]]:
             what = f"a program beside {self.beside} has one task on each of its nodes"
             yield key, what, f"remove {key} or beside"
         if self.replicas and self.preset:

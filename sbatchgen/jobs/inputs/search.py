@@ -170,13 +170,13 @@ class Places:
 
         A profile in ./profiles is given as its file, any other as its name.
         """
-        here = self.folder / "profiles"
-        folders = [*self.folders("profiles"), *([here] if self._is_folder(here, self.folder) else [])]
+        local = self.folder / "profiles"
+        folders = [*self.folders("profiles"), *([local] if self._is_folder(local, self.folder) else [])]
         names: dict[str, str] = {}
         for folder in (folder for folder in folders if folder.resolve() != bundled("profiles").resolve()):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_profile(file):
-                    names.setdefault(file.stem, f"profiles/{file.name}" if folder == here else file.stem)
+                    names.setdefault(file.stem, f"profiles/{file.name}" if folder == local else file.stem)
         return [*names.values()]
 
     @property
@@ -242,11 +242,11 @@ def _refuse_others(name: str) -> None:
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield every file and folder below a folder, each after its name in warnings."""
-    seen: set[str] = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(here)) in seen:  # links may lead in a circle
+    visited: set[str] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(parent)) in visited:  # links may lead in a circle
             folders.clear()
             continue
-        seen.add(real)
-        for path in (Path(here, name) for name in (*folders, *files)):
+        visited.add(real)
+        for path in (Path(parent, name) for name in (*folders, *files)):
             yield f"{path.relative_to(folder)} in it", path

@@ -39,8 +39,8 @@ _LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")  # $NAME or $(, which bash expan
 @RULES.add("SB025", "warning", "a signal that the script does not handle")
 def _signal_handled(job: JudgedJob) -> Iterator[Hit]:
     resolved, signal = job.resolved, job.resolved.options.signal
-    given = resolved.origin("options.signal").level > Level.DEFAULT
-    if signal and given and resolved.options.time and resolved.restartable:
+    is_written = resolved.origin("options.signal").level > Level.DEFAULT
+    if signal and is_written and resolved.options.time and resolved.restartable:
         from signal import SIGUSR1
 
         from sbatchgen.check.sbatch.values import read_signal
@@ -287,9 +287,9 @@ def _chain(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB034", "error", "a variable that --export keeps from the job")
 def _unexported_variables(job: JudgedJob) -> Iterator[Hit]:
     export = job.resolved.options.export or "ALL"
-    given = {item.partition("=")[0] for item in export.split(",")}
+    exported = {item.partition("=")[0] for item in export.split(",")}
     for name in job.resolved.inherited:
-        if name not in given and "ALL" not in export.upper().split(","):
+        if name not in exported and "ALL" not in export.upper().split(","):
             what = f"the job does not get {name} from the shell that submits: --export={export} leaves it out"
             yield Hit(job.at("options.export"), what, f"add {name} to --export, or remove --export")
 

@@ -87,17 +87,17 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
 
 def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
     """Yield the commands that start the programs, and that wait for programs which others need."""
-    left, awaited = [*programs], set()  # programs that are not started, names that are waited for
-    while left:
+    waiting, awaited = [*programs], set()  # programs that are not started, names that are waited for
+    while waiting:
         following = next(
-            program for program in left if not {*program.spec.needs} & {other.name for other in left}
+            program for program in waiting if not {*program.spec.needs} & {other.name for other in waiting}
         )
         for program in programs:
             if program.name in following.spec.needs and program.name not in awaited:
                 awaited.add(program.name)
                 yield from _wait_lines(program)
         yield _for_each(following, "run {}")
-        left.remove(following)
+        waiting.remove(following)
     for program in programs:
         if program.ready.signs and program.name not in awaited:
             yield from _wait_lines(program)

@@ -48,17 +48,17 @@ def _joint_faults(
     if circle := _circle({program.name: program.spec.needs for program in programs}):
         what = f"{' needs '.join(circle)}: none of them can start"
         yield f"{KEY_PREFIX}{circle[0]}.needs", what, "remove one need"
-    given = {
+    written = {
         key: value for layer in layers if layer.level >= Level.PROJECT for key, value in layer.values.items()
     }
     nodes = max(program.first + all_nodes(program) for program in programs)
-    if given.get("options.nodes", nodes) != nodes:
-        yield "options.nodes", f"{given['options.nodes']} nodes, and the programs have {nodes}", "remove it"
+    if written.get("options.nodes", nodes) != nodes:
+        yield "options.nodes", f"{written['options.nodes']} nodes, and the programs have {nodes}", "remove it"
     all_name_gpus = all(program.spec.gpus is not None for program in programs)
-    if "gpu" in (given.get("options.gres") or "") and all_name_gpus:
+    if "gpu" in (written.get("options.gres") or "") and all_name_gpus:
         yield "options.gres", "each program names its gpus: the job's gres has no effect", "remove the GPUs"
     for option in ("array", "ntasks_per_node", "gpus", "gpus_per_task"):
-        if f"options.{option}" in given:
+        if f"options.{option}" in written:
             what = f"a job with several programs has no {option}"
             yield f"options.{option}", what, "remove it: each program has its share"
 

@@ -173,8 +173,8 @@ def _with_remaining_share(
     if gpus is None and taken and not alone.mode.gpus:
         gpus = max(0, alone.gpus_per_node - taken)
     if known := alone.partition.cpus_per_node:
-        left = known - sum(spec.cpus or DEFAULT_CPUS for spec in others)
-        cpus = cpus or (Count(max(1, min(_cpus(alone), left))) if _cpus(alone) else None)
+        remaining = known - sum(spec.cpus or DEFAULT_CPUS for spec in others)
+        cpus = cpus or (Count(max(1, min(_cpus(alone), remaining))) if _cpus(alone) else None)
     return main._replace(spec=replace(main.spec, gpus=gpus, cpus=cpus))
 
 

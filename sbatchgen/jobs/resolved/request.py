@@ -42,7 +42,7 @@ class Request(NamedTuple):
 def read_request(
     job: str,
     args: tuple[str, ...],
-    given: Mapping[str, Any],
+    job_options: Mapping[str, Any],
     *,
     environment: Mapping[str, str],
     folder: Path,
@@ -52,16 +52,16 @@ def read_request(
 ) -> Request:
     """Return the request of a command line.
 
-    `job` is a mode or a job YAML, `args` are the trainer's arguments, and `given` has the values of
+    `job` is a mode or a job YAML, `args` are the trainer's arguments, and `job_options` has the values of
     `parameters` by name. `check` finds the faults of a job, and so chooses a partition if the job names none.
     `read_trainer` returns the settings that follow from the trainer's text, as the lowest layer. `text`
     replaces the text of the job YAML, in an editor. Raises SbatchgenError: the command line or a file is
     wrong.
     """
     places = Places(folder, environment)
-    flags = layer_of(args, given)
+    flags = layer_of(args, job_options)
     layers = _layers(job, flags, places, text)
-    name, profile_by = _profile_name(given, places, layers)
+    name, profile_by = _profile_name(job_options, places, layers)
     profile_file = places.profile(name)
     profile = read_document(profile_file, Profile)
     mode, job_name = _mode(job, flags, layers), _default_job_name(job)
@@ -75,7 +75,7 @@ def read_request(
         places=places.with_templates_of(profile_file),
         profile_file=profile_file,
         profile_by=profile_by,
-        rerun=_rerun(job, name, args, given),
+        rerun=_rerun(job, name, args, job_options),
     )
 
 
@@ -168,9 +168,9 @@ def _job_file(job: str) -> Path:
     return path
 
 
-def _profile_name(given: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
+def _profile_name(job_options: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
     """Return the profile's name or file, and its origin: flag, SBATCHGEN_PROFILE, job or sbatchgen.yaml."""
-    if named := given.get("profile"):
+    if named := job_options.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := places.environment.get("SBATCHGEN_PROFILE"):
         return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
@@ -203,11 +203,11 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
 
 
-def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+def _rerun(job: str, profile: str, args: tuple[str, ...], job_options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of the command that renders this job again; raises CommandLineError if not UTF-8."""
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
-        value = given.get(str(parameter.name))
+        value = job_options.get(str(parameter.name))
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
         elif value is not None:

@@ -249,8 +249,8 @@ def profile_layers(
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Level.PROFILE, facts, {**places, **where})
     first = partition_name.partition(",")[0]
-    given = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
-    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    named = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
+    launcher = named[-1] if named else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
     uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
     parts = [("gpu_options.", "options.")] * uses_gpus
     parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)

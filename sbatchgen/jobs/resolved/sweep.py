@@ -128,17 +128,17 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
     parameter is written as "lr=0.1,0.01", and for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
     Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
     """
-    given = dict(_parameter(text) for text in params)
-    if len(given) != len(params):
+    parameters = dict(_parameter(text) for text in params)
+    if len(parameters) != len(params):
         fix = "name it once: NAME=VALUE,VALUE"
         raise CommandLineError.of("a parameter is there twice", at="--param", fix=fix)
-    values = {name: several for name, several in given.items() if isinstance(several, list)}
-    ranges = [name for name in given if name not in values]
+    values = {name: several for name, several in parameters.items() if isinstance(several, list)}
+    ranges = [name for name in parameters if name not in values]
     if ranges and most is None:
         what = f"{ranges[0]} is a range, and a grid needs values"
         fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
         raise CommandLineError.of(what, at="--param", fix=fix)
-    counts = (values.count if isinstance(values, Range) else len(values) for values in given.values())
+    counts = (values.count if isinstance(values, Range) else len(values) for values in parameters.values())
     count = math.prod(counts)
     if most is not None and most > count:
         what = f"--random {most} of {count:.0f} combinations"
@@ -150,7 +150,7 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
 
         random = Random(seed)  # noqa: S311 - no secret
         if ranges:
-            return Sweep(tuple(given), _drawn([*given.values()], most, random))
+            return Sweep(tuple(parameters), _drawn([*parameters.values()], most, random))
         chosen = sorted(random.sample(chosen, most))
     return Sweep(tuple(values), tuple(_combination(number, [*values.values()]) for number in chosen))
 

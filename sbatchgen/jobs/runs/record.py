@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from sbatchgen import __version__
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.git import changed, git
+from sbatchgen.base.git import git, has_changes
 from sbatchgen.base.units import is_utf8
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.modes import MODES, Mode
@@ -68,7 +68,7 @@ def code_in(folder: Path) -> Code:
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
-    return Code(folder=root, commit=commit, dirty=changed(Path(root)))
+    return Code(folder=root, commit=commit, dirty=has_changes(Path(root)))
 
 
 @frozen(kw_only=True)
