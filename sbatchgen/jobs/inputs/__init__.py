@@ -1,1 +1,1 @@
-"""What people write: profiles and jobs, and where their files are found."""
+"""Profiles and jobs as people write them: their keys, their YAML, and the search for their files."""

@@ -89,7 +89,7 @@ _KINDS: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Complete modes, or job files if no mode begins so."""
+    """Complete modes, or job files if no mode begins with the typed text."""
     from sbatchgen.jobs.modes import MODES
 
     return offered(MODES, incomplete) or files(ctx, param, incomplete)

@@ -1,4 +1,4 @@
-"""The flags of a job, one for each key of its records, and the layer that a command line makes of them."""
+"""The flags of a job: each sets one key of its records, and a command line's flags become a layer."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ExtraOption(Text):
 
     @classmethod
     def parse(cls, text: str) -> "ExtraOption":
-        """Return the name, also with underscores, as in plugins; refuse options unfit for a directive."""
+        """Return the name; refuse options that can't be directives. Names of plugins may have underscores."""
         if re.fullmatch("[a-z][a-z0-9_-]*[a-z0-9]", Text.parse(text)) is None:
             raise RefusedValueError(f"'{text}' is not the long name of an option", "write it without dashes")
         if text in NOT_IN_A_SCRIPT:

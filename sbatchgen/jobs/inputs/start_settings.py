@@ -83,8 +83,8 @@ class StartSettings:
 class PlaceSettings:
     """Settings of each place: profile, partition, mode, sbatchgen.yaml, job, command line. The last wins.
 
-    Of a mapping, each key overrides the same key below; a list overrides the whole list, and `KEY+` adds to
-    it. A new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    Mappings are merged key by key. A list replaces the list of lower layers, and `KEY+` adds to that list. A
+    new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
     """
 
     directives: tuple[DirectiveLine, ...] = list_key(

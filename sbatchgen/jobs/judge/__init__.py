@@ -1,1 +1,1 @@
-"""The rules for resolved jobs, their trainers and profiles, and what these rules see of a job."""
+"""The rules for resolved jobs, their trainers and profiles, and the facts that these rules judge."""

@@ -1,4 +1,4 @@
-"""The user's own trainer: the facts in its source, and what follows from them for restarts of the job."""
+"""The user's own trainer: the facts in its source, and their consequences for restarts of the job."""
 
 import itertools
 from collections.abc import Mapping, Sequence

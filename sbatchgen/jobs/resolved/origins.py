@@ -1,4 +1,4 @@
-"""The origins of a resolved job's values: `explain` shows all of them, and `review` the surprising ones."""
+"""The origins of a resolved job's values. `explain` shows all values, and `review` the surprising values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
 
 
 def _documented(request: Request) -> dict[str, list[str]]:
-    """Return the web addresses of the sources of each place of the profile, by `file:line`.
+    """Return `file:line` of the profile -> web addresses of the cluster's documentation of that line.
 
     If several sources name keys that include the place, those with the longest key count.
     """

@@ -1,6 +1,6 @@
 """The folder of a user's runs, in a folder that several users share.
 
-A run folder belongs to one user. So does the folder `runs` that the first job of the first user made.
+A run folder belongs to one user, and the folder `runs` belongs to the user whose job made it.
 """
 
 import os

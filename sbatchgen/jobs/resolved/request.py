@@ -91,7 +91,7 @@ def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[La
 
 
 def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
-    """Return the mode of a job: that of the command line, of the job, or "single" for several programs."""
+    """Return the mode from the command line or the job; "single" for several programs without a mode."""
     modes = [layer.values["mode"] for layer in layers if "mode" in layer.values]
     if _has_programs(layers):
         modes.insert(0, "single")  # for programs that name no mode

@@ -217,7 +217,7 @@ def _resolved_job(
 
 
 def partition_of(profile: Profile, name: str) -> Partition:
-    """Return the profile's facts of a partition; of several, separated by commas, those of the first."""
+    """Return the profile's facts of a partition, or of the first of several separated by commas."""
     return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
 
 
