@@ -133,8 +133,8 @@ def submit_points(
 ) -> None:
     """Submit points of a sweep again.
 
-    `only` is a list of points such as 3,17-19; without a list, all points that are not done are submitted.
-    With `failed`, only points that failed or were stopped.
+    `only` is a list of points such as 3,17-19; without a list, all points that are not done are submitted, or
+    with `failed` the points that failed or were stopped.
     """
     from sbatchgen.check.sbatch.array import indices
     from sbatchgen.jobs.runs import points
@@ -159,7 +159,6 @@ def submit_points(
     last = last_record(state.run)
 
     def choice(now: Sweep) -> list[int]:
-        """Return the chosen points; raise CommandLineError if the sweep has other points now."""
         if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
             what = f"the points of run {name} have changed since"
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")

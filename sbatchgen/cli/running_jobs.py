@@ -23,6 +23,7 @@ from sbatchgen.cli.runs import (
 )
 
 if TYPE_CHECKING:
+    from sbatchgen.jobs.runs.record import Record
     from sbatchgen.jobs.runs.status import RunState
     from sbatchgen.jobs.slurm.queue import SlurmJob
 
@@ -192,10 +193,8 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     status is the exit status of exec. With Enroot the command runs in the container of the training, and with
     Apptainer outside the container. sbatchgen shell opens a shell in the container.
     """
-    from sbatchgen.check.sbatch.gres import gpu_amounts
     from sbatchgen.jobs.runs import seen_jobs
     from sbatchgen.jobs.runs.record import read_record
-    from sbatchgen.jobs.runtimes import RUNTIMES
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.jobs.slurm.config import config
 
@@ -220,10 +219,17 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     submission = read_record(state.run.folder, job.id) if job else None
-    chosen = submission.value("runtime") if submission else ""
-    enter = RUNTIMES[chosen].enter if chosen in RUNTIMES else ""
-    requested = gpu_amounts(submission.value("--gpus-per-node")) if submission else None
-    gpus = sum(count for _, count in requested or ())
-    shell_code = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
-    wrapper = ["sh", "-c", shell_code, "sbatchgen"] if shell_code else []
+    wrapper = _step_wrapper(submission) if submission else []
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *wrapper, *command], environment))
+
+
+def _step_wrapper(submission: Record) -> list[str]:
+    """Return the words before a command in a job: they check its GPUs, and enter its container."""
+    from sbatchgen.check.sbatch.gres import gpu_amounts
+    from sbatchgen.jobs.runtimes import RUNTIMES
+
+    runtime = submission.value("runtime")
+    enter = RUNTIMES[runtime].enter if runtime in RUNTIMES else ""
+    gpus = sum(count for _, count in gpu_amounts(submission.value("--gpus-per-node")) or ())
+    shell_code = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
+    return ["sh", "-c", shell_code, "sbatchgen"] if shell_code else []

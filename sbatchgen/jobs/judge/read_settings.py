@@ -41,9 +41,7 @@ def settings_of(
     `profile` and `slurm` are the values of the flags with these names. If the scripts run on this cluster
     (`runs_here`) and no profile is named, Slurm's release is that of the user's only profile.
 
-    Raises:
-        CommandLineError: A flag's value is wrong.
-        DocumentError: The profile or sbatchgen.yaml is wrong.
+    Raises CommandLineError for a wrong value of a flag, DocumentError for a wrong profile or sbatchgen.yaml.
     """
     project, lines = _read_project(places)
     off, severity = _project_rules(project, lines)
