@@ -335,7 +335,7 @@ def test_the_python_of_the_system_without_torch_is_an_info(
 ) -> None:
     system = environment(folder / "system", "numpy.py")
     monkeypatch.setattr(trainers, "_SYSTEM_FOLDERS", (system / "bin",))
-    monkeypatch.setattr(trainers, "_SHARED", ())
+    monkeypatch.setattr(trainers, "_PREFIXES_ALWAYS_SEARCHED", ())
     monkeypatch.setenv("PATH", f"{system}/bin:{os.environ['PATH']}")
     (folder / "train.py").write_text(SAVES)
     words = (
