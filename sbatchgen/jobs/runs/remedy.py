@@ -192,7 +192,7 @@ def _modules_of_script(_: Failure, run: FailedRun) -> str:
 
 
 def _package(cause: Failure, run: FailedRun) -> str:
-    """Return a fix that adds the missing module to the environment of the run; "" if nothing is known."""
+    """Return the command that adds the missing module to the run's environment, or where to add it; or ""."""
     match = re.search(r"No module named '?([\w.]+)", cause.says)
     runtime = run.record.value("runtime")
     key = _ENVIRONMENT_KEYS.get(runtime, "")
