@@ -120,7 +120,7 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return the path of a new file that will replace a file; nobody can guess its name."""
+    """Return the path of a new file that will replace a file; no user can guess its name."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 

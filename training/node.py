@@ -43,7 +43,7 @@ BUSY_SHARE = 0.1  # share of a CPU from which a left-over process does harm
 WATCH_S = 0.5  # the shortest measurement of CPU time
 MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of its repeated tile
 SLOWDOWNS = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
-# remapped_row_pending is no fault: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
+# remapped_row_pending is not a fault: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
 BROKEN_PARTS = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",

@@ -210,8 +210,9 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
         return fault in same or (fault.part in parts and not fault.part.startswith(NODE_PARTS))
 
     common += [fault for fault in faults[ended[0]] if is_common(fault)]
-    faults = {node: [fault for fault in found if not is_common(fault)] for node, found in faults.items()}
-    return {node: list(dict.fromkeys(found)) for node, found in {"": common, **faults}.items() if found}
+    own = {node: [fault for fault in faults[node] if not is_common(fault)] for node in faults}
+    by_node = {"": common, **own}
+    return {node: list(dict.fromkeys(by_node[node])) for node in by_node if by_node[node]}
 
 
 def _node_faults(node: str, answers: Answers, running: Sequence[str] | None) -> Iterator[Fault]:
@@ -273,9 +274,9 @@ def report(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         why = ", ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
         complain(f"  for a ticket: job {os.environ.get('SLURM_JOB_ID', '')}, {when}: {why}")
-    for node, found in faults.items():
+    for node, node_faults in faults.items():
         fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
-        for part, what in found:
+        for part, what in node_faults:
             complain(f"error: {UserError(f'preflight: {node or ALL_NODES}: {part}: {what}', fix=fix)}")
 
 

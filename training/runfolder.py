@@ -58,7 +58,7 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
     consumed, samples = _count(old.get("consumed")), _count(old.get("train_samples"))
     settings, changed, steps = old.get("settings"), {}, None
     if settings and isinstance(settings, dict) and not config.allow_config_change:
-        unread = {"train_samples": 0, "data_checksum": ""}  # these are not known before the images are read
+        unread = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
         assumed = {name: settings.get(name, default) for name, default in unread.items()}
         changed = changed_settings(critical_settings(config, batch=batch) | assumed, settings)
     if samples and step is not None and epoch is not None and consumed is not None:

@@ -97,11 +97,11 @@ class Watcher:
         now = time.monotonic()
         self._now_s += min(now - self._looked_at, self.after_s)
         self._looked_at = now
-        found = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
-        if not self._spawns or len(found) >= len(self._ranks):  # with fewer ranks, a rank has ended
+        pids_by_rank = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
+        if not self._spawns or len(pids_by_rank) >= len(self._ranks):  # with fewer ranks, a rank has ended
             if self._spawns:  # the trainer itself was seen as a rank before it started its ranks
-                self._ranks = {number: rank for number, rank in self._ranks.items() if number in found}
-            for number, pid in found.items():
+                self._ranks = {number: rank for number, rank in self._ranks.items() if number in pids_by_rank}
+            for number, pid in pids_by_rank.items():
                 known = self._ranks.get(number)
                 if known is None or known.pid != pid:
                     self._ranks[number] = Rank(pid, self._now_s)
@@ -138,8 +138,8 @@ class Watcher:
     def _note_life(self, at_s: float, *, learns: bool = False, is_news: bool = True) -> None:
         """Note a sign of life at a time, which ends a pause.
 
-        With `learns` the length of the pause raises the limits of later pauses. Without `is_news` the sign is
-        doubtful: it prevents the end of the ranks, but it does not show that the run continues.
+        `learns`: the length of this pause raises the limits of later pauses. `is_news`: the sign shows that
+        the run continues. A sign that is doubtful only prevents the end of the ranks.
         """
         if at_s <= self._alive_s:
             return

@@ -84,7 +84,7 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
     while True:
         codes = [child.poll() for child in children]
         if not failed:
-            # If two processes failed, the cause is the one that a signal ended (below 0).
+            # If two processes failed, the cause is the process that a signal ended (below 0).
             failed = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
             deadline = time.monotonic() + GRACE_S if failed else deadline
         if None not in codes:

@@ -33,10 +33,11 @@ RECORDED_CALLS = "2000"  # collective operations in the flight recorder, as in l
 TGKILL = {"x86_64": 234, "aarch64": 131}  # the number of tgkill(2); glibc has the function since 2.30
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
-# Kernel functions in which a thread waits. A signal does not end the waits of _CONTINUE. It ends the waits of
-# _END_EARLY (signal(7)): Python then repeats the call, but torch before 2.5 gives up while it connects. It
-# ends the waits of _SOCKET if the socket has a time limit, which /proc does not show. A thread in any other
-# function gets no signal, because a slow file system may fail.
+# Kernel functions in which a thread waits. A signal has different effects (signal(7)):
+# - _CONTINUE: the wait continues.
+# - _END_EARLY: the wait ends. Python then repeats the call, but torch before 2.5 gives up while it connects.
+# - _SOCKET: the wait ends if the socket has a time limit, which /proc does not show.
+# A thread in any other function gets no signal, because a slow file system may fail.
 _CONTINUE = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
 _END_EARLY = re.compile(r".*poll|.*nanosleep|do_select|.*sigtimedwait|.*pause|.*wait_for_more_packets")
 _SOCKET = re.compile(r"unix_stream|wait_woken|sk_wait|inet_csk_accept")

@@ -185,7 +185,7 @@ def _cpus(place: Place) -> int:
 
 
 def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
-    """Make the process group when all processes have come. If one has a problem, all processes raise it."""
+    """Make the process group when all processes have come; all raise the problem of any process."""
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     try:
         store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]

@@ -81,7 +81,7 @@ def _write(
 ) -> None:
     """Write the copied state to disk, in the thread.
 
-    `snapshot` is the progress of that state. Of `progress` only `checkpoint` is changed.
+    `snapshot` is the progress of that state. The thread changes only `checkpoint` of `progress`.
     """
     place, step, keep = checkpoint_folder(session.config), snapshot.step, session.config.keep
     name = f"{place.name}/{checkpoint_name(step)}"

@@ -81,7 +81,7 @@ class Meter:
     def is_due(self, step: int, longest: int) -> bool:
         """Count a step; return whether the processes synchronise after this step.
 
-        They synchronise at least after every `longest` steps.
+        The processes synchronise at least after every `longest` steps.
         """
         self.steps += 1
         self.window_steps += 1

@@ -134,8 +134,9 @@ def wrap(session: Session) -> nn.Module:
     world, config = session.world, session.config
     model: Any = session.model
     if config.compile:
-        # Not around DistributedDataParallel, where no nn.Sequential is compiled (pytorch#140416).
-        model = torch.compile(model, dynamic=False)  # a short last batch must not change later computations
+        # Inside DistributedDataParallel, because around it no nn.Sequential is compiled (pytorch#140416). Not
+        # dynamic, because then a short last batch would change how later batches are computed.
+        model = torch.compile(model, dynamic=False)
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"

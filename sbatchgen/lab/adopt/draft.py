@@ -23,7 +23,7 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @record
 class Draft:
-    """The job and the profile as far as the script has been read, and the outcomes of its lines."""
+    """The job and the profile that the lines read so far have given, and the outcomes of these lines."""
 
     script: JobScript
     environment: Mapping[str, str]  # the user's environment, for HOME and USER

@@ -119,7 +119,7 @@ def _are_split_outputs(sets: Iterable[Assignment]) -> bool:
 def _is_folder(piece: Piece, word: Word) -> bool:
     """Return whether a variable begins a path, such as $SCRATCH/x.
 
-    Then its value has no blank, with which the old script would not work.
+    The value of such a variable has no blanks: with blanks the old script would fail.
     """
     following = [part for part in word.pieces if part.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")

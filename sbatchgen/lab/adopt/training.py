@@ -102,7 +102,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
 
 
 def _note_why_none(draft: Draft) -> None:
-    """Note the last program of the script as lost, with the reason why it is no training."""
+    """Note the last program of the script as lost, with the reason why it is not a training."""
     body = draft.body
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")

@@ -232,7 +232,7 @@ def empty_test(trace: Sequence[TracedCommand], functions: Functions) -> int:
 def set_test(trace: Sequence[TracedCommand], functions: Functions) -> tuple[str, int]:
     """Return the variable of the `-v` test before the script gave up, and the line of the test.
 
-    Returns ("", 0) if the last test is another one.
+    Returns ("", 0) if the last test is of another kind.
     """
     for test in _last_tests(trace, functions):
         if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):

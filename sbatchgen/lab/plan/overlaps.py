@@ -36,9 +36,8 @@ def at_once(first: Step, second: Step) -> bool:
 def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
     """Yield each pair of steps that run at the same time on the same nodes, and these nodes."""
     for first, second in combinations(done.steps, 2):
-        if (
-            done.ended.limit and second.is_srun
-        ):  # the nodes of steps are not known after a limit: see `dry_run`
+        # After a limit the nodes of steps are not known: see `dry_run`.
+        if done.ended.limit and second.is_srun:
             continue
         if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
             yield first, second, shared

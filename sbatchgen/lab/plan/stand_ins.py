@@ -1,6 +1,6 @@
 """The stand-ins of a dry run, and the sandbox that holds them.
 
-A stand-in takes the place of srun, python or another program that starts programs. It records the start.
+A stand-in takes the place of srun, python or another program that starts programs, and records its start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows
 _RANDOM_BYTES = 1 << 16
 _FEW_FILES = 3  # a folder with more covered files gets a layer, not a mount for each file
-# The modules of this package that step.py loads. It loads the last two only to read lists of hosts.
+# The modules of this package that step.py loads; the last two only if it reads a list of hosts.
 _STEP_MODULES = (
     "sbatchgen/check/executables/command_options",
     "sbatchgen/lab/plan/step_tasks",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NEW_STEPS = "24.05"  # from this release on, steps are like steps of 26.05; before, like steps of 22.05
 MAX_STEP_TASKS = 1 << 17  # no job has more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# Options with which a step takes only a part of its nodes; shares all CPUs with other steps; names its nodes.
+# Options with which a step takes a part of each node, shares all CPUs with other steps, or names its nodes.
 EXACT = frozenset(("exact", "exclusive"))
 OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
 NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
@@ -29,8 +29,8 @@ Options = dict[str, str]
 def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
     """Return what a step takes of its nodes, as words that `StartRecord` of started.py reads.
 
-    The words are: how the step shares its nodes; whether the next step takes its turn after it; the nodes
-    that it excludes, or -; and NAME:CPUS:GPUS for each node.
+    The words are: how the step shares its nodes; `takes` if the next step begins at the node after this
+    step's nodes, else `passes`; the nodes that the step excludes, or -; and NAME:CPUS:GPUS for each node.
     """
     node_tasks, names = tasks[0]["node_tasks"], tasks[0]["names"]
     per_task = max(_cpus_per_task(options, job, environment), 1)
@@ -45,7 +45,10 @@ def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], en
 
 
 def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return which CPUs of its nodes a step leaves: "overlap" all, "exact" its unused CPUs, "whole" none."""
+    """Return how a step shares its nodes: "overlap", "exact" or "whole".
+
+    To other steps it leaves all CPUs of its nodes, the CPUs that it does not use, or no CPU.
+    """
     if OVERLAPPING.intersection(options):
         return "overlap"
     takes_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
@@ -195,11 +198,10 @@ def _gpu_refusal(options: Options, job: dict[str, Any], environment: Options) ->
         return "--gpus-per-node and --gres=gpu are mutually exclusive."
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
     asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
-    is_without = not (
-        any(job["gpus"]) or job["alone"]
-    )  # a whole node may have GPUs that the job did not ask for
+    # A job with whole nodes may have GPUs that it did not ask for.
+    has_no_gpus = not (any(job["gpus"]) or job["alone"])
     differs = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
-    if differs or (is_without and asks):
+    if differs or (has_no_gpus and asks):
         return "Unable to create step for job: Invalid generic resource (gres) specification"
     return ""
 

@@ -31,14 +31,14 @@ def cause_of(status: int, log: str) -> Cause:
     printed = [line for line in log.splitlines() if line.strip()]
     lines = [line for line in printed if not _SBATCHGEN_LINE.match(line)]
     place, error, rank = _first_error(lines)
-    rank = rank or next(
-        (match[1] for line in printed if (match := _SBATCHGEN_LINE.match(line)) and match[1]), ""
-    )
-    found = failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
-    found = [
-        failure for failure in found if failure.says and (failure.rank == "cause" or failure.cause == OWN)
+    matches = (_SBATCHGEN_LINE.match(line) for line in printed)
+    rank = rank or next((match[1] for match in matches if match and match[1]), "")
+    causes = [
+        failure
+        for failure in failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
+        if failure.says and (failure.rank == "cause" or failure.cause == OWN)
     ]
-    known = min(found, key=lambda failure: failure.cause == OWN, default=None)
+    known = min(causes, key=lambda failure: failure.cause == OWN, default=None)
     at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
     if known and (not error or known.says.strip() == error.strip()):
         fix = "" if "sbatchgen" in known.fix else known.fix
@@ -64,7 +64,7 @@ def never_began(log: str) -> bool:
 
 
 def ends_in_traceback(log: str) -> bool:
-    """Return whether a log ends with an exception of Python that was not ignored, as in __del__."""
+    """Return whether a log ends with an exception of Python. Python ignores exceptions in __del__."""
     lines = [line for line in log.splitlines() if line.strip()][-40:]
     began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     ignored = any("ignored" in line for line in lines)

@@ -23,7 +23,7 @@ class Row:
     """A thing that the rehearsal tried."""
 
     what: str  # the thing that was tried
-    # "lost" if the work since the last checkpoint was lost; "unknown" if the rehearsal can't tell
+    # the result; "lost" if work since the last checkpoint was lost, "unknown" if the rehearsal cannot tell
     outcome: Literal["ok", "lost", "failed", "unknown"]
     detail: str  # what happened; for a failure, the cause
     fix: str = ""  # the fix of a failure; "" if it is not known

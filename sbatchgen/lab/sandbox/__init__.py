@@ -1,1 +1,1 @@
-"""The sandbox of bubblewrap, in which untrusted programs run within limits. It imports only base."""
+"""The sandbox of bubblewrap, in which untrusted programs run within limits. The package imports only base."""

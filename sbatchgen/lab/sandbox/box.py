@@ -297,7 +297,7 @@ class _Programs:
     """The options that show folders of programs read-only, below a layer if possible.
 
     A program can open and write a FIFO or a socket on a read-only mount. Below a layer, the program gets a
-    new FIFO or socket that nobody reads.
+    new FIFO or socket that no process reads.
     """
 
     def __init__(self, empty: str) -> None:

@@ -81,9 +81,9 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
     the names that bubblewrap has made in the folder.
     """
     entries, names, made = mark
-    found = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
+    present = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
     if names is not None:
-        return found <= {*names}
+        return present <= {*names}
     for name, changed, inode in entries:
         try:
             about = os.lstat(f"{path}/{name}")
@@ -91,7 +91,7 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
             continue
         if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODE_BITS:
             return True
-    return not found
+    return not present
 
 
 def make(name: str, content: tuple[bytes, int] | str | None) -> None:

@@ -15,8 +15,8 @@ from sbatchgen.lab.plan.planning import is_planned, plan_of, script_of
 
 def check_started(done: DryRun) -> list[Finding]:
     """Return the findings of a dry run, each mistake once, in the order of the script's lines."""
-    found = [finding for rule in judge.rules(judge.STARTED) for finding in judge.findings(rule, done)]
-    unique = {finding.problem.what: finding for finding in reversed(found)}
+    findings = [finding for rule in judge.rules(judge.STARTED) for finding in judge.findings(rule, done)]
+    unique = {finding.problem.what: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda finding: (finding.place.line, finding.rule))
 
 

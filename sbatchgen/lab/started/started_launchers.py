@@ -331,15 +331,15 @@ def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, lis
     """
     started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
     for first, second, _ in overlaps(done):
-        both = product(started[id(first)], started[id(second)])
-        pair = next((pair for pair in both if pair[0].process.node == pair[1].process.node), None)
+        pairs = product(started[id(first)], started[id(second)])
+        pair = next((pair for pair in pairs if pair[0].process.node == pair[1].process.node), None)
         if not pair or second.line in lines:
             continue
-        one, other = pair
-        wanted = one.workers + other.workers if one.workers and other.workers else 0
-        gpus = sorted({*one.process.gpus} & {*other.process.gpus})
-        if wanted <= len({*one.process.gpus} | {*other.process.gpus}):
+        earlier, later = pair
+        workers = earlier.workers + later.workers if earlier.workers and later.workers else 0
+        gpus = sorted({*earlier.process.gpus} & {*later.process.gpus})
+        if workers <= len({*earlier.process.gpus} | {*later.process.gpus}):
             gpus = []
-        if gpus or (one.port and one.port == other.port):
+        if gpus or (earlier.port and earlier.port == later.port):
             lines.add(second.line)
-            yield first, second, other, gpus
+            yield first, second, later, gpus

@@ -150,12 +150,11 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
 def _variable_of(done: DryRun, option: str) -> str:
     """Return the variable that is the whole value of an option in the script.
 
-    Returns "" if the value is no variable, or if the script does not compute the variable from facts of
-    Slurm.
+    Returns "" if the value is anything else than a variable, or if the script does not compute the variable
+    from facts of Slurm.
     """
-    takes_value = (
-        option.lstrip("-").replace("_", "-") in _VALUE_OPTIONS
-    )  # options may follow any other option
+    # After any other option, a variable without quotes may hold further options.
+    takes_value = option.lstrip("-").replace("_", "-") in _VALUE_OPTIONS
     before = r'(?:=|[ \t]+)"?' if takes_value else r'(?:="?|[ \t]+")'
     pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
     names = {*re.findall(pattern, done.script.text)}

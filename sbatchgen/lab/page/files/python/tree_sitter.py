@@ -14,7 +14,7 @@ kinds: Sequence[tuple[str, bool, bool]] = ()
 
 
 def rows(text: str, seconds: float) -> Any:
-    """Return the numbers of a text's nodes; None after `seconds`. A JavaScript function replaces this one."""
+    """Return the numbers of a text's nodes; None after `seconds`. JavaScript replaces this function."""
     raise NotImplementedError(text, seconds)
 
 
@@ -78,9 +78,8 @@ class WalkedTree:
 
     def __init__(self, numbers: list[int]) -> None:
         self.kinds, self.starts, self.ends, self.depths = (numbers[at::4] for at in range(4))
-        self.faulty: set[int] = (
-            set()
-        )  # nodes that are an error or a missing token, and the nodes around these
+        # Nodes that are an error or a missing token, and the nodes around these.
+        self.faulty: set[int] = set()
         above: list[int] = []
         for at, (kind, depth) in enumerate(zip(self.kinds, self.depths, strict=True)):
             while above and self.depths[above[-1]] >= depth:
