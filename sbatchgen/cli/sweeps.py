@@ -67,7 +67,7 @@ def run_sweep(
 ) -> None:
     """Review a sweep, ask, and submit the arrays of its points, or of the points that `choice` returns."""
     from sbatchgen.jobs.resolved.request import with_sweep
-    from sbatchgen.jobs.resolved.sweep import grid, parts, read_points
+    from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid, read_points
 
     options = {
         name: job_options.pop(name)
@@ -89,7 +89,7 @@ def run_sweep(
         raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
     job_options["array"] = "0"  # a placeholder until the arrays are known
     request = request_of(job, args, job_options)
-    arrays = parts(chosen, _most_tasks(request.resolved))
+    arrays = divide_into_arrays(chosen, _most_tasks(request.resolved))
     carried = len(arrays) > 1 or arrays[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
     words = [word for text in params for word in ("--param", text)]

@@ -19,9 +19,9 @@ from sbatchgen.jobs.resolved.sweep import (
     MOST_POINTS,
     Sweep,
     SweepArray,
+    divide_into_arrays,
     grid,
     parse_points,
-    parts,
     read_points,
 )
 from tests.scripts import resolved, script
@@ -106,7 +106,7 @@ def test_points_survive_their_file(values: list[str]) -> None:
 @given(st.sets(st.integers(0, 5000)), st.integers(1, 1001))
 def test_arrays_hold_each_point_once(points: set[int], most: int) -> None:
     covered = []
-    for array in parts(sorted(points), most):
+    for array in divide_into_arrays(sorted(points), most):
         text = array.text(3)
         assert text.endswith("%3")
         assert len(text) <= MOST_OPTION + 2

@@ -14,7 +14,7 @@ import pytest
 
 from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.check.sbatch.array import indices
-from sbatchgen.jobs.resolved.sweep import grid, parts
+from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid
 from sbatchgen.jobs.review.review import review_of_script
 from sbatchgen.jobs.runs.points import POINTS
 from sbatchgen.jobs.runs.record import Record
@@ -208,7 +208,13 @@ def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Comma
     submission = submission_of("0-5")
     runs: list[SubmittedRun] = []
     with pytest.raises(SlurmError, match="too many; 5 points are not submitted: 15-19"):
-        submit(submission, parts(range(20), 6), None, send(15, sent, TooManyJobsError.of("too many")), runs)
+        submit(
+            submission,
+            divide_into_arrays(range(20), 6),
+            None,
+            send(15, sent, TooManyJobsError.of("too many")),
+            runs,
+        )
     assert len(runs) == 3
     assert [words for words, _ in sent] == ["0-5", "0-5", "0-2"]
     assert [words for _, words in sent] == ["", "--array=0-5 6", "--array=0-2 12"]
@@ -216,7 +222,7 @@ def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Comma
 
 def test_arrays_with_a_throttle_start_one_after_the_other() -> None:
     sent: list[tuple[str, ...]] = []
-    submit(submission_of("0-5%2"), parts(range(9), 6), 2, send(99, sent, SlurmError.of("")), [])
+    submit(submission_of("0-5%2"), divide_into_arrays(range(9), 6), 2, send(99, sent, SlurmError.of("")), [])
     assert sent == [("0-5%2", ""), ("0-2%2", "--array=0-2%2 --dependency=afterany:1 6")]
 
 
@@ -224,9 +230,15 @@ def test_another_refusal_ends_a_sweep() -> None:
     sent: list[tuple[str, ...]] = []
     refused = send(0, sent, SlurmError.of("no such partition"))
     with pytest.raises(SlurmError, match="no such partition"):
-        submit(submission_of("0-5"), parts(range(9), 6), None, refused, [])
+        submit(submission_of("0-5"), divide_into_arrays(range(9), 6), None, refused, [])
     with pytest.raises(SlurmError, match="down; 3 points are not submitted: 6-8"):
-        submit(submission_of("0-5"), parts(range(9), 6), None, send(8, sent, SlurmError.of("down")), [])
+        submit(
+            submission_of("0-5"),
+            divide_into_arrays(range(9), 6),
+            None,
+            send(8, sent, SlurmError.of("down")),
+            [],
+        )
 
 
 @pytest.mark.parametrize("submitted", [0, 1])

@@ -131,7 +131,7 @@ def _shape(kind: Any) -> dict[str, tuple[str, Any]]:
     return shape
 
 
-def below_key(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+def values_below(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the values below a key, by the rest of their keys: for "env", the value of "env.A" under "A"."""
     start = f"{key}."
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}

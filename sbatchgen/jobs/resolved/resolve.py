@@ -17,9 +17,9 @@ from sbatchgen.jobs.inputs.layers import (
     Layer,
     Level,
     Origin,
-    below_key,
     record_of,
     settings_layer,
+    values_below,
 )
 from sbatchgen.jobs.inputs.options import NAMES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
@@ -196,7 +196,7 @@ def _resolved_job(
     settings: JobSettings = record_of(JobSettings, values.values)
     decided: dict[str, Any] = {key: values.get(key) for key in _COPIED_KEYS}
     decided |= {key: tuple(values.get(key, ())) for key in ("args", "resume_args", "launcher_args")}
-    decided |= {key: below_key(values.values, key) for key in ("step", "env", "extra_options")}
+    decided |= {key: values_below(values.values, key) for key in ("step", "env", "extra_options")}
     return ResolvedJob(
         profile=profile,
         partition=partition_of(profile, partition_name),

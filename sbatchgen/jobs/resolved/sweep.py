@@ -277,7 +277,7 @@ def parse_points(text: str, file: str) -> Sweep:
     return Sweep(tuple(names), tuple(values))
 
 
-def parts(points: Iterable[int], most: int) -> list[SweepArray]:
+def divide_into_arrays(points: Iterable[int], most: int) -> list[SweepArray]:
     """Return the arrays that run the points with these ascending numbers.
 
     An array has at most `most` tasks, and its indices are below `most` (MaxArraySize of slurm.conf(5)).
