@@ -78,13 +78,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_may_be_taken_is_counted_at_the_most(
     lines: str, options: tuple[str, ...], gpu_hours: float, cpu_hours: float
 ) -> None:
-    asked = demands.demand(f"{HEAD}#SBATCH {lines}\nsrun x\n".encode(), options, {})
+    asked = demands.compute_demand(f"{HEAD}#SBATCH {lines}\nsrun x\n".encode(), options, {})
     assert asked.hours(asked.gpus) == pytest.approx(gpu_hours)
     assert asked.hours(asked.cpus) == pytest.approx(cpu_hours)
 
 
 def test_restarts_of_our_own_script_count() -> None:
-    asked = demands.demand(f"{HEAD}#SBATCH --gpus=1\nmax_restarts=10\nscontrol requeue 1\n".encode(), (), {})
+    asked = demands.compute_demand(
+        f"{HEAD}#SBATCH --gpus=1\nmax_restarts=10\nscontrol requeue 1\n".encode(), (), {}
+    )
     assert asked.hours(asked.gpus) == 11
 
 
@@ -100,14 +102,14 @@ def test_restarts_of_our_own_script_count() -> None:
 )  # fmt: skip
 def test_what_can_not_be_counted_is_refused(text: str, says: str, fix: str) -> None:
     with pytest.raises(BudgetError, match=says) as caught:
-        demands.demand(text.encode(), (), {})
+        demands.compute_demand(text.encode(), (), {})
     assert fix in caught.value.problems[0].fix
 
 
 @pytest.mark.parametrize(("partition", "hours"), [("short", 0.5), ("most", 2), ("short,most", 2)])
 def test_without_a_time_limit_that_of_the_partition_counts(partition: str, hours: float) -> None:
     text = f"#!/bin/bash\n#SBATCH --gpus=1 --partition={partition}\nx\n"
-    asked = demands.demand(text.encode(), (), {})
+    asked = demands.compute_demand(text.encode(), (), {})
     assert asked.hours(asked.gpus) == hours
 
 
@@ -117,21 +119,21 @@ def test_whole_nodes_that_slurm_does_not_show_are_not_counted(monkeypatch: pytes
 
     monkeypatch.setattr(share, "nodes", hidden)
     with pytest.raises(BudgetError, match="gets whole nodes, and Slurm does not show"):
-        demands.demand(f"{HEAD}#SBATCH --exclusive\nx\n".encode(), (), {})
-    asked = demands.demand(f"{HEAD}#SBATCH --gpus=1\nx\n".encode(), (), {})
+        demands.compute_demand(f"{HEAD}#SBATCH --exclusive\nx\n".encode(), (), {})
+    asked = demands.compute_demand(f"{HEAD}#SBATCH --gpus=1\nx\n".encode(), (), {})
     assert (asked.gpus, asked.cpus) == (1, 2)  # a core may have two threads
 
 
 def test_slurm_that_gives_sockets_is_counted_in_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share, "config", lambda _: {"SelectTypeParameters": "CR_SOCKET_MEMORY"})
-    assert demands.demand(f"{HEAD}x\n".encode(), (), {}).cpus == 32
+    assert demands.compute_demand(f"{HEAD}x\n".encode(), (), {}).cpus == 32
     monkeypatch.setattr(share, "config", lambda _: {"SelectType": "select/linear"})
-    assert demands.demand(f"{HEAD}x\n".encode(), (), {})[2:4] == (4, 64)
+    assert demands.compute_demand(f"{HEAD}x\n".encode(), (), {})[2:4] == (4, 64)
 
 
 def test_a_script_that_may_not_be_requeued_is_counted() -> None:
     text = f"{HEAD}scontrol requeue $SLURM_JOB_ID\n"
-    assert demands.demand(text.encode(), ("--no-requeue",), {}).starts == 1
+    assert demands.compute_demand(text.encode(), ("--no-requeue",), {}).starts == 1
 
 
 @pytest.mark.parametrize(

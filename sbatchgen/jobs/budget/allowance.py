@@ -56,15 +56,15 @@ class UserSettings:
 
 def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
     """Return all limits that apply, by their files; raise BudgetError if a file can't be read or trusted."""
-    known: dict[str, Allowance] = {}
+    by_file: dict[str, Allowance] = {}
     for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
         file = Path(folder, "sbatchgen/settings.yaml")
         if os.path.lexists(file) and (its := _read(file, UserSettings).budget):
-            known[os.path.realpath(file)] = its
+            by_file[os.path.realpath(file)] = its
     named = ":".join((environment.get(VARIABLE, ""), *_values_of_parents()))
     for name in filter(None, named.split(":")):
-        known[os.path.realpath(name)] = _read(Path(name), Allowance)
-    return known
+        by_file[os.path.realpath(name)] = _read(Path(name), Allowance)
+    return by_file
 
 
 def home() -> str:

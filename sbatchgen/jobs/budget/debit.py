@@ -9,7 +9,7 @@ from sbatchgen.base.errors import BudgetError, Problem
 from sbatchgen.base.units import Duration, Hours
 from sbatchgen.jobs.budget import ledger
 from sbatchgen.jobs.budget.allowance import Allowance
-from sbatchgen.jobs.budget.demand import Demand, demand
+from sbatchgen.jobs.budget.demand import Demand, compute_demand
 from sbatchgen.jobs.budget.ledger import Charge, Charges, Standing
 from sbatchgen.jobs.budget.spent import update_ended
 from sbatchgen.jobs.slurm import client
@@ -36,7 +36,7 @@ class Debit:
         if others := client.submit_environment(environment)[1]:
             what = f"a budget can't count a job that {others[0]} changes"
             raise BudgetError.of(what, fix="leave --keep-sbatch-env out")
-        self.demand = demand(script, options, environment)
+        self.demand = compute_demand(script, options, environment)
         self._tasks = max(tasks, self.demand.tasks)
         jobs = -(-self._tasks // self.demand.tasks)  # jobs of a chain, or arrays of a sweep
         self._at_once = self.demand.at_once * jobs
@@ -46,15 +46,15 @@ class Debit:
 
         Without `keep` only check the budgets.
         """
-        asked = self.demand
+        demand = self.demand
         with ledger.locked_charges() as charges:
-            if [*self._problems(asked, charges)]:
+            if [*self._problems(demand, charges)]:
                 update_ended(charges, self._environment)
-            if problems := [*self._problems(asked, charges)]:
+            if problems := [*self._problems(demand, charges)]:
                 raise BudgetError(problems)
             if keep:
-                counts = asked[:4]  # tasks, at_once, gpus, cpus
-                hours = asked.hours(asked.gpus), asked.hours(asked.cpus)
+                counts = demand[:4]  # tasks, at_once, gpus, cpus
+                hours = demand.hours(demand.gpus), demand.hours(demand.cpus)
                 charges[self.key] = Charge(self.key, [*self.limits], time.time(), *counts, *hours)
 
     def change(self, **facts: str) -> None:
@@ -64,13 +64,13 @@ class Debit:
             if charge and facts:
                 charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]
 
-    def _problems(self, asked: Demand, charges: Charges) -> Iterator[Problem]:
+    def _problems(self, demand: Demand, charges: Charges) -> Iterator[Problem]:
         """Yield why the budgets refuse this demand, after these charges."""
         for file, limits in self.limits.items():
             left = ledger.standing(file, limits, charges)
-            yield from _forbidden(file, limits, asked)
+            yield from _forbidden(file, limits, demand)
             yield from self._too_many(left, limits)
-            yield from self._too_long(left, limits, asked)
+            yield from self._too_long(left, limits, demand)
 
     def _too_many(self, left: Standing, limits: Allowance) -> Iterator[Problem]:
         if left.jobs is not None and self._at_once > left.jobs:
@@ -78,31 +78,31 @@ class Debit:
             what = f"{adds}; {left.jobs} of {limits.jobs} are left"
             yield Problem(what, f"the budget {left.file}", "wait until some have ended: sbatchgen status")
 
-    def _too_long(self, left: Standing, limits: Allowance, asked: Demand) -> Iterator[Problem]:
+    def _too_long(self, left: Standing, limits: Allowance, demand: Demand) -> Iterator[Problem]:
         for unit, number, rest, total, words in (
-            ("GPU", asked.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
-            ("GPU", asked.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
-            ("CPU", asked.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
+            ("GPU", demand.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
+            ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
+            ("CPU", demand.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
         ):
-            hours = asked.hours(number, self._tasks)
+            hours = demand.hours(number, self._tasks)
             if rest is None or hours <= rest + 1e-9:
                 continue
             what = f"this job may take {_digits(hours, math.ceil)} {unit}-hours"
-            what += f" in {asked.starts} starts" * (asked.starts > 1)
+            what += f" in {demand.starts} starts" * (demand.starts > 1)
             what += f"; {_digits(rest, math.floor)}" + f" of {total}" * (total is not None)
-            fits = int(asked.time_s * rest / hours) // 60 * 60
+            fits = int(demand.time_s * rest / hours) // 60 * 60
             fix = f"--time {Duration(fits)}" if fits else _fix_by_owner(left.file)
-            starts = int(asked.starts * rest / hours)
-            if 0 < starts < asked.starts:
+            starts = int(demand.starts * rest / hours)
+            if 0 < starts < demand.starts:
                 fix = f"--max-restarts {starts - 1} or {fix}"
             yield Problem(what + words + limits.ends, f"the budget {left.file}", fix)
 
 
-def _forbidden(file: str, limits: Allowance, asked: Demand) -> Iterator[Problem]:
+def _forbidden(file: str, limits: Allowance, demand: Demand) -> Iterator[Problem]:
     """Yield problems that even the smallest job would have: an ended budget, a partition, an account."""
     if limits.until and time.time() > limits.until.epoch:
         yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_fix_by_owner(file))
-    for noun, names in (("partition", asked.partitions), ("account", (asked.account,))):
+    for noun, names in (("partition", demand.partitions), ("account", (demand.account,))):
         allowed = getattr(limits, f"{noun}s")
         if allowed is not None and not {*(names or ("",))} <= {*allowed}:
             but = f"not {', '.join(names)}" if any(names) else f"and the job names no {noun}"

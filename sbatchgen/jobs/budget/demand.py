@@ -39,36 +39,36 @@ class Demand(NamedTuple):
         return (tasks or self.tasks) * self.starts * number * self.time_s / 3600
 
 
-def demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]) -> Demand:
+def compute_demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]) -> Demand:
     """Return the demand of a submission; raise BudgetError if it is not known, or SlurmError."""
     job = JobScript(file="", text=with_options(script.decode("utf-8", "surrogateescape"), options))
-    asked = job.resources
-    placement = find_placement(asked, environment)
-    time_s = (asked.time if "time" in asked else placement.time_s) or UNLIMITED
+    request = job.resources
+    placement = find_placement(request, environment)
+    time_s = (request.time if "time" in request else placement.time_s) or UNLIMITED
     restarts = [int(text) for text in _MOST_RESTARTS.findall(job.text)]
     restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses requeues then
-    for what, fix in _unknown(job, asked, time_s, counted=bool(restarts)):
+    for what, fix in _unknown(job, request, time_s, counted=bool(restarts)):
         raise BudgetError.of(f"a budget can't count this job: {what}", fix=fix)
-    array, _, limit = asked.options.get("array", "").partition("%")
+    array, _, limit = request.options.get("array", "").partition("%")
     tasks = sum(map(len, indices(array) or ())) or 1
     at_once = min(int(limit), tasks) if limit.isdecimal() and int(limit) else tasks
-    named = tuple(filter(None, asked.options.get("partition", "").split(",")))
-    gpus, cpus = largest_allocation(asked, placement)
+    named = tuple(filter(None, request.options.get("partition", "").split(",")))
+    gpus, cpus = largest_allocation(request, placement)
     starts = 1 + max(restarts, default=0)
-    return Demand(tasks, at_once, gpus, cpus, starts, time_s, named, asked.options.get("account", ""))
+    return Demand(tasks, at_once, gpus, cpus, starts, time_s, named, request.options.get("account", ""))
 
 
 def _unknown(
-    job: JobScript, asked: ResourceRequest, time_s: int, *, counted: bool
+    job: JobScript, request: ResourceRequest, time_s: int, *, counted: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield why the demand of a job is not known, each with a fix; `counted`: its restarts are known."""
     if time_s >= UNLIMITED:
         yield "it has no time limit", "add --time HH:MM:SS"
     if len(job.sbatch.components) > 1:
         yield "it is a heterogeneous job", "submit a job for each component"
-    for name in (name for name in _NOT_COUNTED if name in asked):
+    for name in (name for name in _NOT_COUNTED if name in request):
         yield f"--{name} leaves open what it gets", f"leave --{name} out, and write {_NOT_COUNTED[name]}"
-    if asked.options.get("exclusive") == "topo":
+    if request.options.get("exclusive") == "topo":
         yield "--exclusive=topo leaves open what it gets", "write --exclusive"
-    if not counted and _REQUEUES.search(job.text) and "no-requeue" not in asked:
+    if not counted and _REQUEUES.search(job.text) and "no-requeue" not in request:
         yield "the number of its restarts is not known", "add --no-requeue"

@@ -92,9 +92,9 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     failed = end.failed or bool(hidden or causes)
     says, fix = _says(end, says, failed=failed, hidden=hidden), "" if failed else _fix_for_wait(state)
     if state.quiet:
-        both = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
+        texts = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
         end_stall = _END_STALL_OF_PLAIN if state.plain else _END_STALL
-        says, fix = "; ".join(both), end_stall.format(id=state.plain.id if state.plain else "", run=run)
+        says, fix = "; ".join(texts), end_stall.format(id=state.plain.id if state.plain else "", run=run)
     log = _log(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(

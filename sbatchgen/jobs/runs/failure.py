@@ -291,12 +291,12 @@ def _causes_in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterat
             yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
 
 
-def _failure(known: FailureText, match: re.Match[str], run: str, facts: FixFacts, **seen: Any) -> Failure:
+def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts, **seen: Any) -> Failure:
     """Return a cause of failures.yaml with its texts filled in; `seen` has the fields about its place."""
     words = [group.strip() for group in match.groups("") if group] or [""]
     slots = facts._asdict() | {"run": run, "resume": facts.resume or NextStart(run)}
-    means, fix = filled(replace(known, fix=known.fix_for(facts)), words, **slots)
-    return Failure(cause=known.cause, rank=known.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
+    means, fix = filled(replace(entry, fix=entry.fix_for(facts)), words, **slots)
+    return Failure(cause=entry.cause, rank=entry.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
 
 
 def pieces(line: str) -> Iterator[str]:
@@ -307,23 +307,23 @@ def pieces(line: str) -> Iterator[str]:
             yield message
 
 
-def suspicious_lines(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
-    """Return at most `most` lines at the end of a log that look like errors, each with its number.
+def suspicious_lines(log: Sequence[tuple[int, str]], max_lines: int = 5) -> list[tuple[int, str]]:
+    """Return at most `max_lines` lines at the end of a log that look like errors, each with its number.
 
     Each text is returned once. If no line looks like an error, the last lines are returned. The last
     exceptions are always among them, even if srun prints many lines after them.
     """
     texts: dict[str, int] = {}
 
-    def take(count: int, wanted: Callable[[str], object]) -> None:
+    def take(count: int, accepts: Callable[[str], object]) -> None:
         for number, line in reversed(log):
             for piece in pieces(line):
-                if len(texts) < count and wanted(piece):
+                if len(texts) < count and accepts(piece):
                     texts.setdefault(piece, number)
 
-    take(most // 2, _EXCEPTION.match)
-    take(most, lambda piece: _LOOKS_BAD.match(piece) and not _EXITED.match(piece))
+    take(max_lines // 2, _EXCEPTION.match)
+    take(max_lines, lambda piece: _LOOKS_BAD.match(piece) and not _EXITED.match(piece))
     if not texts:
-        take(most, lambda piece: not _EXITED.match(piece))
-    take(most, _EXITED.match)
+        take(max_lines, lambda piece: not _EXITED.match(piece))
+    take(max_lines, _EXITED.match)
     return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])

@@ -81,18 +81,18 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
     return [*dict.fromkeys(itertools.chain.from_iterable(newest))]
 
 
-def last_start(path: Path, most: int) -> list[tuple[int, str]]:
-    """Return at most `most` lines at the end of a log, each with its number, since the job's last start."""
-    return last_starts(path, most)[1]
+def last_start(path: Path, max_lines: int) -> list[tuple[int, str]]:
+    """Return the last lines of a log since its job's last start, each with its number; at most `max_lines`."""
+    return last_starts(path, max_lines)[1]
 
 
-def last_starts(path: Path, most: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return at most `most` last lines, with their numbers, of each of the last two starts of a job."""
-    before, lines = (deque[tuple[int, str]](maxlen=most) for _ in range(2))
+def last_starts(path: Path, max_lines: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the last lines of each of the last two starts of a job, with their numbers."""
+    before, lines = (deque[tuple[int, str]](maxlen=max_lines) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
             if START.match(line):
-                before, lines = lines, deque(maxlen=most)
+                before, lines = lines, deque(maxlen=max_lines)
             lines.append((number, line))
     return [*before], [*lines]
 

@@ -78,13 +78,13 @@ def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
         comma = "," if job.says == ERRORS else ":"
         return job.says if job.says == SAVED else f"{text}{comma} {job.says}" if job.says else text
     (row,) = now
-    again = f", restart {row.restarts}" if row.restarts else ""
+    restarts = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
         plan = f"; Slurm plans its start on {row.planned}" if row.planned else "; expected"
         start = f"{plan} {_clock(row.start)}" if row.start else ""
-        return f"{text}{again}: {job.says}{start}"
+        return f"{text}{restarts}: {job.says}{start}"
     limit = f" of {elapsed(row.limit_s)}" if row.limit_s is not None else ""
-    return f"{text} {elapsed(row.used_s)}{limit} on {row.node_list or '?'}{again}"
+    return f"{text} {elapsed(row.used_s)}{limit} on {row.node_list or '?'}{restarts}"
 
 
 def headline(state: RunState) -> str:

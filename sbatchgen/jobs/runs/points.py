@@ -73,8 +73,8 @@ class SweepState:
         numbers = ((self.metric(point, name), point) for point in self.points)
         measured = [(number, point) for number, point in numbers if number is not None]
         if not measured:
-            there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
-            fix = f"choose one of {first_names([*self.names, *sorted(there)], 20)}"
+            metrics = {metric for point in self.points if point.progress for metric in point.progress.metrics}
+            fix = f"choose one of {first_names([*self.names, *sorted(metrics)], 20)}"
             raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
         highest = (name not in self.names and not _LESS.search(name)) != reverse
         return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]

@@ -150,8 +150,8 @@ def _file(environment: Mapping[str, str]) -> Path:
 def _read(environment: Mapping[str, str]) -> KeptStarts:
     """Return the contents of the file; empty if it can't be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        kept: KeptStarts = as_typed(json.loads(files.read_own(_file(environment), MAX_BYTES)), KeptStarts)
-        return kept
+        contents: KeptStarts = as_typed(json.loads(files.read_own(_file(environment), MAX_BYTES)), KeptStarts)
+        return contents
     return KeptStarts()
 
 

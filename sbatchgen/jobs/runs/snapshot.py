@@ -95,9 +95,9 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
                 sources[name] = _status(root / name)
     size = _bounded(root, sources)
     added = ", ".join(named)
-    about = replace(code_in(folder), snapshot=str(place), files=len(sources), size=size, added=added)
+    code = replace(code_in(folder), snapshot=str(place), files=len(sources), size=size, added=added)
     return Snapshot(
-        place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
+        place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=code
     )
 
 

@@ -137,9 +137,9 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
     problems: list[str] = []
     of_slurm = [job for state in states for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
-        there = [job for job in of_slurm if job.cluster == cluster]
-        for at in range(0, len(there), MOST_JOBS):
-            batch = there[at : at + MOST_JOBS]
+        its_jobs = [job for job in of_slurm if job.cluster == cluster]
+        for at in range(0, len(its_jobs), MOST_JOBS):
+            batch = its_jobs[at : at + MOST_JOBS]
             keys = {job.id: job.key for job in batch}
             try:
                 rows = accounting.usage(keys, time_before(batch), environment, cluster=cluster)
@@ -159,7 +159,7 @@ def _answers_for_run(state: RunState, answers: Accounted) -> Accounted:
     keys = [(job.cluster, job.id) for job in state.jobs]
     own = {key: answers[key] for key in keys if key in answers}
     if state.point:
-        first = {each.job: each.first for each in records(state.run.folder)}
+        first = {submitted.job: submitted.first for submitted in records(state.run.folder)}
         own = {
             key: [start for start in starts if start.task == str(int(state.point) - first.get(start.job, 0))]
             for key, starts in own.items()

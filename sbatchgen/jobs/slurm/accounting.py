@@ -67,8 +67,8 @@ def accounting(
     `jobs` has ids, each with the key of its submission, because other jobs may have had the same id. Jobs
     that ended before `since` are excluded. A requeued job has the state of its last start.
     """
-    more = [*cluster_option(cluster), "--allocations", "--duplicates"]
-    printed = _rows(jobs, since, environment, _FIELDS, more)
+    options = [*cluster_option(cluster), "--allocations", "--duplicates"]
+    printed = _rows(jobs, since, environment, _FIELDS, options)
     if printed is None:
         return None
     starts: dict[str, list[dict[str, str]]] = {}
@@ -86,8 +86,8 @@ def any_accounting(
     Return None if no database answers; raise SlurmError if sacct fails.
     """
     epoch = datetime.fromtimestamp(86400, timezone.utc)
-    more = ["--allocations", "--duplicates"]
-    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_FIELDS, more)
+    options = ["--allocations", "--duplicates"]
+    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_FIELDS, options)
     if printed is None:
         return None
     starts: dict[str, list[dict[str, str]]] = {}
@@ -120,8 +120,8 @@ def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
     """Return the allocated and used resources of every start of these jobs; otherwise like `accounting`."""
-    more = [*cluster_option(cluster), "--duplicates", "--noconvert"]
-    printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
+    options = [*cluster_option(cluster), "--duplicates", "--noconvert"]
+    printed = _rows(jobs, since, environment, _USAGE_FIELDS, options)
     if printed is None:
         return None
     # Each start with its Slurm steps, which sacct prints after the start.
@@ -139,23 +139,23 @@ def _rows(
     since: datetime,
     environment: Mapping[str, str],
     fields: Mapping[str, str],
-    more: Sequence[str],
+    options: Sequence[str],
 ) -> list[dict[str, str]] | None:
     """Return the rows of sacct for these jobs, by our names of fields; None if no database answers.
 
-    `more` has further options of sacct. Rows of other submissions with the same ids are excluded.
+    `options` are further options of sacct. Rows of other submissions with the same ids are excluded.
     """
     if not jobs:
         return []
     delimiter = separator()
     whose = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # "" is the key of any job
-    arguments = [f"--jobs={','.join(jobs)}", *whose, *more]
+    arguments = [f"--jobs={','.join(jobs)}", *whose, *options]
     arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
     arguments += [f"--delimiter={delimiter}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
     if answer.status and _NO_SUBMIT_LINE.search(answer.err):
         other_fields = {name: field for name, field in fields.items() if name != "submitted"}
-        return _rows(jobs, since, environment, other_fields, more)
+        return _rows(jobs, since, environment, other_fields, options)
     if answer.status is None or _UNREACHABLE.search(answer.err):
         return None
     if answer.failure:

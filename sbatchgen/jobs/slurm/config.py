@@ -65,4 +65,4 @@ def printed(key: str, read: Callable[[str], Any] = str) -> Any:
 def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
     """Return a record with fields made by `printed` from the values that scontrol printed, by their keys."""
     metadata = {field_.name: field_.metadata for field_ in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: about["read"](values[about["key"]]) for name, about in metadata.items()})
+    return kind(**{name: facts["read"](values[facts["key"]]) for name, facts in metadata.items()})

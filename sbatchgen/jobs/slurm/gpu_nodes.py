@@ -102,8 +102,8 @@ def node_with_gpus(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
             left -= shards[index]
     for gres in _gres_named("shard", node.gres_used):
         having = _indexes_of_type(types, gres.type)
-        where = range(len(types)) if len(gres.per_gpu) >= len(types) else having
-        for index, (count, whole) in zip(where, gres.per_gpu, strict=False):
+        indexes = range(len(types)) if len(gres.per_gpu) >= len(types) else having
+        for index, (count, whole) in zip(indexes, gres.per_gpu, strict=False):
             shards[index] = max(shards[index], whole)
             if count is None:
                 taken.add(index)

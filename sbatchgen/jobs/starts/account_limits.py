@@ -29,11 +29,11 @@ def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> 
     return answer_if_any(command, environment) or ""
 
 
-def other_qos(asked: Sequence[str], cluster: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the QOS that this user may use, except those in `asked`; none if no database answers."""
+def other_qos(excluded: Sequence[str], cluster: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the QOS that this user may use, except those in `excluded`; none if no database answers."""
     user_accounts = accounts(user_name(os.getuid()), cluster, environment) or []
     names = dict.fromkeys(name for account in user_accounts for name in account.qos)
-    return [name for name in names if name not in asked]
+    return [name for name in names if name not in excluded]
 
 
 def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Sequence[str]) -> str:

@@ -98,8 +98,8 @@ def _nodes_for(
         is_taken = its and any(claim.at < ends and claim.rank < rank for claim in its)
         if not is_taken and not partitions.isdisjoint(node.partitions):
             (fresh if job.looked is None or freed >= job.looked else old).append(node.name)
-    both = [*fresh, *old]
-    return both[: job.nodes] if fresh and len(both) >= job.nodes else []
+    names = [*fresh, *old]
+    return names[: job.nodes] if fresh and len(names) >= job.nodes else []
 
 
 def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tuple[Claim, Iterable[str]]]:

@@ -259,8 +259,8 @@ def _preemption(shape: JobShape) -> str:
     grace, signal = shape.partition.grace_s, "send_user_signal" in flags
     left = f"{grace} s are left to save" if grace else "no time is left to save"
     options = shape.job.directives
-    again = "requeue" in options or ("no-requeue" not in options and settings.get("JobRequeue") == "1")
-    then = "and Slurm starts it again" if again and mode.startswith("REQUEUE") else "and it ends then"
+    may_requeue = "requeue" in options or ("no-requeue" not in options and settings.get("JobRequeue") == "1")
+    then = "and Slurm starts it again" if may_requeue and mode.startswith("REQUEUE") else "and it ends then"
     left += ", after its signal" * (signal and bool(grace))
     return f"partition {higher[0].name} may preempt it ({mode}): {left}, {then}"
 
@@ -282,8 +282,8 @@ def _queue_notes(moment: ClusterMoment, listed: Sequence[Prospect]) -> Iterator[
     """Yield notes about jobs that may take a hole first, and about the time that Slurm needs."""
     if any(row.kind == "hole" for row in listed):
         yield "Jobs of higher priority may take a hole first, and Slurm may need a minute to look"
-        where = {row.partition for row in listed if row.kind == "hole"}
-        waiting = [job for job in moment.jobs if job.waits_for_nodes and where & {*job.partitions}]
+        with_holes = {row.partition for row in listed if row.kind == "hole"}
+        waiting = [job for job in moment.jobs if job.waits_for_nodes and with_holes & {*job.partitions}]
         if unplanned := sum(not job.planned for job in waiting):
             yield f"{counted(unplanned, 'waiting job')} without a planned start may take a hole first"
         if waiting and (depth := moment.scheduler("bf_max_job_test", 500)) <= len(waiting):

@@ -19,15 +19,15 @@ def ask_slurm(
     script: bytes,
     name: str,
     options: Sequence[str],
-    asked: Mapping[str, OptionSource],
+    option_sources: Mapping[str, OptionSource],
     environment: Mapping[str, str],
     *,
     timeout: float | None = None,
 ) -> Answer:
     """Return the answer of `sbatch --test-only` for a script, which uses up a job id.
 
-    `name` is the script's name, `options` are further options of sbatch, and `asked` has the options of the
-    job. If sbatch can't answer, the answer is a refusal with the reason.
+    `name` is the script's name, `options` are further options of sbatch, and `option_sources` has all options
+    of the job. If sbatch can't answer, the answer is a refusal with the reason.
     """
     env, _ = client.submit_environment(environment)
     try:
@@ -40,4 +40,4 @@ def ask_slurm(
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return read_test_answer(answer.status, answer.err or answer.out, asked)
+    return read_test_answer(answer.status, answer.err or answer.out, option_sources)
