@@ -82,7 +82,7 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
 
 
 def last_start(path: Path, max_lines: int) -> list[tuple[int, str]]:
-    """Return the last lines of a log since its job's last start, each with its number; at most `max_lines`."""
+    """Return at most `max_lines` last lines of a log, with their numbers, since its job's last start."""
     return last_starts(path, max_lines)[1]
 
 

@@ -78,7 +78,7 @@ class _Search:
         return Prospects(time=iso(moment.now), rows=listed, out=self._shapes.out, notes=self._notes)
 
     def _holes(self, shape: JobShape) -> Iterator[Prospect]:
-        """Yield the rows of holes: for the shape, if need be with less time, and with fewer nodes."""
+        """Yield the rows of at most two holes: one for all nodes of the shape, and a longer one for fewer."""
         if obstacle := _obstacle(shape):
             self._shapes.out[shape.partition.name] = obstacle
             return
@@ -103,7 +103,7 @@ class _Search:
     def _of_hole(self, shape: JobShape, hole: Hole) -> Prospect:
         """Return the row of a shape that starts now in a hole."""
         moment, until, time_s = self._moment, hole.until, min(shape.time_s, hole.time_s)
-        if time_s < shape.time_s:  # with --time-min, Slurm itself chooses a time limit that fits the hole
+        if time_s < shape.time_s:  # for a piece, or with --time-min, Slurm chooses a limit that fits the hole
             chooses = self._fit or shape.job.options.time_min
             name = "time-min" if chooses else "time"
             shape = replace(shape, more={**shape.more, name: str(Duration(time_s))})
