@@ -163,7 +163,9 @@ def submission_of(
         raise CommandLineError.of(what, fix="leave --snapshot out")
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    return submission_of_script(Path(name), job_options, args, os.environ, current_folder(), keep_env=keep_env)
+    return submission_of_script(
+        Path(name), job_options, args, os.environ, current_folder(), keep_env=keep_env
+    )
 
 
 def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:

@@ -136,7 +136,9 @@ def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tup
 
     training = request_of(job, (), job_options)
     options = (
-        session.session_options(job_options, training.resolved.profile) if training.resolved.slurm else job_options
+        session.session_options(job_options, training.resolved.profile)
+        if training.resolved.slurm
+        else job_options
     )
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
