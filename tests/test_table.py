@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sbatchgen.base.quoting import one_line
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import one_line, table
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

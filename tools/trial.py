@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import click
 
-from sbatchgen.base import text_table as tables
+from sbatchgen.base import quoting
 from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.base.finding import Finding
 from sbatchgen.base.machine.ignored import TRUST
@@ -242,7 +242,7 @@ def table(tried: Sequence[Trial]) -> str:
         elif trial.job != ITSELF or trial.outcome != "ok":
             others.append((trial.profile, f"{trial.job}: {shown}"))
     lines = [(*place, *(modes.get(mode, "") for mode in MODES)) for place, modes in rows.items()]
-    return tables.table([("profile", "runtime", "partition", *MODES), *lines]) + tables.table(others)
+    return quoting.table([("profile", "runtime", "partition", *MODES), *lines]) + quoting.table(others)
 
 
 if __name__ == "__main__":

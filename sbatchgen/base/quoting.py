@@ -1,4 +1,4 @@
-"""Quoting of words of bash, paths that bash expands, #SBATCH lines and text for a terminal.
+"""Texts for bash, sbatch and people: quoted words, #SBATCH lines, lists and tables.
 
 A directive is not quoted like a word of bash, because sbatch reads a backslash as an escape even between
 single quotes (Slurm's src/sbatch/opt.c).
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sbatchgen.base.units import VARIABLE
 
+EMPTY_LINE_MARK = "\x01"  # a mark in the user's empty lines, which keeps several of them from being joined
 WIDTH = 110  # columns of a line of words in a script; a longer word has a line of its own
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SPECIAL = re.compile(r'[\\"`$]')
@@ -53,6 +54,17 @@ def inside_quotes(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
+def shell_text(lines: Sequence[str]) -> str:
+    """Return lines of shell as one quoted word of bash with the same lines; "" without lines."""
+    quoted = "\n".join(mark_empty_lines(lines)).replace("'", "'\\''")
+    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
+
+
+def mark_empty_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the user's lines of shell with a mark in the empty lines; the renderer removes the marks."""
+    return tuple(line or EMPTY_LINE_MARK for line in lines)
+
+
 def path(text: str) -> str:
     """Return a path as one word of bash, which expands only ${NAME} in it."""
     return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
@@ -129,3 +141,23 @@ def numbers_as_text(numbers: Iterable[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
+    """Return rows as lines with aligned columns; a cell longer than `widest` pushes its row to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    padded = [width if widest is None else min(width, widest) for width in widths] + [0]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, padded, strict=True)).rstrip() + "\n"
+        for row in rows
+    )
+
+
+def cut(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text as at most two lines, the second indented; an empty text gives no line."""
+    from textwrap import TextWrapper
+
+    pad = " " * indent
+    style = TextWrapper(width, subsequent_indent=pad, max_lines=2, placeholder=" ...", break_on_hyphens=False)
+    return style.wrap(one_line(text))

@@ -267,7 +267,7 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
 
 def _show_guide(*names: str, others: Sequence[str]) -> None:
     """Show a page, or list all pages; `others` are names to suggest in addition to names of pages."""
-    from sbatchgen.base.text_table import table
+    from sbatchgen.base.quoting import table
     from sbatchgen.cli import guide
 
     if names:

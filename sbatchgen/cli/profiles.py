@@ -255,7 +255,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
 @FORMAT
 def profile_sources(name: str, *, form: str) -> None:
     """Show where the facts of a profile are documented."""
-    from sbatchgen.base.text_table import table
+    from sbatchgen.base.quoting import table
     from sbatchgen.jobs.outputs.profiles import SourceOutput, SourcesOutput
 
     sources = _read(Places(current_folder(), os.environ).profile(name)).value.sources

@@ -102,7 +102,7 @@ def rehearse(
 
 def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
     """Print the rows of a rehearsal, the time that it took, and what it can't show."""
-    from sbatchgen.base.text_table import table
+    from sbatchgen.base.quoting import table
     from sbatchgen.base.units import in_bytes
 
     output: RehearseOutput = {"rows": [*tried], "unproven": dict(done.unproven)}
@@ -115,8 +115,7 @@ def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
 
 def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
     """Print the rows of a rehearsal as a table with fixes, or the output as JSON."""
-    from sbatchgen.base.quoting import fix_lines, one_line
-    from sbatchgen.base.text_table import table
+    from sbatchgen.base.quoting import fix_lines, one_line, table
 
     if form == "json":
         put_json(output)

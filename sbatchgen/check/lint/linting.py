@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from sbatchgen.base import text_table as tables
+from sbatchgen.base import quoting
 from sbatchgen.base.errors import LIMIT_STATUS, CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.base.files import write
 from sbatchgen.base.finding import Finding, Severity
@@ -120,7 +120,7 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
 def table() -> str:
     """Return a table of all rules: the id, the severity, the title, and a note on pedantic rules."""
     every = rules().values()
-    return tables.table(
+    return quoting.table(
         (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in every
     )
 
@@ -271,7 +271,7 @@ def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
     ]
     missing = len(documents) - len(rows)
     rest = f"and {counted(missing, 'page')} with fewer" if missing else ""
-    return [*tables.table([("PAGE", "FINDINGS"), *rows]).splitlines(), rest]
+    return [*quoting.table([("PAGE", "FINDINGS"), *rows]).splitlines(), rest]
 
 
 def _summary(located: Sequence[formats.Located], checked: Sequence[CheckedFile]) -> str:

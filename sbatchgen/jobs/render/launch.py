@@ -7,14 +7,12 @@ from sbatchgen.base import quoting
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.modes import AGENTS
 from sbatchgen.jobs.render import arguments
-from sbatchgen.jobs.render.slurm_step import several_tasks, step_lines, watches_step_ends
-from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
+from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
 from sbatchgen.jobs.runtimes.base import MASKS, absolute, from_submit_folder
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 # With these variables a trainer believes to be a rank of srun, but finds no world size and no address.
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NTASKS")
-EMPTY_LINE_MARK = "\x01"  # a mark in the user's empty lines, which keeps several of them from being joined
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets that the bundled trainer reads from files
 
 
@@ -24,7 +22,7 @@ def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[st
     `exported` are the names of variables that a container must get, `mounted` the folders that it mounts.
     """
     runtime = quoting.packed(_runtime(resolved, exported, mounted))
-    return (*step_lines(resolved), *runtime, *task_setup(resolved), *program(resolved))
+    return (*_step_lines(resolved), *runtime, *task_setup(resolved), *program(resolved))
 
 
 def program(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -72,7 +70,7 @@ def requeue_command(resolved: ResolvedJob) -> str:
 
 def node_setup(resolved: ResolvedJob) -> str:
     """Return the command that runs `setup_per_node` once on each node; "" without such a setup."""
-    text = shell_text(resolved.settings.setup_per_node)
+    text = quoting.shell_text(resolved.settings.setup_per_node)
     if not text or not resolved.slurm:
         return f"bash -c {text}" if text else ""
     step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if resolved.nodes > 1 else "srun --ntasks=1"
@@ -86,19 +84,8 @@ def task_setup(resolved: ResolvedJob) -> Iterator[str]:
     counts = arguments.NODE_RANK in rank
     if lines or counts:
         words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if counts else "$@"
-        text = shell_text((*lines, f'exec "{words}"'))
+        text = quoting.shell_text((*lines, f'exec "{words}"'))
         yield f"bash -c {text} task"  # $0 in messages of bash
-
-
-def shell_text(lines: Sequence[str]) -> str:
-    """Return lines of shell as one quoted word of bash with the same lines; "" without lines."""
-    quoted = "\n".join(mark_empty_lines(lines)).replace("'", "'\\''")
-    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
-
-
-def mark_empty_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the user's lines of shell with a mark in the empty lines; `render.finish` removes the marks."""
-    return tuple(line or EMPTY_LINE_MARK for line in lines)
 
 
 def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -107,7 +94,10 @@ def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
     With their `set -e`, the script would end before it starts the job again.
     """
     has_set = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
-    return (*mark_empty_lines(lines), *(["set +eu +o pipefail # what these lines set"] if has_set else []))
+    return (
+        *quoting.mark_empty_lines(lines),
+        *(["set +eu +o pipefail # what these lines set"] if has_set else []),
+    )
 
 
 def exchanged_files(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -134,7 +124,7 @@ def needs_rendezvous(resolved: ResolvedJob) -> bool:
     if resolved.programs:  # each program that needs a rendezvous has its own
         return False
     named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
-    return resolved.slurm and (named or (resolved.mode.several_processes and several_tasks(resolved)))
+    return resolved.slurm and (named or (resolved.mode.several_processes and _several_tasks(resolved)))
 
 
 _PORTS_OF_JOB = 8  # number of ports that are reserved for a job
@@ -155,6 +145,12 @@ def first_port(resolved: ResolvedJob, ports: int = _PORTS_OF_JOB) -> str:
     if places >= reserved:
         places, step = places // reserved, f" * {reserved}"
     return f"$(({network.port_base} + {number} % {places}{step}))"
+
+
+def watches_step_ends(resolved: ResolvedJob) -> bool:
+    """Return whether training/step_end.py watches the end of Slurm steps with several tasks."""
+    jobs = [program.job for program in resolved.programs] or [resolved]
+    return resolved.slurm and any(_several_tasks(job) and job.starter.name == "srun" for job in jobs)
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
@@ -233,12 +229,86 @@ def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ..
     return (*folders, *(quoting.path(absolute(bind, folder_variable))[1:-1] for bind in binds))
 
 
+def _step_lines(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the lines of srun with its options, or of another starter; nothing without Slurm."""
+    if not resolved.slurm:
+        return
+    if resolved.starter.name != "srun":
+        yield resolved.starter.command
+        return
+    derived = ((name, word) for name, word in _derived_options(resolved) if name not in resolved.step)
+    options = [f"--{name}={word}" if word else f"--{name}" for name, word in derived]
+    if resolved.share:
+        yield from quoting.packed(["srun", *options])
+    else:
+        yield " ".join(["srun", *options])
+    step = dict(resolved.step)
+    if step.get("cpu-bind") == GPU_CPUS:  # "false" if tasks have no GPUs of their own
+        masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
+        step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
+    texts = {name: "" if text == "true" else f"={quoting.value(text)}" for name, text in step.items()}
+    yield from quoting.packed(f"--{name}{text}" for name, text in texts.items() if step[name] != "false")
+
+
+def _derived_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
+    """Yield srun's options that follow from the resolved job, each with its value as a word of bash."""
+    if share := resolved.share:
+        yield from _share_options(share)
+    elif resolved.options.ntasks_per_node is None:  # the profile's `omit` may remove it from the directives
+        yield "ntasks-per-node", str(resolved.nproc_per_node if resolved.launcher == "srun" else 1)
+    if resolved.options.cpus_per_task is not None and not share:
+        yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # srun of Slurm 22.05 and 23.02 does not inherit it
+    if _several_tasks(resolved):
+        # Rank 0 must be on the first node, because MASTER_ADDR names that node. Newer releases of Slurm may
+        # order the ranks by topology instead. If the job sets a distribution, srun reads SLURM_DISTRIBUTION,
+        # and rank 0 is also on the first node.
+        if not resolved.options.distribution:
+            yield "distribution", "block"
+        # A rank may upload, evaluate or remove its container long after the other ranks have ended with 0.
+        yield "kill-on-bad-exit", "1"
+        yield "wait", "0"
+    if resolved.launcher == "srun" and resolved.options.gpus_per_task and resolved.gpu_visibility == "node":
+        yield "gpu-bind", "none"  # by default a rank would see only its own GPU, and NCCL not the others
+
+
+def _share_options(share: Share) -> Iterator[tuple[str, str]]:
+    """Yield srun's options for a program that shares the job's nodes, each with its value as a word of bash.
+
+    With --exact, steps run at the same time if each step names its memory. With --overlap, they would get the
+    same GPUs.
+    """
+    yield "job-name", f'"{share.own_word}"' if share.replicas else share.name
+    yield "nodelist", f'"${share.name.variable}_HOSTS"'
+    yield "nodes", str(share.nodes)
+    yield "ntasks", str(share.nodes * share.tasks)
+    if share.tasks > 1:
+        yield "ntasks-per-node", str(share.tasks)
+    if share.cpus:
+        yield "cpus-per-task", str(max(1, share.cpus // share.tasks))
+    if share.gpus_option:
+        yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
+    if share.beside:
+        yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
+    elif share.shared:
+        yield "exact", ""
+    if share.beside or share.shared:
+        yield "mem", "0"
+    if not share.main:  # a file for each task, because srun waits until every process has closed its output
+        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.own_word}.%t.log"'
+        yield "open-mode", "append"
+
+
+def _several_tasks(resolved: ResolvedJob) -> bool:
+    """Return whether the Slurm step of the training has more than one task."""
+    return resolved.nodes > 1 or resolved.launcher == "srun"
+
+
 def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
     """Yield the runtime's words before the trainer, and the commands that change variables in a container."""
     in_container = resolved.runtime.is_container
     yield from resolved.runtime.command(resolved, exported, mounted)
     # A trainer that starts its processes on a single node needs no rendezvous, but the image may set one.
-    on_one_node = resolved.launcher == "spawn" and not several_tasks(resolved)
+    on_one_node = resolved.launcher == "spawn" and not _several_tasks(resolved)
     hides_rendezvous = in_container and resolved.trainer and on_one_node
     unset: tuple[str, ...] = RENDEZVOUS_VARIABLES if hides_rendezvous else ()
     if hides_rank(resolved):

@@ -18,7 +18,6 @@ from sbatchgen.base.units import VARIABLE
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
 from sbatchgen.jobs.render import SECOND_PART, arguments, exports, launch
-from sbatchgen.jobs.render.slurm_step import watches_step_ends
 from sbatchgen.jobs.render.templates import environment_of, render_template
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
@@ -97,7 +96,7 @@ def finish(text: str, rerun: Sequence[str]) -> str:
     script = text
     while "\n\n\n" in script:
         script = script.replace("\n\n\n", "\n\n")
-    script = script.replace(launch.EMPTY_LINE_MARK, "")
+    script = script.replace(quoting.EMPTY_LINE_MARK, "")
     heading = f"# {_PROVENANCE} {__version__} ({digest(script)}): {quoting.words(tuple(rerun))}"
     return script.replace(f"# {_PROVENANCE}", heading, 1)
 
@@ -205,7 +204,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
         "node_lines": tuple(exports.node_setup_lines(resolved)),
         "software_lines": tuple(resolved.runtime.settings(resolved, folder_variable)),
         "starts_runtime": tuple(resolved.runtime.starts_by(resolved, mounted)),
-        "ends_steps": watches_step_ends(resolved),
+        "ends_steps": launch.watches_step_ends(resolved),
         "meets": meets,
         "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and meets,
         "first_port": launch.first_port(resolved),

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from sbatchgen.base.finding import Finding
-from sbatchgen.base.quoting import counted, fix_lines
-from sbatchgen.base.text_table import cut
+from sbatchgen.base.quoting import counted, cut, fix_lines
 from sbatchgen.jobs.review import screen
 from sbatchgen.jobs.review.review import Review, lines_of
 

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, words
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, table, words
 from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
 from sbatchgen.jobs.starts.prospect import Prospects, clock
 from sbatchgen.jobs.starts.room import Availability

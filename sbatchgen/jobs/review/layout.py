@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from sbatchgen.base import quoting
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.quoting import counted
-from sbatchgen.base.text_table import cut, table
+from sbatchgen.base.quoting import counted, cut, table
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.inputs.start_settings import SETUPS
 from sbatchgen.jobs.render import launch

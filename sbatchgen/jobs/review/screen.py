@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.base.errors import Problem
-from sbatchgen.base.quoting import counted, fix_lines, one_line
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import counted, fix_lines, one_line, table
 from sbatchgen.base.units import Duration, Memory, in_bytes
 from sbatchgen.jobs.inputs.search import short
 from sbatchgen.jobs.render import SECOND_PART

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.quoting import counted
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import counted, table
 from sbatchgen.base.units import elapsed
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import accounted, run_usage

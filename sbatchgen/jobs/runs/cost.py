@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.quoting import counted, visible
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import counted, table, visible
 from sbatchgen.base.units import Duration, Memory, as_requested, elapsed
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.runs.points import DONE

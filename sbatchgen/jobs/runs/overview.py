@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.base.quoting import counted, numbers_as_text, one_line
-from sbatchgen.base.text_table import table
+from sbatchgen.base.quoting import counted, numbers_as_text, one_line, table
 from sbatchgen.base.units import elapsed
 from sbatchgen.jobs.runs import stall
 from sbatchgen.jobs.runs.events import read_object

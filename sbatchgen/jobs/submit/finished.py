@@ -41,27 +41,26 @@ def submission_of_script(
     named = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = read_source(str(path))
-    data, shown = source.data, source.text
-    settings = settings_of(Places(folder, environment), given.get("profile"), runs_here=True)
-    settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
-    source = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
-    parsed = read_script(source.data)
-    script = JobScript(file=str(path), text=source.text)
-    record = replace(_record(path, folder, parsed, words), reads=code.script_checksums(script, folder))
-    findings = _findings(script, findings_of(source, settings), folder, named, words)
     profile = given.get("profile")
+    settings = settings_of(Places(folder, environment), profile, runs_here=True)
+    settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
+    changed = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
+    parsed = read_script(changed.data)
+    script = JobScript(file=str(path), text=changed.text)
+    record = replace(_record(path, folder, parsed, words), reads=code.script_checksums(script, folder))
+    findings = _findings(script, findings_of(changed, settings), folder, named, words)
     plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     sources = options_of_script(parsed, str(path))
     sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
     return Submission(
-        script=data,
+        script=source.data,
         name=path.name,
         option_sources=sources,
         options=words,
         log_folders=log_folders(parsed, folder, record.name),
         run_dir=None,
         local=False,
-        review=review.review_of_script(shown, script.resources, findings, plan_command),
+        review=review.review_of_script(source.text, script.resources, findings, plan_command),
         record=record,
     )
 
