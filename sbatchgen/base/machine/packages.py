@@ -8,7 +8,7 @@ from sbatchgen.base.quoting import word
 
 
 def to_install(package: str) -> str:
-    """Return the fix that installs a package: a command, and in a shared installation who must type it."""
+    """Return the command that installs a package, and in a shared installation who must type the command."""
     command = f"{word(sys.executable)} -m pip install {word(package)}"
     if os.access(sysconfig.get_path("purelib"), os.W_OK):
         return command
