@@ -120,15 +120,16 @@ def test_a_reservation_takes_nodes_from_all_but_its_own_jobs() -> None:
 
 def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_longer() -> None:
     """The plan of that job is of the time before; Slurm starts the job there in its next turn."""
-    freed, looked, long_ago = (NOW - timedelta(seconds=seconds) for seconds in (5, 20, 3600))
+    freed, began, looked, long_ago = (NOW - timedelta(seconds=seconds) for seconds in (5, 20, 100, 3600))
     nodes = [node("n1"), replace(node("n2"), last_busy=long_ago.isoformat())]
     nodes += [replace(node("n4"), last_busy=freed.isoformat())]
     other = replace(WAITS, id="3", priority=3, start=NOW + timedelta(minutes=30), planned=("n4",), looked=NOW)
     later = NOW + timedelta(hours=2)
     first = replace(WAITS, start=later, planned=("n4",), limit_s=600, looked=looked, submitted=looked)
 
-    def goes_to(job: QueuedJob, *others: QueuedJob) -> set[str]:
-        claims = next_claims(moment(RUNS, job, *others, nodes=nodes))
+    def goes_to(job: QueuedJob, *others: QueuedJob, plan: datetime | None = began) -> set[str]:
+        seen = replace(moment(RUNS, job, *others, nodes=nodes), last_plan=plan)
+        claims = next_claims(seen)
         return {
             name for name, claim in claims.items() if claim.why == "job 2, which waits longer, fits there"
         }
@@ -139,11 +140,13 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
     assert goes_to(replace(first, tier=2), replace(soon, priority=99)) == {"n4"}  # PriorityTier comes first
     assert goes_to(first, replace(soon, priority=1, tier=2)) == set()
     assert goes_to(replace(first, nodes=2)) == {"n2", "n4"}
-    assert goes_to(replace(first, looked=None)) == {"n2"}  # which was submitted a moment ago
+    assert goes_to(replace(first, submitted=NOW)) == {"n2"}  # the plan does not know the job
+    assert goes_to(replace(first, looked=NOW)) == {"n4"}  # by the main scheduler, which plans nothing
+    assert goes_to(first, plan=None) == {"n4"}  # as old as two intervals
+    assert goes_to(first, plan=NOW) == set()  # and Slurm left the node to others
     for not_now in (
         replace(first, nodes=3),
         replace(first, limit_s=None),
-        replace(first, looked=NOW),  # and Slurm left the node to others
         replace(first, looked=long_ago),  # Slurm does not look so far down the queue
         replace(first, partitions=("cpu",)),
         replace(first, reason="Dependency"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.cluster.fixtures import VISIBLE
@@ -9,7 +10,8 @@ from tests.cluster.slurm import Cluster
 from tests.slurm.test_gpus import PROFILE
 from tests.starts.test_when import job, planned, sbatchgen, states, when
 
-SETTINGS = "SchedulerParameters=batch_sched_delay=0,bf_interval=20\n"
+# The main scheduler looks at the queue each second, and sets LastSchedEval of jobs that it leaves out.
+SETTINGS = "SchedulerParameters=batch_sched_delay=0,bf_interval=20,sched_interval=1\n"
 
 
 def test_a_node_that_just_became_free_is_no_hole_for_a_later_job(slurm_root: Path | None) -> None:
@@ -23,6 +25,7 @@ def test_a_node_that_just_became_free_is_no_hole_for_a_later_job(slurm_root: Pat
         planned(slow, waits)
         slow.root(["scancel", str(ends)])
         slow.until(lambda: "completing" not in states(slow) and len(states(slow)) > 1, "a free node")
+        slow.until(lambda: main_scheduler_looked(slow, waits), "the main scheduler")
         words = ("single", "--time", "0:05:00", "--partition", "gpu")
         output = when(slow, *words)
         assert [row for row in output["rows"] if row["kind"] == "hole"] == []
@@ -31,3 +34,12 @@ def test_a_node_that_just_became_free_is_no_hole_for_a_later_job(slurm_root: Pat
         late = sbatchgen(slow, "submit", *words, "--profile", "./ours.yaml", "--yes").stdout.strip()
         assert slow.wait(waits, {"RUNNING"})["NodeList"] == "n4"
         assert slow.job(late)["JobState"] == "PENDING"
+
+
+def main_scheduler_looked(cluster: Cluster, number: str | int) -> bool:
+    """Whether Slurm has looked at a job since node n4 became free; the job may run since."""
+    freed = re.search(r"LastBusyTime=(\S+)", cluster.run(["scontrol", "show", "node", "n4"]).stdout)
+    format_ = ["squeue", "--noheader", f"--job={number}", "--Format=LastSchedEval:30,State"]
+    looked, _, state = cluster.run(format_).stdout.partition(" ")
+    assert freed
+    return state.strip() != "PENDING" or looked > freed[1]

@@ -216,7 +216,7 @@ def test_closed_partitions_and_long_limits_are_out(slurm: Cluster) -> None:
 def test_what_it_asks_of_slurm_and_that_it_submits_nothing(slurm: Cluster, tmp_path: Path) -> None:
     busy(slurm)
     calls = slurm.home / "calls"
-    for name in ("squeue", "scontrol", "sinfo", "sbatch"):
+    for name in ("squeue", "scontrol", "sinfo", "sbatch", "sdiag"):
         text = f'#!/bin/sh\necho {name} "$@" >> {calls}\nexec /usr/bin/{name} "$@"\n'
         slurm.put(f"bin/{name}", text, mode=0o755)
     before = slurm.run(["squeue", "--noheader", "--format=%i"]).stdout
@@ -237,6 +237,7 @@ def test_what_it_asks_of_slurm_and_that_it_submits_nothing(slurm: Cluster, tmp_p
     ]
     assert len(shown) - len(of_shards) == 4
     assert len([words for words in asked if words[0] == "squeue"]) == 1 + len(of_shards)
+    assert [words for words in asked if words[0] in ("sdiag", "sinfo")] == [["sdiag"]]
     assert slurm.run(["squeue", "--noheader", "--format=%i"]).stdout == before
 
 

@@ -2,7 +2,7 @@
 
 Slurm's plan (backfill) has whole nodes. For an array, squeue shows the plan of only one task; the others may
 start sooner (seen on 22.05). Jobs without a plan reserve no nodes. Slurm plans from time to time: a node that
-has become free since then goes to a job that waits longer and fits there, even if another node is planned.
+has become free since the plan began goes to a job that waits longer and fits there, whatever its plan is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def next_claims(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> 
         if node.state == "IDLE" and node.name not in used
     ]
     for job in _jobs_before_next_plan(moment, tier) if idle else ():
-        for name in _nodes_for(job, idle, claims, moment.now):
+        for name in _nodes_for(job, idle, claims, moment):
             claim = Claim(at=moment.now, why=f"job {job.id}, which waits longer, fits there")
             claims.setdefault(name, []).append(claim)
     return {name: min(its, key=attrgetter("at")) for name, its in claims.items()}
@@ -81,23 +81,23 @@ def _nodes_for(
     job: QueuedJob,
     idle: Sequence[tuple[SlurmNode, datetime]],
     claims: Mapping[str, Sequence[Claim]],
-    now: datetime,
+    moment: ClusterMoment,
 ) -> list[str]:
-    """Return the nodes that a job would get now, if a node has become free since Slurm looked at the job.
+    """Return the nodes that a job would get now, if the newest plan lacks the job or one of these nodes.
 
     `idle` has idle nodes and when they became free. Nodes with an earlier claim are excluded.
     """
-    is_new = job.looked is None or any(freed >= job.looked for _, freed in idle)
-    if job.limit_s is None or job.nodes > len(idle) or not is_new:
+    if job.limit_s is None or job.nodes > len(idle):
         return []
-    ends, rank, partitions = now + timedelta(seconds=job.limit_s), job.rank, {*job.partitions}
+    is_new = bool(job.submitted and job.submitted >= moment.plan_began)
+    ends, rank, partitions = moment.now + timedelta(seconds=job.limit_s), job.rank, {*job.partitions}
     old: list[str] = []
     fresh: list[str] = []
     for node, freed in idle:
         its = claims.get(node.name)
         is_taken = its and any(claim.at < ends and claim.rank < rank for claim in its)
         if not is_taken and not partitions.isdisjoint(node.partitions):
-            (fresh if job.looked is None or freed >= job.looked else old).append(node.name)
+            (fresh if is_new or freed >= moment.plan_began else old).append(node.name)
     names = [*fresh, *old]
     return names[: job.nodes] if fresh and len(names) >= job.nodes else []
 

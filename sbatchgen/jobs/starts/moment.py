@@ -1,13 +1,13 @@
 """What Slurm shows at one moment: jobs, nodes, partitions, reservations and settings, each asked for once.
 
-The five queries run at the same time, so a slow controller delays the answer once, not five times.
+The queries run at the same time, so a slow controller delays the answer once, not six times.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
 
 from sbatchgen.base.frozen import cached_property, frozen
@@ -42,6 +42,7 @@ _FIELDS = {
     "looked": "LastSchedEval",
 }
 _GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
+_LAST_PLAN = re.compile(r"^\s*Last cycle when: .*\(([1-9][0-9]{8,11})\)", re.MULTILINE)  # in sdiag(1)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 # The reasons of jobs that wait only for nodes; Slurm plans no other jobs
 _FOR_NODES = ("Priority", "Resources")
@@ -96,6 +97,7 @@ class ClusterMoment:
     partitions: Sequence[SlurmPartition]
     reservations: Sequence[SlurmReservation]
     settings: Mapping[str, str]
+    last_plan: datetime | None = None  # when backfill began its newest plan of the queue; None if not known
     took_s: float = 0.0  # how many seconds Slurm needed to answer
 
     @property
@@ -112,6 +114,13 @@ class ClusterMoment:
     def delay_s(self) -> int:
         """How many seconds Slurm may take to look at a new job, plus the resolution of its plan."""
         return self.scheduler("bf_interval", 30) + self.scheduler("bf_resolution", 60)
+
+    @property
+    def plan_began(self) -> datetime:
+        """When Slurm's newest plan began. Without this time, a plan may be as old as two of its intervals."""
+        interval_s = self.scheduler("bf_interval", 30)
+        longest_s = self.scheduler("bf_max_time", interval_s)
+        return self.last_plan or self.now - timedelta(seconds=interval_s + longest_s)
 
     def scheduler(self, name: str, default: int) -> int:
         """Return a number in SchedulerParameters, or the default if it is not set."""
@@ -135,14 +144,15 @@ class ClusterMoment:
 
 def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
     """Ask Slurm, with `queue` also for jobs and reservations; raise SlurmError if it does not answer."""
-    began = monotonic()
+    began, now = monotonic(), datetime.now().astimezone()
     with ThreadPoolExecutor(
-        5, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
+        6, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
     ) as pool:
         settings, known = pool.submit(config, environment), pool.submit(nodes, environment)
         parts = pool.submit(partitions, environment)
         jobs = pool.submit(_jobs, environment) if queue else None
         reserved = pool.submit(reservations, environment) if queue else None
+        plan = pool.submit(_last_plan, environment, now) if queue else None
     return ClusterMoment(
         now=datetime.now().astimezone(),
         jobs=_with_tiers(jobs.result(), parts.result()) if jobs else (),
@@ -151,8 +161,20 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
         partitions=parts.result(),
         reservations=(reserved and reserved.result()) or (),
         settings=settings.result(),
+        last_plan=plan.result() if plan else None,
         took_s=monotonic() - began,
     )
+
+
+def _last_plan(environment: Mapping[str, str], asked: datetime) -> datetime | None:
+    """Return when backfill began its newest plan; None if that was after `asked`, or is not known.
+
+    squeue's LastSchedEval does not tell when a job was planned. The main scheduler sets LastSchedEval too,
+    also of jobs that it leaves out because an earlier job of the partition has to wait (job_scheduler.c).
+    """
+    match = _LAST_PLAN.search(client.answer_if_any(["sdiag"], environment) or "")
+    began = datetime.fromtimestamp(int(match[1])).astimezone() if match else None
+    return began if began and began < asked.replace(microsecond=0) else None
 
 
 def _with_tiers(jobs: Sequence[QueuedJob], known: Sequence[SlurmPartition]) -> list[QueuedJob]:
