@@ -31,8 +31,8 @@ SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root",
 LATER = "26.05"
 DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
 # Long trainings, rehearsals, containers, tutorials, hostile users, what the tests' own cluster and the rules say beside
-# Slurm, and what runs in a browser; all that needs another Slurm is a proof too. A single test is marked as one where it
-# stands: it takes more than 5 s of CPU time, and a shorter test beside it tells most of what would break.
+# Slurm, and what runs in a browser; all that needs another Slurm is a proof too. The mark `proof`
+# is also for single tests that take more than 5 s of CPU time, if a shorter test tells most of what would break.
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """

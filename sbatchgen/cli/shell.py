@@ -238,7 +238,7 @@ def _input_is_closed() -> bool:
 def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
     """Wait until a job runs, and return its row of squeue; raise SlurmError if the job has ended.
 
-    Exit if `is_left` returns True, because nobody waits for the job any more.
+    Exit if `is_left` returns True, because no user waits for the job any more.
     """
     pause, reason = _POLL_S, "None"
     while True:

@@ -189,7 +189,7 @@ def submit_reviewed(
     _refuse_several(submissions, follow=follow)
     _refuse_unknown_runs(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
-    if reviewed or not yes or form == "json":  # otherwise nobody reads a digest
+    if reviewed or not yes or form == "json":  # otherwise no one reads a digest
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     more = click.get_current_context().meta.get(FOUND, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
@@ -214,7 +214,7 @@ def submit_reviewed(
                     submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
             except BaseException as error:
                 if len(submissions) > 1:
-                    _report_all([one.record.name for one in submissions], number)
+                    _report_all([submission.record.name for submission in submissions], number)
                 if done and isinstance(error, SbatchgenError):
                     put_submitted(form, done, reviews, refused=error)
                 raise

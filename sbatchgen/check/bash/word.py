@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: frozen classes take twice the time to make
 class Word(Placed):
-    """A word of a command, which nobody changes. Lines and columns count from 1."""
+    """A word of a command, which never changes. Lines and columns count from 1."""
 
     pieces: tuple[Piece, ...]  # the parts of the word
     at: int  # the offset of its first character

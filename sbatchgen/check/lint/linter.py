@@ -137,7 +137,7 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
 def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
     """Return the findings, with warnings in place of errors that older releases do not raise.
 
-    This applies only if nobody named the release.
+    This applies only if no release is named.
     """
     about = judge.rules(_OPTION_MODULES)
     ids = {rule.id for rule in about}
@@ -175,7 +175,7 @@ def _error_lines(findings: Iterable[Finding]) -> set[int]:
 
 
 def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Return the findings of rules that apply to such a script, and to lines that nobody has filled in."""
+    """Return the findings of rules that apply to such a script, and to lines with placeholders."""
     if not findings:
         return []
     if script.written_directives:

@@ -148,7 +148,7 @@ def _refused_resources(text: str) -> str:
 def _line_options(line: Directive) -> Iterator[tuple[str, str, Token]]:
     """Yield the letter, value and word of each option, as getopt(3) reads them.
 
-    A word that is no option has "" for its letter, and ends the options.
+    A word other than an option has "" for its letter, and ends the options.
     """
     words = iter(line.words)
     for word in words:

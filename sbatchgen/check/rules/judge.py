@@ -81,8 +81,8 @@ def findings(rule: Rule[Any], job: Subject) -> list[Finding]:
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off":
         return []
-    found = []
+    findings = []
     for hit in rule.check(job):
         finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
-        found.append(finding._replace(severity=policy, pedantic=False) if policy else finding)
-    return found
+        findings.append(finding._replace(severity=policy, pedantic=False) if policy else finding)
+    return findings

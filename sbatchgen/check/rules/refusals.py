@@ -22,7 +22,7 @@ _COMBINATION_RULE = "SB135"  # a warning if sbatch's command line may give the m
 def refusal(script: JobScript) -> Finding | None:
     """Return the finding that says why sbatch certainly refuses a script; None if sbatch may take it.
 
-    If nobody named the release of Slurm, a refusal is certain only if an old release also refuses the script.
+    If no release of Slurm is named, a refusal is certain only if an old release also refuses the script.
     """
     message = script.sbatch.refusal
     if message is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):

@@ -246,7 +246,7 @@ def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
 
 
 def _is_plain(script: JobScript, option: ToolOption) -> bool:
-    """Return whether an option stands in a single line of the script, so that an edit can replace it."""
+    """Return whether an option is in a single line of the script, so that an edit can replace it."""
     words = [option.word, option.value_word or option.word]
     is_here = all(word.source is script.body.source and word.text.strip() for word in words)
     return (

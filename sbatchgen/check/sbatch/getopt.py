@@ -105,7 +105,7 @@ def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]
 def _letter_options(
     word: Token, following: Token | None, table: Mapping[str, Spec]
 ) -> Iterator[Option | Stop]:
-    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that is no option."""
+    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that names none."""
     for end, letter in enumerate(word.text[1:], start=2):
         spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:

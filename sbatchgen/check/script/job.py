@@ -10,7 +10,7 @@ from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.check.script.resource_request import ResourceRequest
 
 DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
-OLD_SLURM = "22.05"  # still in wide use; if nobody names a release, rules report options that came later
+OLD_SLURM = "22.05"  # still in wide use; if no release is named, rules report options that came later
 # What --environment of CSCS's container engine does as an option of the whole job: the end of a message.
 CONTAINER_EFFECT = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
@@ -23,7 +23,7 @@ class Job:
 
     profile: KnownCluster = NO_CLUSTER  # the facts of the cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
-    # Whether nobody named the release. An error that older releases do not raise is a warning then.
+    # Whether no release is named. An error that older releases do not raise is a warning then.
     assumed: bool = False
     makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
     folder: Path | None = None  # the folder of the submission; None if unknown

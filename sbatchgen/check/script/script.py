@@ -166,7 +166,7 @@ class JobScript(Job):
         )
 
     def may_be_plugin_option(self, name: str) -> bool:
-        """Return whether a plugin may add an unknown option: it is no typo, and the profile has no list."""
+        """Return whether a plugin may add an unknown option: not a typo, and the profile has no list."""
         if self.profile.plugin_options is not None:
             return False
         return not (name in RENAMED or ":" in name or is_misspelt_option(name, self.slurm))

@@ -42,7 +42,7 @@ class Problems:
         return DocumentError(self._shown + rest * bool(more))
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
-        """Add a problem after which reading can't go on, and return the error to raise."""
+        """Add a problem after which reading can't continue, and return the error to raise."""
         self.add(line, what, fix)
         return self.error()
 

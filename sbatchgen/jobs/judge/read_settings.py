@@ -98,7 +98,7 @@ def _refuse_release(release: str) -> None:
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
-    """Return the profile that the flag, SBATCHGEN_PROFILE or sbatchgen.yaml names; None if none is named."""
+    """Return the profile that the flag, SBATCHGEN_PROFILE or sbatchgen.yaml names, or None."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = profile_named_in(places.project, project.profile)

@@ -61,7 +61,7 @@ class TrainerJob(JudgedJob):
 
     @property
     def shared_file(self) -> SavedFile | None:
-        """The file to which all points of a sweep, or all tasks of an array, save; None if there is none."""
+        """The file to which all points of a sweep, or all tasks of an array, save, or None."""
         resolved, names = self.resolved, {*(self.resolved.sweep.names if self.resolved.sweep else ())}
         for file in self.source.saved if self.source else ():
             name = _named_file(file, resolved.args) if file.option else file.name

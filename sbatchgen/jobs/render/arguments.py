@@ -145,7 +145,7 @@ def checkpoints(resolved: ResolvedJob) -> str:
 
 
 def resume_args(resolved: ResolvedJob) -> str:
-    """Return the arguments that the trainer gets if a checkpoint exists, as words; "" if there are none."""
+    """Return the arguments that the trainer gets if a checkpoint exists, as words; "" if it gets no more."""
     return " ".join(word(arg, resolved) for arg in resolved.resume_args) if resolved.gives_resume_args else ""
 
 

@@ -119,7 +119,7 @@ def _old_variable_faults(
 
 
 def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a circle of programs that need each other, closed by its first program; [] if there is none."""
+    """Return a circle of programs that need each other, closed by its first program; [] without a circle."""
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
