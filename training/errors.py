@@ -23,7 +23,7 @@ READ_RANK = "read what that rank printed"
 TORCH_ERRORS = (
     ("out of memory", "the GPU has no more memory", LESS_MEMORY),
     ("DefaultCPUAllocator: can't allocate", "the node has no more memory", f"more of it, or {LESS_MEMORY}"),
-    ("DataLoader worker", "a loader has ended", "more memory for the job, or fewer --workers"),
+    ("DataLoader worker (pid", "a loader has ended", "more memory for the job, or fewer --workers"),
     ("no kernel image is available", "this torch is not made for the GPU", OTHER_TORCH),
     ("a deterministic implementation", "a layer has no deterministic kernel", OTHER_LAYER),
     ("Expected to have finished reduction", "some weights have no part in the loss", UNUSED_WEIGHTS),

@@ -311,6 +311,32 @@ def test_a_disk_that_fails_says_nothing_of_what_is_on_it(
     assert names(tmp_path) == ["step-00000001.pt"]
 
 
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes. Error code 12"
+
+
+@pytest.mark.parametrize(
+    ("error", "renamed"),
+    [
+        (RuntimeError(NO_MEMORY.format(1000)), False),
+        (RuntimeError(NO_MEMORY.format(10**15)), True),
+        (MemoryError(), False),
+    ],
+)
+def test_a_machine_without_memory_says_nothing_of_what_is_in_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, *, renamed: bool
+) -> None:
+    """A file that asks for more bytes than it holds is damaged."""
+    save(tmp_path, 1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(UserError if renamed else type(error)):
+        checkpoint.find(tmp_path, "auto", lambda _line: None)
+    assert names(tmp_path) == [f"step-00000001.pt{'.corrupt' * renamed}"]
+
+
 def test_without_a_good_one_nothing_starts_afresh(tmp_path: Path) -> None:
     save(tmp_path, 1)
     (tmp_path / "step-00000001.pt").write_bytes(b"no")

@@ -368,7 +368,9 @@ def test_errors_of_torch_are_explained(tmp_path: Path, text: str) -> None:
     assert line is not None
     assert "(RuntimeError: of torch: " in str(line)
     assert "at: rank 1 of 2 on here; fix: " in str(line)
-    assert explain(RuntimeError("shape '[3]' is invalid"), "rank 1 of 2 on here") is None
+    own = "Caught RuntimeError in DataLoader worker process 0."
+    for other in ("shape '[3]' is invalid", own):
+        assert explain(RuntimeError(other), "rank 1 of 2 on here") is None
 
 
 def test_an_error_of_cuda_is_not_the_models_fault(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from typing import IO, Any
@@ -15,6 +16,7 @@ FORMAT = 1
 MAX_COUNT = 10**15  # steps or samples
 SEEK_ERRORS = {errno.EINVAL, None}  # errors of a seek to a wrong offset in a corrupt archive
 DOS_FOLDER = 0x10
+_ALLOCATION = re.compile(r"you tried to allocate ([0-9]+) bytes")  # torch's error without memory
 
 State = dict[str, Any]
 
@@ -56,7 +58,18 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
     except Exception as error:  # many types for a corrupt file
         if isinstance(error, OSError) and error.errno not in SEEK_ERRORS:
             raise
+        if _lacks_memory(error, file.seek(0, os.SEEK_END)):
+            raise
         raise CorruptError(one_line(error)[:200]) from error
+
+
+def _lacks_memory(error: Exception, size: int) -> bool:
+    """Return whether the machine lacks the memory to read an intact file of `size` bytes.
+
+    A damaged file may ask for more bytes than it holds.
+    """
+    asked = _ALLOCATION.search(str(error))
+    return isinstance(error, MemoryError) or (asked is not None and int(asked[1]) <= size)
 
 
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
