@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.check.lint import blocks
 from tests.conftest import Command
 
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\nhostname\n"
@@ -45,6 +46,35 @@ def test_literal_blocks_of_restructured_text(command: Command, before: str) -> N
 def test_a_block_of_restructured_text_inside_of_a_note(command: Command) -> None:
     page("jobs.rst", f".. note::\n\n   .. code-block:: bash\n\n{inside(SCRIPT, '      ')}\n   After it.\n")
     assert found(command, "jobs.rst") == [("jobs.rst", 7, 22, "SB127")]
+
+
+def test_a_directive_inside_of_a_note_inside_of_a_note(command: Command) -> None:
+    """The directive of the inner note ends in two colons, but begins no literal block."""
+    inner = f"   .. note::\n\n      .. code-block:: bash\n\n{inside(SCRIPT, '         ')}"
+    page("jobs.rst", f".. note::\n\n   Text.\n\n{inner}\n      #SBATCH --foo is an option.\n")
+    assert found(command, "jobs.rst") == [("jobs.rst", 11, 25, "SB127")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"- ```bash\n{inside(SCRIPT, '  ')}  ```\n\n```python\n#SBATCH -p=gpu\n```\n", 4),
+        (f"1. ```bash\n{inside(SCRIPT, '   ')}   ```\n", 4),
+        (f"> ```bash\n{inside(SCRIPT, '> ')}\n#SBATCH -p=gpu is a text.\n", 4),
+        (f"> ```python\n> x\n```bash\n{SCRIPT}```\n", 6),
+    ],
+)
+def test_a_fence_in_a_list_and_a_quote_that_ends_its_block(command: Command, text: str, line: int) -> None:
+    page("jobs.md", text)
+    assert [row[1::2] for row in found(command, "jobs.md")] == [(line, "SB127")]
+
+
+def test_many_tags_without_an_end_are_read_once() -> None:
+    """Each tag was read to the end of the text: 8,000 of them took 4 s, and twice as many 15 s."""
+    text = "<pre>" * 400_000
+    assert [*blocks.blocks(text, ".html")] == []
+    (block,) = blocks.blocks(f"<pre <b>{text}a\n<pre>b\n</pre>", ".html")
+    assert (block.text, block.line) == ("a\nb\n\n", 1)
 
 
 def test_other_languages_of_restructured_text_are_left_alone(command: Command) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 # Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
-_FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t{.]*(?P<language>[\w+-]*)")
+_FENCE = re.compile(
+    r"(?P<indent>[ \t>]*(?P<item>(?:[-*+]|\d{1,9}[.)])[ \t]+)?)"
+    r"(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t{.]*(?P<language>[\w+-]*)"
+)
 # An annotation of MkDocs at the end of a line, such as "# (2)!"; in a directive also without the #.
 _ANNOTATION = re.compile(r"[ \t]+#[ \t]*(?:\(\d{1,2}\)!?[ \t]*)+$")
 _BARE_ANNOTATION = re.compile(r"[ \t]+\(\d{1,2}\)!?[ \t]*$")
@@ -23,10 +26,10 @@ _COMMAND_PLACEHOLDER = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[
 # The line before a literal block: a directive for code, or a paragraph that ends in two colons.
 _LITERAL = re.compile(
     r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
-    r"|(?!\.\.[ \t])\S?.*::[ \t]*$)"
+    r"|(?![ \t]|\.\.[ \t]).*::[ \t]*$)"
 )
 _OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # an option of a directive of reStructuredText
-_PRE = re.compile(r"<pre\b[^>]*>\n?(?P<text>.*?)</pre>", re.DOTALL | re.IGNORECASE)
+_PRE = re.compile(r"<pre\b[^<>]*>\n?|</pre>", re.IGNORECASE)  # the begin or the end of preformatted text
 _TAG = re.compile(r"<[^<>]*>")
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
 
@@ -48,24 +51,34 @@ def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
 
 
 def _markdown_blocks(text: str) -> Iterator[CodeBlock]:
-    """Yield fenced blocks; a fence without an end ends with the document."""
+    """Yield fenced blocks; a fence without an end ends with its quote or with the document."""
     opened: re.Match[str] | None = None
     start = 0
     block: list[str] = []
     for number, line in enumerate([*text.removesuffix("\n").split("\n"), None], start=1):
         match = _FENCE.match(line) if line is not None else None
-        if opened is None:
-            if match:
-                opened, start, block = match, number + 1, []
-        elif line is None or (
-            match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip()
-        ):
+        is_end = bool(opened and match and _closes(match, opened))
+        if opened and (is_end or line is None or _leaves_quote(line, opened)):
             if opened["language"].lower() in _SHELL:
                 width = len(opened["indent"])
-                yield _block(block, start, [_indent_of_quote(line, width) for line in block])
+                yield _block(block, start, [_indent_of_quote(part, width) for part in block])
             opened = None
-        else:
+        elif opened and line is not None:
             block.append(line)
+            continue
+        if match and not is_end:
+            opened, start, block = match, number + 1, []
+
+
+def _closes(match: re.Match[str], opened: re.Match[str]) -> bool:
+    """Return whether a fence ends the block that another fence opened."""
+    rest = match.string[match.end("mark") :]
+    return not match["item"] and match["mark"].startswith(opened["mark"]) and not rest.strip()
+
+
+def _leaves_quote(line: str, opened: re.Match[str]) -> bool:
+    """Return whether a block is in a quote that a line does not continue."""
+    return ">" in opened["indent"] and not line.lstrip(" \t").startswith(">")
 
 
 def _indent_of_quote(line: str, width: int) -> int:
@@ -103,9 +116,16 @@ def _html_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield the preformatted blocks, without their tags."""
     import html
 
+    opened, counted, line = None, 0, 1
     for match in _PRE.finditer(text):
-        lines = [html.unescape(_TAG.sub("", line)) for line in match["text"].split("\n")]
-        yield _block(lines, text.count("\n", 0, match.start("text")) + 1, [0] * len(lines))
+        if match[0].lower() != "</pre>":
+            opened = match.end() if opened is None else opened
+        elif opened is not None:
+            line += text.count("\n", counted, opened)
+            counted = opened
+            lines = [html.unescape(_TAG.sub("", part)) for part in text[opened : match.start()].split("\n")]
+            yield _block(lines, line, [0] * len(lines))
+            opened = None
 
 
 def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBlock:
