@@ -88,7 +88,7 @@ def _deletes_input(script: JobScript) -> Iterator[Hit]:
     """Find a file that the script reads and later removes, so that a second run lacks the file."""
     readers: dict[str, Command] = {}  # name of a file -> the last command that reads it
     for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
-        has_target = command.name not in ("tar", "unzip", "source", ".")  # the last word is not an input
+        has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
         for word in command.words[1 : -1 if has_target else None] if command.context.top else ():
             if not word.text.startswith("-"):
                 readers[word.text] = command

@@ -91,7 +91,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB309", "error", "a script that ends before its background processes", words=("&",))
 def _background_awaited(script: JobScript) -> Iterator[Hit]:
     last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
-    if not last or not last[-1].command.background:
+    if not last:
         return
     command = last[-1].command
     context = command.context
