@@ -139,11 +139,11 @@ BOTH = """\
 """
 COUNT = """
 import json, os, subprocess, sys
-from sbatchgen.jobs.budget.demand import demand
+from sbatchgen.jobs.budget.demand import compute_demand
 known = []
 for number, line in enumerate(json.load(sys.stdin)):
     text = f"#!/bin/bash\\n#SBATCH --time=5\\n#SBATCH {line}\\nscontrol -d show job $SLURM_JOB_ID >{number}.says\\n"
-    asked = demand(text.encode(), (), dict(os.environ))
+    asked = compute_demand(text.encode(), (), dict(os.environ))
     open("job.sh", "w").write(text)
     done = subprocess.run(["sbatch", "--parsable", "-o/dev/null", "job.sh"], capture_output=True, text=True)
     known.append([line, asked.gpus, asked.cpus, int(done.stdout or 0), done.stderr])

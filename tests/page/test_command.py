@@ -39,7 +39,7 @@ def test_a_folder_of_other_files_is_not_replaced(tmp_path: Path) -> None:
 def test_a_folder_that_comes_in_place_of_an_older_page_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static_files, "_pack", lambda *_: None)
+    monkeypatch.setattr(static_files, "_pack_python", lambda *_: None)
     page = write_page(tmp_path / "page", ["local"])
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/years.tex").touch()
@@ -48,7 +48,7 @@ def test_a_folder_that_comes_in_place_of_an_older_page_is_kept(
         page.rename(tmp_path / "away")
         (tmp_path / "thesis").rename(page)
 
-    monkeypatch.setattr(static_files, "_texts", exchange)
+    monkeypatch.setattr(static_files, "_write_texts", exchange)
     with pytest.raises(SbatchgenError, match="files that are not those of a page"):
         write_page(page, ["local"])
     assert [file.name for file in page.iterdir()] == ["years.tex"]
@@ -58,7 +58,7 @@ def test_a_folder_that_comes_in_place_of_an_older_page_is_kept(
 def test_a_page_is_written_again_with_what_the_centre_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static_files, "_pack", lambda *_: None)  # test_identity has packed pages
+    monkeypatch.setattr(static_files, "_pack_python", lambda *_: None)  # test_identity has packed pages
     (tmp_path / "logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     text = "title: A <University>\nstrings: {lead: Hello}\nlinks: [{text: Help, url: https://example.org}]\n"
     said = site(tmp_path, text)
