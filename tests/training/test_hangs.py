@@ -759,9 +759,9 @@ def test_ranks_that_a_trainer_starts_itself_are_counted(job: Job) -> None:
 RANKS = """
     import os, subprocess, sys, time
     if "LOCAL_RANK" not in os.environ:
-        names = {names!r} envs = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local))
-        for local in range({first}, 3)] ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env
-        in envs]
+        names = {names!r}
+        envs = [dict(os.environ, **dict.fromkeys(names, str(local)), LOCAL_RANK=str(local)) for local in range({first}, 3)]
+        ranks = [subprocess.Popen([sys.executable, __file__], env=env) for env in envs]
     time.sleep(99)
 """
 

@@ -55,8 +55,8 @@ OWN = """
         return tuple((part, part.float().mean((1, 2, 3)) / 255) for part, _ in images(config))
 
     def made(channels, outputs):
-        layers = nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
-        nn.Flatten() return nn.Sequential(*layers, nn.Linear(24, outputs))
+        layers = nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        return nn.Sequential(*layers, nn.Linear(24, outputs))
 
     def model(config):
         return made(1, 3)
