@@ -27,7 +27,8 @@ class Editor:
         self.messages: list[str] = []
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(partial(self.sent.put_nowait))
         self.client.feature(types.WINDOW_SHOW_MESSAGE)(lambda event: self.messages.append(event.message))
-        command = [sys.executable, "-m", "sbatchgen", "lsp", *options]
+        # As users start the server: `python -m` would look for modules in the working folder before it starts.
+        command = [str(Path(sys.executable).with_name("sbatchgen")), "lsp", *options]
         self.run(self.client.start_io(*command, cwd=folder, env={**os.environ, "HOME": str(folder)}))
         asked = types.InitializeParams(capabilities=types.ClientCapabilities(), root_uri=folder.as_uri())
         self.answer = self.run(self.client.initialize_async(asked))

@@ -164,7 +164,7 @@ edit(here, ("own.slurm", "job.yaml", "site.yaml"))
     done, programs = recorded(person, person.home / "programs", sys.executable, cloned.parent / "session.py")
     assert (done.returncode, done.stdout) == (0, "0\n0\n0\n0\n"), done.stderr
     servers = [words for words in programs[1:] if kind(words) != "bash -n"]
-    assert [words[1:4] for words in servers] == [["-m", "sbatchgen", "lsp"]]
+    assert [[Path(words[1]).name, *words[2:3]] for words in servers] == [["sbatchgen", "lsp"]]
     assert [*marks.iterdir()] == []
 
 
