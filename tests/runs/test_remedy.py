@@ -194,6 +194,14 @@ def test_a_node_that_the_job_asks_for_by_name_cannot_be_left_out(
     assert fixes(command)["node-failure"] == "take n2 out of --nodelist, and submit the job again"
 
 
+def test_a_fix_with_slurm_nnodes_names_no_node(folder: Path, programs: Path, command: Command) -> None:
+    said = "RuntimeError: You set `--ntasks=4` in your SLURM bash script, but this variable is not supported."
+    failed(folder, programs, command, f"{said} HINT: Use `--ntasks-per-node=4`", "--nodelist", "n7")
+    fix = fixes(command)["lightning-size"]
+    assert fix.startswith("set --ntasks-per-node=4\n")
+    assert "SLURM_NNODES" in fix
+
+
 def test_a_node_that_is_back_is_not_named(folder: Path, programs: Path, command: Command) -> None:
     of_two_nodes(folder, programs, command, "IDLE", "IDLE")
     assert "a node of the job failed\n" in command("diagnose", "job").out

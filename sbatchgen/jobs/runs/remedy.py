@@ -44,6 +44,7 @@ _PARTS = re.compile(f"(; |{ALSO}|{OR})")
 _COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
 _MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
 _SACCT = re.compile(r"; sacct [^;]*")
+_NODE = re.compile(r"\bNODE\b")  # stands for a node's name; SLURM_NNODES is another word
 _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|(?: with|,)? --exclude[ =]NODE\b")
 
 
@@ -59,7 +60,7 @@ class FailedRun:
 
 def with_local_fix(cause: Failure, run: FailedRun) -> Failure:
     """Return a cause whose fix can be typed on this machine; parts with unknown values are removed."""
-    if "NODE" in cause.fix:
+    if _NODE.search(cause.fix):
         cause = _with_nodes(cause, run)
     if "sacct " in cause.fix:
         cause = replace(cause, fix=_with_accounting(cause.fix, run))
@@ -127,7 +128,7 @@ def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
     if named := _requested_nodes(run.record).intersection(names):
         what = ",".join(sorted(named))
         return replace(cause, means=means, fix=f"take {what} out of --nodelist, and submit the job again")
-    return replace(cause, means=means, fix=re.sub(r"\bNODE\b", which, cause.fix))
+    return replace(cause, means=means, fix=_NODE.sub(which, cause.fix))
 
 
 def _requested_nodes(record: Record) -> set[str]:
