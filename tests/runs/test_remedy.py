@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.check.script.script import JobScript
+from sbatchgen.jobs.runs.failure import Failure
+from sbatchgen.jobs.runs.remedy import limit_memory
 from tests.conftest import Command
 from tests.runs.test_typed_fixes import SLURM, end, submit
 from tests.slurm import fakes
@@ -301,6 +305,15 @@ def test_no_fix_asks_for_more_memory_than_a_node_has(
     assert len(typed_again) == ("--mem" in fix)
     for mem in typed_again:
         assert command(*shlex.split(mem)[1:], "--dry-run").status in (0, None)
+
+
+def test_a_job_without_a_partition_gets_the_memory_of_the_default_partition(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    fakes.saying(programs, "scontrol", f"{SIZES}PartitionName=gpu Default=YES \nPartitionName=bigmem \n")
+    script = JobScript(file="job.sh", text="#!/bin/bash\n#SBATCH --mem=9000M\npython3 train.py\n")
+    cause = Failure(cause="host-memory", rank="cause", means="", fix="--mem 18000M")
+    assert limit_memory(cause, script, os.environ).fix == "--mem 15500M"
 
 
 def test_what_else_helps_is_said_where_a_node_has_no_more_memory(

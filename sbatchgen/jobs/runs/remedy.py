@@ -27,6 +27,7 @@ from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
 from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.gpu_nodes import unavailable
 from sbatchgen.jobs.slurm.node import nodes
+from sbatchgen.jobs.slurm.partition import partitions
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 MOST_NODES = 4  # nodes that a fix names
@@ -83,18 +84,22 @@ def _parts(fix: str) -> list[tuple[str, str]]:
 
 
 def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
-    """Return a cause whose fix asks for at most the memory of the largest node in the job's partition."""
+    """Return a cause whose fix asks for at most the memory of the largest node in the job's partition.
+
+    A job that names no partition runs in Slurm's default partition.
+    """
     match = _MEM.search(cause.fix)
     if not match or script is None:
         return cause
+    names = {*(script.option("partition") or "").split(",")} - {""}
     try:
         all_nodes = nodes(environment)
+        names = names or {partition.name for partition in partitions(environment) if partition.default}
     except SlurmError:
         return cause
-    partitions = {*(script.option("partition") or "").split(",")} - {""}
     sizes = {node.name: node.memory - node.memory_reserved for node in all_nodes}
-    its = [node for node in all_nodes if not partitions or partitions.intersection(node.partitions)]
-    most = max((sizes[node.name] for node in its), default=0)
+    usable = [node for node in all_nodes if not names or names.intersection(node.partitions)]
+    most = max((sizes[node.name] for node in usable), default=0)
     if not most or (mebibytes(match[2]) or 0) <= most:
         return cause
     requested = script.option("mem") or ""
