@@ -138,6 +138,8 @@ UNDERSTOOD: list[
     ("srun --label --cpu-bind=cores python t.py", {}, {"step": {"label": "true", "cpu-bind": "cores"}}),
     ("srun --auto-resume=1 python t.py", {}, {"plugin_options": ["auto-resume="]}),
     ("srun gssr-record -v python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
+    ("eval python t.py --n 1", {"trainer": "t.py", "args": ["--n", "1"]}, {"runtimes": None}),
+    ("eval poetry run python t.py", {}, {"runtimes": {"prefix": {"command": ["poetry", "run"]}}}),
     ("srun poetry run python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
     ("srun pixi run -e gpu python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
     (
@@ -283,6 +285,9 @@ LOST = [  # a body, the line, and the reason
     ),
     ("srun --relative=1 python t.py", 5, "--relative"),
     ("awk -F'\t' 1 x\npython t.py", 5, "a tab"),
+    ("builtin python t.py", 5, "not a Python program"),
+    ("srun eval python t.py", 5, "not a Python program"),
+    ("eval python t.py '$X'", 5, "not a Python program"),
     ("./simulate", 5, "not a Python program"),
     ("python - <<E\n1\nE", 5, "from a string or the input"),
     ("bash train.sh", 5, "train.sh is started by bash, and not read"),

@@ -21,12 +21,13 @@ _JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script sets
+# Words that only bash knows, so srun can't start them.
+_BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
 # Commands that start no trainer, although `python` may be among their words.
-_NO_PREFIX = (
-    HELPERS | CLOSING | {"alias", "enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "trap", "xargs"}
-)
+_NO_PREFIX = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The beginnings of functions that a rendered script calls one after the other. `exec` would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
 _PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
@@ -47,6 +48,7 @@ def simplify(script: JobScript) -> SimplifiedScript:
     script, renamed = _with_other_names(script)
     script, defaults = _with_defaults(script)
     script, optional = _without_optional(script)
+    script = _without_eval(script)
     script, prefix = _without_prefix(script)
     script = split_chain(script)
     return SimplifiedScript(
@@ -186,6 +188,18 @@ def _words_before_program(launch: Launch) -> Iterator[Word]:
         yield word
 
 
+def _without_eval(script: JobScript) -> JobScript:
+    """Return the script with `python train.py` in place of `eval python train.py`, if all words are plain."""
+    body = script.body
+    words = [command.words for command in body.commands if command.name == "eval" and len(command.words) > 2]
+    plain = [
+        first
+        for first, *others in words
+        if first.source is body.source and all(_PLAIN.fullmatch(body.text_of(word)) for word in others)
+    ]
+    return _edited(script, (_blank(script, word.at, word.end) for word in plain))
+
+
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program that starts Python, and these words."""
     if main(script):
@@ -202,7 +216,7 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
         at = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
         words = [body.value(expanded) or "" for expanded, _ in pairs[at:]]
         count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
-        if not count or not all(words[:count]):
+        if not count or not all(words[:count]) or words[0] in _BASH_WORDS:
             continue
         start, end = pairs[at][1].at, pairs[at + count][1].at
         if start < end and "-c" not in words[count:]:
