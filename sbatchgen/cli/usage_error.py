@@ -6,13 +6,13 @@ from sbatchgen.base.errors import Problem, did_you_mean
 
 LEAST_LIKENESS = 0.65  # likeness (0 to 1) of the typed option and a suggested option
 MOST_BELOW_FIRST = 0.25  # how much less a second suggestion may be like the typed option
-OTHER_NAMES = {  # words that people type for a command, each with the command
+OTHER_NAMES = {  # words that people type for a command, each with the command and its group
     **dict.fromkeys(("run", "launch", "start"), "submit"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
     **dict.fromkeys(("ls", "queue"), "status"),
     **dict.fromkeys(("check", "validate"), "lint"),
-    **dict.fromkeys(("new", "create"), "discover"),
-    "update": "discover --update",
+    **dict.fromkeys(("new", "create"), "profile discover"),
+    "update": "profile discover --update",
 }
 # Options that people type, each with the words to write instead.
 OTHER_FORMS = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
@@ -78,9 +78,9 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
             fix = f"write {_option_of_extra(error, context) or usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
             word, known = error.message.split("'")[1], command.list_commands(context)
-            other = OTHER_NAMES.get(word, "")
-            is_there = other.partition(" ")[0] in known
-            fix = f"{context.command_path} {other}" if is_there else did_you_mean(word, known)
+            other = f"{context.find_root().command_path} {OTHER_NAMES.get(word, '')}"
+            is_here = word in OTHER_NAMES and other.startswith(f"{context.command_path} ")
+            fix = other if is_here else did_you_mean(word, known)
         case _:
             fix = f"see {context.command_path} --help"
     return fix
@@ -113,7 +113,7 @@ def _right_place(option: str, context: click.Context) -> str:
     if context is root:
         example = _command_first(context) or f"{path} submit JOB {option} ..."
         return f"options come after the command, as in: {example}" if is_of_submit else ""
-    if "--trainer" not in _flags(context):
+    if "--trainer" not in _flags(context) or _same_here(option, context):
         return ""
     if is_of_submit:
         return f"{option} is an option of {root.command_path} submit"
@@ -153,13 +153,19 @@ def _flags(context: click.Context, command: click.Command | None = None) -> list
     return [flag for parameter in parameters for flag in parameter.opts]
 
 
+def _same_here(option: str, context: click.Context) -> str:
+    """Return the command's option that has the same effect as an option of another command; else ""."""
+    same = OPTIONS_OF_OTHERS.get(option, "")
+    return same if same.partition(" ")[0] in _flags(context) else ""
+
+
 def _nearest_options(option: str, context: click.Context) -> str:
     """Return a question that names the nearest option of the command, or two that are near; else ""."""
     from difflib import SequenceMatcher
 
     flags = _flags(context)
-    if OPTIONS_OF_OTHERS.get(option, "").partition(" ")[0] in flags:
-        return f"write {OPTIONS_OF_OTHERS[option]}."
+    if same := _same_here(option, context):
+        return f"write {same}."
     if not option.startswith("--"):
         from sbatchgen.base.units import NEWEST
         from sbatchgen.check.sbatch.option_table import specs
