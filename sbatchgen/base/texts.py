@@ -13,14 +13,17 @@ from sbatchgen.base.units import VARIABLE, Argument, RefusedValueError, Text
 class ProgramName(str):
     """The name of a program of a job; names of variables and files are made from it."""
 
+    MOST = 30  # letters of a name
     TAKEN = frozenset(("state", "job"))  # words that the file with the states of programs uses itself
     PREFIX = "SBATCHGEN_"  # without it, a program may read a variable such as VLLM_PORT as its own setting
 
     @classmethod
     def parse(cls, text: str) -> ProgramName:
-        """Return a name of lower-case letters, digits and dashes."""
-        if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None or len(text) > 30:
+        """Return a name of at most 30 lower-case letters, digits and dashes."""
+        if re.fullmatch("[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text) is None:
             raise ValueError(f"'{text}' can't name a program: use lower-case letters, digits and dashes")
+        if len(text) > cls.MOST:
+            raise ValueError(f"'{text}' can't name a program: use at most {cls.MOST} letters")
         if text in cls.TAKEN:
             raise ValueError(f"'{text}' can't name a program: the record of the programs has this word")
         return cls(text)

@@ -56,6 +56,7 @@ def test_without_nodes_all_share_one() -> None:
         (HEAD + "  b: {preset: ray}\n", "there is nothing to run on ray", "add command: [python3"),
         (HEAD + "  b: {command: [b], chain: 2}\n", "unknown key 'chain' in programs.b", ""),
         (HEAD + "  B: {command: [b]}\n", "'B' can't name a program", ""),
+        (HEAD + f"  {'b' * 31}: {{command: [b]}}\n", "use at most 30 letters", ""),
         (HEAD + "  job: {command: [b]}\n", "'job' can't name a program", ""),
         (HEAD + "  b: {command: [b], beside: c}\n", "b runs beside 'c', which has no nodes here", ""),
         (
