@@ -43,6 +43,29 @@ def ids(made: ResolvedJob) -> set[str]:
     return {finding.rule for finding in errors(made)}
 
 
+LIMITED = """
+partitions:
+  small: {nodes_max: 1, time_max: 30}
+  strict: {partition_qos: short}
+  large: {}
+qos:
+  short: {time_max: 20}
+"""
+
+
+@pytest.mark.parametrize(
+    ("partition", "nodes", "time"),
+    [
+        ("small", "the partition allows one node", "the partition's time limit"),
+        ("strict", "mode ddp", "the time limit of QOS short"),
+        ("large", "mode ddp", "default"),
+    ],
+)
+def test_a_limit_of_the_partition_is_the_origin_of_the_value(partition: str, nodes: str, time: str) -> None:
+    origins = resolved(LIMITED, partition=partition).origins
+    assert (origins["options.nodes"].where, origins["options.time"].where) == (nodes, time)
+
+
 UNEQUAL = """
 default_partition: gpu
 partitions:

@@ -87,8 +87,7 @@ def resolve(
         values.derive(key, value, "default")
     _derive_runtime(values)
     _derive_job(values, cluster, mode, name)
-    one_node = cluster.scheduler == "none" or partition.nodes_max == 1
-    values.derive("options.nodes", 1 if one_node else mode.nodes, f"mode {mode.name}")
+    _derive_nodes(values, cluster, partition, mode)
     others = take_other_gres(values)
     gpus, shards = gpus_and_shards(values, cluster, partition, mode)
     nproc = derive_tasks(values, partition, gpus, shards, mode)
@@ -160,12 +159,31 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
             values.derive_variable(fact.upper(), interfaces, "network of the profile")
 
 
+def _derive_nodes(values: DecidedValues, profile: Profile, partition: Partition, mode: Mode) -> None:
+    """Derive the number of nodes: one if the cluster or the partition allows no more, else the mode's."""
+    nodes, why = mode.nodes, f"mode {mode.name}"
+    if nodes > 1 and profile.scheduler == "none":
+        nodes, why = 1, "a machine without Slurm"
+    elif nodes > 1 and partition.nodes_max == 1:
+        nodes, why = 1, "the partition allows one node"
+    values.derive("options.nodes", nodes, why)
+
+
+def _derive_time(values: DecidedValues, profile: Profile, partition: Partition) -> None:
+    """Derive the time limit: the default, or the limit of the partition or of its QOS if that is shorter."""
+    qos = profile.qos.get(partition.partition_qos or Text(""))
+    limits = [
+        (DEFAULT_TIME, "default"),
+        (partition.time_limit(values.get("options.nodes")), "the partition's time limit"),
+        (qos.time_max if qos else None, f"the time limit of QOS {partition.partition_qos}"),
+    ]
+    time, why = min(((limit, why) for limit, why in limits if limit is not None), key=lambda pair: pair[0])
+    values.derive("options.time", max(Duration(60), time), why)
+
+
 def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
     """Derive the options for time, memory, log, requeue and the warning signal before the time limit."""
-    limits = profile.qos.get(partition.partition_qos or Text(""))
-    known = (partition.time_limit(values.get("options.nodes")), limits.time_max if limits else None)
-    longest = min((limit for limit in known if limit is not None), default=DEFAULT_TIME)
-    values.derive("options.time", max(Duration(60), min(DEFAULT_TIME, longest)), "default")
+    _derive_time(values, profile, partition)
     derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
