@@ -22,9 +22,10 @@ from sbatchgen.jobs.render import exports
 from sbatchgen.jobs.render.render import render, rendered_by
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.lab.adopt import documents, invocation, preamble, proof, side_by_side, slurm_options, training
+from sbatchgen.lab.adopt import documents, preamble, proof, side_by_side, slurm_options, training
 from sbatchgen.lab.adopt.block import blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
+from sbatchgen.lab.adopt.launch import adopt_launch
 from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, join
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
@@ -153,7 +154,7 @@ def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
     main, home = chosen
     before = [block for block in statements if block.start < home.start]
     preamble.follow_cd(draft, before)
-    invocation.adopt_launch(draft, main, simplified)
+    adopt_launch(draft, main, simplified)
     training.read_same_statement(draft, home, main)
     training.read_after(draft, [block for block in statements if block.start > home.start])
     preamble.adopt_preamble(draft, before, main)

@@ -1,10 +1,11 @@
-"""The conversion of the training's launch, from srun to the trainer, into keys of the job and the profile.
+"""Converts the training's launch, from srun to the trainer, into keys of the job and the profile.
 
 Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
 """
 
 import posixpath
 import re
+from collections.abc import Sequence
 
 from sbatchgen.base import quoting
 from sbatchgen.check.bash import Body, Command, Word, string_body
@@ -23,18 +24,18 @@ from sbatchgen.lab.adopt.trainer_arguments import arguments
 # Options of srun that the rendered srun implies.
 _IMPLIED_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
 _IMPLIED_OPTIONS = (*shape.COUNTS, *_IMPLIED_WORDS.split())
-_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
-_LOG_OPTIONS = ("error", "mail-type", "mail-user", "output")  # options about the log and the mail
-_NODE_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
+_SRUN_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}  # these values change nothing
+_LOG_AND_MAIL_OPTIONS = ("error", "mail-type", "mail-user", "output")
+# Options of srun that no key of a job or a profile expresses.
+_NO_KEY_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the rendered script sets: the rendezvous, the counts, and the trainer's module.
 _RENDEZVOUS_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
 """
-_WRAPPERS = frozenset(("command", "env", "exec", "nohup", "time"))
-# Programs of a launch that other functions convert.
-_FOLLOWED_PROGRAMS = (_WRAPPERS - {"env"}) | {"srun", "python", "torchrun", *shape.MODULES}
+# Programs of a launch that have no effect on a job, or that other functions convert.
+_HANDLED_ELSEWHERE = {"command", "exec", "nohup", "time", "srun", "python", "torchrun", *shape.MODULES}
 # Programs around a trainer that a job can't have, with the advice for each.
 _ALTERNATIVES = {
     "conda run": "write conda activate before it",
@@ -46,16 +47,15 @@ _ALTERNATIVES = {
 
 def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> None:
     """Convert a launch into keys of the job and the profile."""
-    if prefix := simplified.prefix:
-        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*prefix]}}}
-        draft.add(draft.lines, "understood", f"prefix: {prefix[0]}")
+    if simplified.prefix:
+        _set_prefix(draft, simplified.prefix)
     for word, text in simplified.optional:
         what = f"{word.text} is empty unless a condition holds; it would be: {text}"
         draft.add((word.line,), "dropped", what)
-    _read_wrappers(draft, launch)
+    _adopt_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
-        _read_step(draft, launch, launch.step)
+        _adopt_step(draft, launch, launch.step)
     for name, runtime in RUNTIMES.items():
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
@@ -63,32 +63,33 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
             draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
             break
     if launch.launcher and not shape.module_of(launch):
-        _read_torchrun(draft, launch.launcher)
-    is_whole = _read_trainer(draft, launch)
-    _read_redirections(draft, launch.command)
+        _adopt_torchrun(draft, launch.launcher)
+    has_all_arguments = _adopt_trainer(draft, launch)
+    _adopt_redirections(draft, launch.command)
     if launch.command.name == "eval":
-        _read_eval(draft, launch.command)
+        _adopt_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
-    if not is_whole:  # without some of its arguments, the job would train another model
+    # A draft without `mode` is refused: without some arguments the job would train another model.
+    if not has_all_arguments:
         del draft.job["mode"]
 
 
-def _read_wrappers(draft: Draft, launch: Launch) -> None:
+def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the variables of the launch and the programs that start the trainer."""
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
-            _check_shell(draft, launch, tool)
+            _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
                 _set_variable(draft, name, value if equals and "$" not in value else None)
-        elif tool.name in _FOLLOWED_PROGRAMS | programs("mpi") or tool in runtime_tools:
+        elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
         elif tool.name not in {*_ALTERNATIVES, *LAUNCHERS} and "runtime" not in draft.profile:
-            _read_prefix(draft, tool)
+            _adopt_prefix(draft, tool)
         else:
             advice = _ALTERNATIVES.get(tool.name, "start the trainer itself")
             draft.lose(f"{tool.name} around the trainer: {advice}")
@@ -98,12 +99,17 @@ def _read_wrappers(draft: Draft, launch: Launch) -> None:
         _set_variable(draft, variable.name, literal, variable.word)
 
 
-def _read_prefix(draft: Draft, tool: Tool) -> None:
-    """Put the words of a program that starts the trainer, such as `poetry run`, into the profile."""
+def _set_prefix(draft: Draft, words: Sequence[str]) -> None:
+    """Put the words before the trainer's Python, such as `poetry run`, into the profile."""
+    draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*words]}}}
+    draft.add(draft.lines, "understood", f"prefix: {words[0]}")
+
+
+def _adopt_prefix(draft: Draft, tool: Tool) -> None:
+    """Convert a program that starts the trainer; note it as lost if the script does not show its words."""
     words = [tool.body.value(word) for word in tool.words[: len(tool.words) - len(tool.rest)]]
     if all(words):
-        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": words}}}
-        draft.add(draft.lines, "understood", f"prefix: {words[0]}")
+        _set_prefix(draft, [word or "" for word in words])
     else:
         draft.lose(f"{tool.name} with options that only the job knows")
 
@@ -125,8 +131,8 @@ def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None 
         draft.lose("only the launch has it, with a value that is known only when the job runs", name)
 
 
-def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
-    """Read the string of `bash -c`: keep the commands before the launch, and drop or lose the others."""
+def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
+    """Keep the commands before the launch in the string of `bash -c`; note the others as dropped or lost."""
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
@@ -136,7 +142,7 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
     for block in blocks(inner):
         names = [command.name for command in block.outer]
         if block.start <= at < block.end:
-            _read_chain(draft, tool, block, at)
+            _adopt_chain(draft, tool, block, at)
         elif block.sets_only(shape.RANK_VARIABLES) or block.only_prints:
             draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > at:
@@ -148,7 +154,7 @@ def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
             _keep_in_task(draft, block, block.text)
 
 
-def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
+def _adopt_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     """Keep the commands before the launch in its statement, for example in `cd FOLDER && python train.py`."""
     outer = [*block.outer]
     tees = [command for command in outer if command.at > at and command.pipe and command.name == "tee"]
@@ -159,6 +165,8 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
     before = [command for command in commands if command.end <= at]
     variables = {assignment.name for assignment in block.sets} - shape.RANK_VARIABLES
     text = block.body.source.text
+    # In `cd FOLDER && python train.py`, `before` is [cd] and the only gap is "&&", so `cd FOLDER || exit` has
+    # the same effect. Other gaps, such as "||", have other effects.
     starts = [*(command.at for command in before), commands[-1].at if commands else at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
     is_chain = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
@@ -170,7 +178,7 @@ def _read_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
 
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
-    """Keep a block of `bash -c` as setup of each task, and export the variables that the block uses."""
+    """Keep lines of a block of `bash -c` as setup of each task; export the variables that the block uses."""
     variables = sorted(block.uses & draft.script.assigned)
     draft.needed |= {*variables}
     draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
@@ -178,7 +186,7 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
-def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
+def _adopt_step(draft: Draft, launch: Launch, step: Tool) -> None:
     """Convert the options of srun."""
     for option in step.uses:
         name, value = option.name, option.value
@@ -187,8 +195,8 @@ def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_step_option(draft, name, str(count))
             continue
-        default = draft.script.option(name) if name in _GPU_OPTIONS else _DEFAULTS.get(name)
-        if name in _LOG_OPTIONS:
+        default = draft.script.option(name) if name in _GPU_OPTIONS else _SRUN_DEFAULTS.get(name)
+        if name in _LOG_AND_MAIL_OPTIONS:
             draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in PYXIS_OPTIONS):
             continue
@@ -198,7 +206,7 @@ def _read_step(draft: Draft, launch: Launch, step: Tool) -> None:
 
 def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
     """Put an option of srun into the profile; None for a value that only the running job knows."""
-    if value is None or name in _NODE_OPTIONS:
+    if value is None or name in _NO_KEY_OPTIONS:
         why = ": its value is known only when the job runs" if value is None else ""
         draft.lose(f"--{name} of srun{why}")
         return
@@ -210,7 +218,7 @@ def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
     draft.add(draft.lines, "understood", "step", name)
 
 
-def _read_torchrun(draft: Draft, launcher: Tool) -> None:
+def _adopt_torchrun(draft: Draft, launcher: Tool) -> None:
     """Convert the options of torchrun that the rendered script does not set itself."""
     for option in launcher.uses:
         if option.name in _RENDEZVOUS_OPTIONS.split():
@@ -226,9 +234,9 @@ def _read_torchrun(draft: Draft, launcher: Tool) -> None:
             draft.job["launcher_args"] = [*draft.job.get("launcher_args", []), argument]
 
 
-def _read_trainer(draft: Draft, launch: Launch) -> bool:
-    """Convert the interpreter, the trainer and its arguments; return whether no argument is missing."""
-    _read_interpreter(draft, launch)
+def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
+    """Convert the interpreter, the trainer and its arguments; return whether all arguments are known."""
+    _adopt_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.uses if python else ():
         if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
@@ -277,17 +285,19 @@ def _trainer(draft: Draft, word: Word, body: Body) -> str | None:
     return draft.known(word, body) or (None if value and "[@]" in value else value)
 
 
-def _read_interpreter(draft: Draft, launch: Launch) -> None:
-    """Convert the path of a Python or a torchrun, because the rendered script looks for python3 in PATH."""
+def _adopt_interpreter(draft: Draft, launch: Launch) -> None:
+    """Convert the path of Python or torchrun, because a job starts the first python3 in PATH."""
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
         path = draft.file(tool.words[0], tool.body) or ""
     folder, slash, name = path.rpartition("/")
     if re.fullmatch(r"python3\.\d+", name) or not path:
-        draft.lose(f"{tool.words[0].text}: python3 of an environment is started here")
+        draft.lose(
+            f"{tool.words[0].text}: a job starts python3; activate an environment that has this version"
+        )
     elif slash and draft.profile.get("runtime"):
-        draft.lose(f"{path}: python3 of the image is started here")
+        draft.lose(f"{path}: a job starts python3 of the image")
     elif slash and folder.endswith("/bin") and "venv" in folder:
         environment = folder.removesuffix("/bin")
         draft.profile |= {"runtime": "venv", "runtimes": {"venv": {"path": environment}}}
@@ -311,16 +321,16 @@ def _trainer_file(draft: Draft, name: str) -> str:
     return name if "/" in name or (name.endswith(".py") and not in_workdir) else f"./{name}"
 
 
-def _read_eval(draft: Draft, command: Command) -> None:
+def _adopt_eval(draft: Draft, command: Command) -> None:
     """Read the redirections in the string of `eval`; note a string with other commands as lost."""
     inner = string_body(draft.script.body, command.words[1])
     first, *others = (command for command in inner.commands if not command.context.substitution)
     if inner.sets or any(other.pipe is None or other.pipe is not first.pipe for other in others):
         draft.lose("eval with more than the launch in it: write that out")
-    _read_redirections(draft, first)
+    _adopt_redirections(draft, first)
 
 
-def _read_redirections(draft: Draft, command: Command) -> None:
+def _adopt_redirections(draft: Draft, command: Command) -> None:
     """Drop the launch's output to files and to tee; note its input and other pipes as lost."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
