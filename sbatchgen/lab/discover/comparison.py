@@ -12,7 +12,7 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.inputs.document import Document, decode
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.lab.discover.entries import Entry, lines
-from sbatchgen.lab.discover.facts import facts
+from sbatchgen.lab.discover.facts import entries_from_slurm
 from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
 KeyPath = tuple[str, ...]  # a key and the keys above it, outermost first
@@ -54,7 +54,7 @@ def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Differ
 
     Only keys that Slurm shows are compared.
     """
-    entries = facts(cluster)
+    entries = entries_from_slurm(cluster)
     live = decode(_PROFILE_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
     comparison = _Comparison(profile, live, cluster)
     # A profile that omits --partition has its own names of partitions.

@@ -23,21 +23,21 @@ _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min 
 
 
 def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
-    """Return the text of a new profile; `environment` shows programs of this machine, for comments."""
+    """Return the text of a new profile; comments name the programs that `environment` finds here."""
     entries = [
         _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
         Entry("name", scalar(name)),
         Entry("url", '""  # the address of your guide'),
         Entry("checked", today),
         _comments("contact: whom to ask"),
-        *facts(cluster),
+        *entries_from_slurm(cluster),
         _comments(*_user_comments(cluster)),
         _comments(*_machine_comments(cluster, environment)),
     ]
     return "\n".join([*lines(entries), ""])
 
 
-def facts(cluster: LiveCluster) -> list[Entry]:
+def entries_from_slurm(cluster: LiveCluster) -> list[Entry]:
     """Return the facts that Slurm shows, as entries of a profile in their order."""
     return [entry for entry in _all_entries(cluster) if entry.key or entry.above]
 
@@ -52,7 +52,7 @@ def _keys(**values: object) -> Iterator[Entry]:
 
 
 def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the entries of a profile; an entry without a key and comments counts as none."""
+    """Yield the entries of a profile; an entry with neither key nor comments is ignored."""
     version = cluster.setting("SLURM_VERSION")
     match = re.match(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", version)
     try:
@@ -135,7 +135,8 @@ def _user(cluster: LiveCluster) -> Iterator[Entry]:
         and flow_mapping({name: flow_list(names) for name, names in qos_of_accounts.items()}),
         qos=is_clean(qos) and scalar(qos),
     )
-    yield Entry("user", above=["What holds for this user alone: leave it out for others."], entries=[*keys])
+    above = ["Facts about this user only; remove them from a profile for others."]
+    yield Entry("user", above=above, entries=[*keys])
 
 
 def _limits(cluster: LiveCluster) -> Iterator[Entry]:
@@ -170,12 +171,12 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
 def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `partitions`."""
     present = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
-    members = kinds_of_nodes(present, cluster.settings)
+    kinds_by_partition = kinds_of_nodes(present, cluster.settings)
     future = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
     above, usable, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
-            reason = "for root only" if partition.root_only else "a strange name"
+            reason = "only root may use it" if partition.root_only else "a profile can't hold its name"
             above.append(f"Left out: {partition.name}, {reason}")
         else:
             usable.append(partition)
@@ -186,7 +187,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     for usable_partition in usable:
         name = usable_partition.name
         partition = replace(usable_partition, nodes=max(usable_partition.nodes - future[name], 0))
-        kinds = members.get(partition.name, Counter())
+        kinds = kinds_by_partition.get(partition.name, Counter())
         below, notes = [*_partition(partition, kinds, cluster)], []
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]
@@ -233,7 +234,8 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the defaults and limits of memory: slurm.conf(5).
 
-    A partition without its own value has the cluster's value.
+    A partition without its own value has the cluster's value. Slurm gives no job more than the maximum, so a
+    default above the maximum is excluded.
     """
 
     def effective(own: int | None, excluding: int | None, setting: str) -> int | None:
@@ -285,33 +287,33 @@ def _names(names: Sequence[str]) -> str:
     return flow_list(names) if names and all(map(is_clean, names)) else ""
 
 
-def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+def _nodes(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the keys about a partition's nodes; comments if Slurm hides some of the nodes."""
-    kinds = shapes(members)
-    hidden = max(partition.nodes - members.total(), 0)
-    if hidden or not kinds:
-        yield _comments(*_about_hidden_nodes(partition, hidden, kinds))
+    shape_counts = shapes(kinds)
+    hidden = max(partition.nodes - kinds.total(), 0)
+    if hidden or not shape_counts:
+        yield _comments(*_about_hidden_nodes(partition, hidden, shape_counts))
         return
-    if any(shape.memory <= 1 for shape, _ in kinds):
+    if any(shape.memory <= 1 for shape, _ in shape_counts):
         yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
-    is_same = {key: len({getattr(shape, key) for shape, _ in kinds}) == 1 for key in _DETAILS}
-    if len(kinds) == 1:
-        yield from _shape(kinds[0][0])
+    is_same = {key: len({getattr(shape, key) for shape, _ in shape_counts}) == 1 for key in _DETAILS}
+    if len(shape_counts) == 1:
+        yield from _shape(shape_counts[0][0])
     else:
-        yield Entry("shapes", items=[_shape_text(shape, number, is_same) for shape, number in kinds])
+        yield Entry("shapes", items=[_shape_text(shape, number, is_same) for shape, number in shape_counts])
     is_in_shapes = {key: not same for key, same in is_same.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
         is_in_shapes["gres"] = True  # gres_types shows that there are no other resources
-    yield from _details(kinds[0][0], is_in_shapes)
-    if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
-        if all(shape.certain for shape, _ in kinds):
+    yield from _details(shape_counts[0][0], is_in_shapes)
+    if any(shape.untyped for shape, _ in shape_counts) and not any(shape.types for shape, _ in shape_counts):
+        if all(shape.certain for shape, _ in shape_counts):
             yield Entry("gpus_typed", "false")
         else:
             yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")
 
 
 def _about_hidden_nodes(
-    partition: SlurmPartition, hidden: int, kinds: Sequence[tuple[Shape, int]]
+    partition: SlurmPartition, hidden: int, shape_counts: Sequence[tuple[Shape, int]]
 ) -> Iterator[str]:
     """Yield comments about a partition of which Slurm hides nodes, and about the kinds of the other nodes."""
     total, cpus = partition.nodes, partition.cpus
@@ -322,16 +324,16 @@ def _about_hidden_nodes(
     yield f"Slurm hides {hidden} of {total} nodes{average}: off in the cloud, or private."
     yield "Their CPUs, memory, GPUs and shards are not known; ask an administrator, or look while they run:"
     yield f"scontrol show node {partition.node_list[:100]}"
-    for shape, number in kinds:
+    for shape, number in shape_counts:
         yield f"seen: {_shape_text(shape, number)}"
 
 
 _DETAILS = ("features", "gres", "disk")  # keys of the partition if all nodes have the same value
 
 
-def _shape_text(shape: Shape, number: int, without: Mapping[str, bool] = MappingProxyType({})) -> str:
-    """Return a kind of nodes as YAML on one line; `without`: whether a key of `_DETAILS` is omitted."""
-    entries = [*_shape(shape), *_details(shape, without)]
+def _shape_text(shape: Shape, number: int, omitted: Mapping[str, bool] = MappingProxyType({})) -> str:
+    """Return a kind of nodes as YAML on one line; `omitted` has keys of `_DETAILS`."""
+    entries = [*_shape(shape), *_details(shape, omitted)]
     return flow_mapping({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
 
@@ -348,16 +350,16 @@ def _shape(shape: Shape) -> Iterator[Entry]:
     )
 
 
-def _details(shape: Shape, without: Mapping[str, bool]) -> Iterator[Entry]:
-    """Yield the keys of `_DETAILS`, apart from the keys in `without`."""
+def _details(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
+    """Yield the keys of `_DETAILS`, except those that `omitted` maps to True."""
     is_writable = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
-    if not is_writable and not without.get("features"):
+    if not is_writable and not omitted.get("features"):
         yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
     yield from _keys(
-        features=is_writable and not without.get("features") and flow_list(shape.features),
-        gres=not without.get("gres")
+        features=is_writable and not omitted.get("features") and flow_list(shape.features),
+        gres=not omitted.get("gres")
         and flow_mapping({name: count for name, count in shape.gres if is_clean(name)}),
-        tmp_per_node=not without.get("disk") and str(Memory(shape.disk)),
+        tmp_per_node=not omitted.get("disk") and str(Memory(shape.disk)),
     )
 
 
