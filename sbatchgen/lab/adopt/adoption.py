@@ -23,9 +23,9 @@ from sbatchgen.jobs.render.render import render, rendered_by
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.adopt import documents, preamble, proof, side_by_side, slurm_options, training
+from sbatchgen.lab.adopt.adopted_launch import adopt_launch
 from sbatchgen.lab.adopt.block import blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.lab.adopt.launch import adopt_launch
 from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, join
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
