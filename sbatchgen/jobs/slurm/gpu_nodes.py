@@ -19,7 +19,9 @@ from sbatchgen.jobs.slurm.state import state, state_texts
 
 _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
+# The nodes of a running job, and the generic resources that the job has on each of them.
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
+# The start of a job's record, with the job's id. A text that a user chose may look the same.
 _RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
 _LABELS = ("MCSLabel", "Account", "WCKey")  # a user may choose these; scontrol prints them before the GPUs
 _JOB_FIELDS = ("JobID", "Name", "State", "NodeList", *_LABELS)
@@ -38,7 +40,7 @@ class Gpu:
     taken: bool  # whether a job has the whole GPU
     shards: int = 0  # into how many shards it may be cut; 0 if GPUs are not shared
     shards_used: int | None = 0  # how many shards jobs have; None if jobs have an unknown number of them
-    free: bool = True  # whether a job may take the whole GPU
+    free: bool = True  # whether no job uses any part of the GPU; its node may still take no jobs
 
     @property
     def shards_free(self) -> int:
@@ -83,42 +85,44 @@ def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> lis
 
     If nodes do not show the shards of each GPU, Slurm is asked for jobs; this may raise SlurmError.
     """
-    having = [node for node in nodes if any(gres.count for gres in _gres_named("gpu", node.gres))]
-    silent = any(not gres.per_gpu for node in having for gres in _gres_named("shard", node.gres_used))
-    of_jobs = _shards_of_jobs(environment) if silent else {}
-    return [node_with_gpus(node, of_jobs) for node in having]
+    with_gpus = [node for node in nodes if any(gres.count for gres in _gres_named("gpu", node.gres))]
+    lack_shards = any(not gres.per_gpu for node in with_gpus for gres in _gres_named("shard", node.gres_used))
+    of_jobs = _shards_of_jobs(environment) if lack_shards else {}
+    return [node_with_gpus(node, of_jobs) for node in with_gpus]
 
 
 def node_with_gpus(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
     """Return a node with its GPUs; `of_jobs` has shards in use if nodes do not show them."""
-    used = [gres for gres in _gres_named("gpu", node.gres_used) if gres.count]
-    types = _types(_gres_named("gpu", node.gres), used)
-    taken = _taken(types, used)
+    gpus_used = [gres for gres in _gres_named("gpu", node.gres_used) if gres.count]
+    types = _types(_gres_named("gpu", node.gres), gpus_used)
+    taken = _taken(types, gpus_used)
     shards, shards_used = [0] * len(types), dict[int, int | None]()
     for gres in _gres_named("shard", node.gres):
-        having, left = _indexes_of_type(types, gres.type), gres.count
-        for number, index in enumerate(having):  # as _distribute_count of Slurm's gres_c_s.c does
-            shards[index] = left // (len(having) - number)
+        of_type, left = _indexes_of_type(types, gres.type), gres.count
+        for number, index in enumerate(of_type):  # as _distribute_count of Slurm's gres_c_s.c does
+            shards[index] = left // (len(of_type) - number)
             left -= shards[index]
     for gres in _gres_named("shard", node.gres_used):
-        having = _indexes_of_type(types, gres.type)
-        indexes = range(len(types)) if len(gres.per_gpu) >= len(types) else having
-        for index, (count, whole) in zip(indexes, gres.per_gpu, strict=False):
-            shards[index] = max(shards[index], whole)
+        of_type = _indexes_of_type(types, gres.type)
+        # Slurm lists all GPUs of the node, or only the GPUs of the type.
+        indexes = range(len(types)) if len(gres.per_gpu) >= len(types) else of_type
+        for index, (count, total) in zip(indexes, gres.per_gpu, strict=False):
+            shards[index] = max(shards[index], total)
             if count is None:
                 taken.add(index)
             elif count:
                 shards_used[index] = count
-        if not gres.per_gpu:  # `indexes` lacks GPUs on which only some of the shards were freed
+        # Before 23.11: `indexes` lacks a GPU if a job has freed only some of its shards, so jobs add it.
+        if not gres.per_gpu:
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
-            places = {index: (node.name, index) for index in having}
+            places = {index: (node.name, index) for index in of_type}
             shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
     gpus = (
         Gpu(index, kind, index in taken, shards[index], used, free=index not in taken and used == 0)
         for index, kind in enumerate(types)
         for used in [shards_used.get(index, 0)]
     )
-    return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in used))
+    return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in gpus_used))
 
 
 def _gres_named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
@@ -126,7 +130,7 @@ def _gres_named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return the type of each GPU by its index: from the GRES in use, else in the order of slurm.conf."""
+    """Return the type of each GPU by its index: of GPUs in use as shown, of others in slurm.conf's order."""
     left = Counter[str]()
     for gres in configured:
         left[gres.type] += min(gres.count, MAX_GPUS)
