@@ -126,7 +126,7 @@ def test_a_script_gets_the_line_that_sets_conda_up(
 def test_the_file_that_defines_module_is_that_of_this_machine(
     folder: Path, programs: Path, command: Command, monkeypatch: pytest.MonkeyPatch, kind: str, log: str
 ) -> None:
-    monkeypatch.setattr("sbatchgen.jobs.runs.remedy._INIT", ())
+    monkeypatch.setattr("sbatchgen.jobs.runs.remedy._MODULE_INIT_FILES", ())
     monkeypatch.delenv("MODULESHOME", raising=False)
     submit(kind, folder, programs, command)
     end(kind, folder, programs, "FAILED 1:0", log)

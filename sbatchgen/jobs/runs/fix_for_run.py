@@ -88,7 +88,7 @@ def fixes_for_run(
         if record is None:
             yield cause
             continue
-        failed = FailedRun(resume=next_start(end), record=record, row=end.row, environment=environment)
+        failed = FailedRun(next_start=next_start(end), record=record, row=end.row, environment=environment)
         adapted = with_local_fix(cause, failed)
         adapted = replace(adapted, means=adapted.means.replace(f"({record.folder}/", "(", 1))
         if state.plain:
@@ -96,7 +96,7 @@ def fixes_for_run(
         else:
             folder = state.run.folder
             script = parsed_script(folder, record.job)
-            adapted = _fix_typed_for_run(adapted, record, folder, failed.resume)
+            adapted = _fix_typed_for_run(adapted, record, folder, failed.next_start)
         yield limit_memory(adapted, script, environment)
 
 

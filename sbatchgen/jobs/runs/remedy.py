@@ -40,12 +40,15 @@ _PACKAGES = {
 }  # fmt: skip
 # Well-known modules whose names on PyPI belong to other packages.
 _NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))
-_INIT = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
+_MODULE_INIT_FILES = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
 _PARTS = re.compile(f"(; |{ALSO}|{OR})")
+# A command of sbatchgen or Slurm. If more memory can't help, the parts of a fix with another command stay.
 _COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
 _MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
+# The part of a fix that asks Slurm's database.
 _SACCT = re.compile(r"; sacct [^;]*")
 _NODE = re.compile(r"\bNODE\b")  # stands for a node's name; SLURM_NNODES is another word
+# The parts of a fix that need a node's name.
 _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|(?: with|,)? --exclude[ =]NODE\b")
 
 
@@ -53,21 +56,21 @@ _ON_NODE = re.compile(r"; [^;]*NODE\b[^;]*|(?: with|,)? --exclude[ =]NODE\b")
 class FailedRun:
     """A failed run, with the sources from which its fixes are completed."""
 
-    resume: NextStart  # the command that starts the run again
+    next_start: NextStart  # the command that starts the run again
     record: Record
     row: SlurmJob | None  # the job as Slurm knows it
     environment: Mapping[str, str]
 
 
 def with_local_fix(cause: Failure, run: FailedRun) -> Failure:
-    """Return a cause whose fix can be typed on this machine; parts with unknown values are removed."""
+    """Return a cause whose fix can be typed on this machine; its parts with unknown values are removed."""
     if _NODE.search(cause.fix):
         cause = _with_nodes(cause, run)
     if "sacct " in cause.fix:
         cause = replace(cause, fix=_with_accounting(cause.fix, run))
     rendered = bool(run.record.values) and not run.record.script
-    own = (_RENDERED_FIXES if rendered else _SCRIPT_FIXES).get(cause.cause)
-    fix = own(cause, run) if own else ""
+    make_fix = (_RENDERED_FIXES if rendered else _SCRIPT_FIXES).get(cause.cause)
+    fix = make_fix(cause, run) if make_fix else ""
     return replace(cause, fix=fix) if fix else cause
 
 
@@ -118,11 +121,12 @@ def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[
 
 def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
     """Return a cause whose fix names the failed nodes: the job's only node, or its nodes now out of use."""
-    its = hosts(run.row.node_list) if run.row else []
-    names = its if len(its) == 1 else []
-    if len(its) > 1 and cause.rank == "outside":
+    job_nodes = hosts(run.row.node_list) if run.row else []
+    names = job_nodes if len(job_nodes) == 1 else []
+    if len(job_nodes) > 1 and cause.rank == "outside":
         try:
-            names = [node.name for node in nodes(run.environment) if node.name in its and unavailable(node)]
+            all_nodes = nodes(run.environment)
+            names = [node.name for node in all_nodes if node.name in job_nodes and unavailable(node)]
         except SlurmError:
             names = []
     if not names or len(names) > MOST_NODES:
@@ -137,7 +141,7 @@ def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
 
 
 def _requested_nodes(record: Record) -> set[str]:
-    """Return the nodes in the job's --nodelist: of its command line, its script or its settings."""
+    """Return the nodes in the job's --nodelist: in its settings, else its command line, else its script."""
     typed = "".join(f"#SBATCH {option}\n" for option in record.options)
     texts = [f"#!/bin/bash\n{typed}".encode("utf-8", "surrogateescape")]
     with contextlib.suppress(OSError):
@@ -145,13 +149,15 @@ def _requested_nodes(record: Record) -> set[str]:
     lists = [record.value("--nodelist")]
     for text in texts:
         with contextlib.suppress(ValueError):
-            lists += [use.value or "" for use in [read_script(text).options.get("nodelist")] if use]
+            if use := read_script(text).options.get("nodelist"):
+                lists.append(use.value or "")
     return set(hosts(next(filter(None, lists), "")))
 
 
 def _with_accounting(fix: str, run: FailedRun) -> str:
     """Return a fix whose sacct command has the job's id; without this command if Slurm has no database."""
     job = run.row.id if run.row else run.record.job
+    # A day earlier: a job that ended before `since` is excluded, and the clock of Slurm's machine may differ.
     since = datetime.fromtimestamp(max(run.record.submitted - 86400, 86400), timezone.utc)
     try:
         is_kept = accounting({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
@@ -169,7 +175,7 @@ def _conda_root(run: FailedRun) -> str:
 
 def _conda(_: Failure, run: FailedRun) -> str:
     root = _conda_root(run)
-    return f"{run.resume:--set runtimes.conda.root={word(root)}}" if root else ""
+    return f"{run.next_start:--set runtimes.conda.root={word(root)}}" if root else ""
 
 
 def _conda_of_script(_: Failure, run: FailedRun) -> str:
@@ -180,14 +186,14 @@ def _conda_of_script(_: Failure, run: FailedRun) -> str:
 def _modules_file(run: FailedRun) -> str:
     """Return the file that defines the shell function `module` on this machine; "" without one."""
     home = run.environment.get("MODULESHOME", "")
-    files = [f"{home}/init/bash"] * home.startswith("/") + [*_INIT]
+    files = [f"{home}/init/bash"] * home.startswith("/") + [*_MODULE_INIT_FILES]
     return next((file for file in files if Path(file).is_file()), "")
 
 
 def _modules(_: Failure, run: FailedRun) -> str:
     file = _modules_file(run)
     line = word(f"setup_before_modules=source {word(file)}")
-    return f"{run.resume:--set {line}}" if file else ""
+    return f"{run.next_start:--set {line}}" if file else ""
 
 
 def _modules_of_script(_: Failure, run: FailedRun) -> str:
