@@ -24,11 +24,12 @@ MAX_SHOWN, MAX_RECORDS = 4 << 20, 4000  # bytes of a file in the report, and num
 _REPORT_BYTES = 64 << 20  # bytes of all files in the report
 _POLL_S = 0.02  # seconds between two measurements
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
-_INODE, _DUMPABLE = 1 << 10, 4  # bytes of the kernel's memory for a file; an option of prctl(2)
+_INODE_BYTES = 1 << 10  # bytes of the kernel's memory for a file
+_PR_SET_DUMPABLE = 4  # an option of prctl(2)
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
 _MAX_COUNTED = 100_000  # files of a folder
-_INODE_BITS = 0xFFFFFFFF  # the bits of an inode's number that a layer keeps
-_RESERVE = 8  # an eighth of a disk's free room stays free
+_INODE_BITS = 0xFFFFFFFF  # overlayfs keeps only the low 32 bits of an inode's number
+_RESERVED_PART = 8  # an eighth of a disk's free room stays free
 
 
 def main(task: dict[str, Any]) -> None:
@@ -37,17 +38,18 @@ def main(task: dict[str, Any]) -> None:
     The report has a head with the status, the peak memory, the processes, the limit and the files, and then
     the text of each file.
     """
-    os.closerange(3, 1 << 20)  # descriptors of folders of the machine, whose .. leads out of the sandbox
+    os.closerange(3, 1 << 20)  # close inherited folders of the machine: their .. leads out of the sandbox
     if other := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
         os.write(2, "\0".join(["", *other]).encode("utf-8", "surrogateescape"))
         os._exit(1)
     os.write(1, b"+")  # the sandbox has begun
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    _ctypes.call_function(prctl, (_DUMPABLE, 0, 0, 0, 0))  # no program can read this process below /proc
+    # No program can read this process below /proc.
+    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.umask(0o022)
     for name, content in task["files"].items():
         make(name, content)
-    # The pipe closes when the program has begun. Until then the fork counts the memory of this process.
+    # The pipe closes when the program has begun. Until then the new process has the memory of this process.
     waiting, started = os.pipe()
     if not (program := os.fork()):
         try:
@@ -67,7 +69,7 @@ def main(task: dict[str, Any]) -> None:
             break
     files, is_whole = contents(task["place"])
     limit = limit if limit or is_whole else "records"
-    head = [f"{status if status >= 0 else 128 - status} {memory} {last_started()} {limit}"]
+    head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
     head += [f"{len(data)} {name}" for name, data in files.items()]
     with open(1, "wb") as report:
         report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
@@ -163,7 +165,7 @@ class Disk:
         the limit. Deleted files that the program keeps open are not counted, but they reduce the free room.
         """
         size, files = self.free()
-        if size < self.bytes // _RESERVE or files < self.files // _RESERVE:
+        if size < self.bytes // _RESERVED_PART or files < self.files // _RESERVED_PART:
             return True
         return self.bytes - size > self.most and self.used() > self.most
 
@@ -191,9 +193,9 @@ def watch(  # noqa: C901 (one limit after another)
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
-    status, peak, computed, end = None, 0, 0.0, began + limits["seconds"]
-    last, before = 0, 0.0  # the newest process, and the CPU seconds before its start
-    looks = 0  # looks since a process computed; on a busy machine, a second has fewer looks
+    status, peak, cpu_seen, end = None, 0, 0.0, began + limits["seconds"]
+    newest_seen, cpu_before_newest = 0, 0.0  # the newest process, and the CPU seconds before its start
+    polls_idle = 0  # polls since a process computed; on a busy machine, a second has fewer polls
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
@@ -209,14 +211,17 @@ def watch(  # noqa: C901 (one limit after another)
             return -signal.SIGKILL, "processes", peak
         seconds, runs, memory = measured(pids, places, limits["memory"])
         peak = max(peak, memory)
-        looks += 1
-        if runs or seconds > computed:
-            computed, computed_at, looks = seconds, now, 0
-        is_idle = now > computed_at + limits["idle"] and looks > limits["idle"] / _POLL_S
-        if (newest := last_started()) != last:
-            last, before = newest, seconds
-        has_ended = is_idle or seconds > before + limits["cpu"] or newest > 2 * (limits["started"] or newest)
-        late = "time" if has_ended else "machine" if now > end else ""
+        polls_idle += 1
+        if runs or seconds > cpu_seen:
+            cpu_seen, computed_at, polls_idle = seconds, now, 0
+        is_idle = now > computed_at + limits["idle"] and polls_idle > limits["idle"] / _POLL_S
+        if (newest := newest_pid()) != newest_seen:
+            newest_seen, cpu_before_newest = newest, seconds
+        used_cpu = seconds > cpu_before_newest + limits["cpu"]
+        # In a dry run, bash ends its script at the limit itself, at the same command on each machine. Other
+        # programs may start twice as many processes.
+        is_over_time = is_idle or used_cpu or newest > 2 * (limits["started"] or newest)
+        late = "time" if is_over_time else "machine" if now > end else ""
         if late and status is not None:
             return status, "", peak
         limit = late or ("memory" if memory > limits["memory"] else "")
@@ -241,15 +246,15 @@ def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[fl
             sizes[name] = int(fields[21]) * _PAGE
     disks = [*map(os.statvfs, places)]
     size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
-    size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE
+    size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
     for name in sizes if sum(sizes.values()) + size > limit else ():
         parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
     return ticks / _TICKS, runs, sum(sizes.values()) + size
 
 
-def last_started() -> int:
-    """Return the number of the newest process, which is also the count of processes in the sandbox."""
+def newest_pid() -> int:
+    """Return the id of the newest process, which is also how many were ever started in the sandbox."""
     return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
 
 
