@@ -16,11 +16,11 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.wrapped_job import wrapped_jobs
 
-LONG_SCRIPT = 1 << 17  # a longer script (in characters) is not read as older releases do
-_LONGEST = 200  # characters of an exception's message
+LONG_SCRIPT = 1 << 17  # characters; a longer script is not read again as older releases of Slurm do
+_LONGEST_MESSAGE = 200  # characters of an exception's message
 _OPTION_MODULES = ("directives", "directive_options", "misread_values", *judge.JOBS)
 _LAUNCH_MODULES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
-# Cause -> ids of the rules that raised. A bug in a reader may end many rules.
+# Cause -> ids of the rules that raised an exception. A bug in a reader may end many rules.
 _Failures = dict[str, list[str]]
 
 
@@ -28,7 +28,8 @@ _Failures = dict[str, list[str]]
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
     modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
-    every = (*comments.RULES, *judge.rules(modules))  # if rules share an id, the rule of scripts is the last
+    # Of rules with the same id, the last counts, which is the rule of scripts.
+    every = (*comments.RULES, *judge.rules(modules))
     return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
 
 
@@ -65,7 +66,7 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     findings += _added_findings(script, others, findings)
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
-            findings, script.file, script.lines, rules=[*rules()], certain=_certain_ids(script)
+            findings, script.file, script.lines, rules=[*rules()], certain=_conclusive_ids(script)
         )
     return in_order([*findings, *_failure_findings(script, failures)])
 
@@ -94,14 +95,15 @@ def _added_findings(
     for finding in others:
         line, seen = finding.place.line, lines.get(finding.rule, set())
         covered = next((span for span in spans if line in span), range(line, line + 1))
-        is_general = any(not any(other in span for span in spans) for other in seen)  # such as in a directive
+        # Whether the rule already has a finding outside all launches, such as in a directive.
+        is_general = any(not any(other in span for span in spans) for other in seen)
         if not is_general and seen.isdisjoint(covered):
             new.append(finding)
     return new
 
 
-def _certain_ids(script: JobScript) -> list[str]:
-    """Return the ids of rules that certainly find nothing if they are silent; [] if no cluster is known.
+def _conclusive_ids(script: JobScript) -> list[str]:
+    """Return the ids of rules whose silence proves that there is nothing; [] if no cluster is known.
 
     Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
     """
@@ -120,7 +122,7 @@ def _run_rules(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failur
 
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-            cause = f"{type(error).__name__}: {str(error)[:_LONGEST]}, {where}"
+            cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {where}"
             failures.setdefault(cause, []).append(rule.id)
     return findings
 
@@ -175,7 +177,7 @@ def _error_lines(findings: Iterable[Finding]) -> set[int]:
 
 
 def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Return the findings of rules that apply to such a script, and to lines with placeholders."""
+    """Return the findings of rules that apply to the kind of the script, and to its unfilled lines."""
     if not findings:
         return []
     if script.written_directives:
