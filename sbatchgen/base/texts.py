@@ -11,10 +11,10 @@ from sbatchgen.base.units import VARIABLE, Argument, RefusedValueError, Text
 
 
 class ProgramName(str):
-    """The name of a program of a job; names of variables and files are made from it."""
+    """The name of a program of a job, from which names of variables and files are made."""
 
     MOST = 30  # letters of a name
-    TAKEN = frozenset(("state", "job"))  # words that the file with the states of programs uses itself
+    TAKEN = frozenset(("state", "job"))  # words of the file with the states of the programs
     PREFIX = "SBATCHGEN_"  # without it, a program may read a variable such as VLLM_PORT as its own setting
 
     @classmethod
@@ -30,11 +30,11 @@ class ProgramName(str):
 
     @property
     def variable(self) -> str:
-        """The start of its variables' names, to which facts are added: SBATCHGEN_SERVER_HOST."""
-        return f"{self.PREFIX}{self.bare}"
+        """The start of its variables' names: SBATCHGEN_SERVER, as in SBATCHGEN_SERVER_HOST."""
+        return f"{self.PREFIX}{self.variable_part}"
 
     @property
-    def bare(self) -> str:
+    def variable_part(self) -> str:
         """Its name as a part of a variable's name: SERVER."""
         return self.upper().replace("-", "_")
 
@@ -48,7 +48,7 @@ class EnvValue(Argument):
         Argument.parse(text)
         if "${" in VARIABLE.sub("", text):
             fix = "write ${NAME}, or export it in the profile's setup"
-            raise ValueError(f"'{text}' holds a ${{ that is not ${{NAME}} and would stay as it is; {fix}")
+            raise ValueError(f"'{text}' has a ${{ that is not ${{NAME}}, so no job expands it; {fix}")
         return cls(text)
 
 
@@ -81,7 +81,7 @@ class Switch(Text):
 
 
 class Requeue(Switch):
-    """Whether Slurm may requeue a job; with "expedite" it does so at once, and before all others."""
+    """Whether Slurm may requeue a job; with "expedite" it does so at once, before other jobs."""
 
     WORD = "expedite"
 
@@ -93,7 +93,7 @@ class Preflight(Switch):
 
 
 class Citation(Text):
-    """Lines of a file in a public repository, or the address of a page."""
+    """Lines of a file in a public repository, or the web address of a page."""
 
     LINES = (  # a pattern of `re`, compiled at its first use
         r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
@@ -125,7 +125,7 @@ class Citation(Text):
 
 
 class DirectiveLine(Text):
-    """A comment of the script that another program than sbatch reads, such as `#BB ...` and `#DW ...`."""
+    """A comment of the script that a program other than sbatch reads, such as `#BB ...` and `#DW ...`."""
 
     @classmethod
     def parse(cls, text: str) -> DirectiveLine:
@@ -198,7 +198,7 @@ class TrainerName(Text):
 
     @classmethod
     def parse(cls, text: str) -> TrainerName:
-        """Return the name: a path, a file that ends in .py, a module, or a variable {env:NAME} with it."""
+        """Return the name: a path, a file that ends in .py, a module, or {env:NAME} for a variable."""
         Text.parse(text)
         if not text or text.startswith("-"):
             raise RefusedValueError(f"'{text}' can't be a trainer", "give a file, or a module's name")

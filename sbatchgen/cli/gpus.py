@@ -131,14 +131,14 @@ def when(
     """
     from sbatchgen.jobs.review.free_gpus import starts_as_text
 
-    answer = prospects_of(job, args, job_options, needs, fit=fit)
+    answer = find_and_record_starts(job, args, job_options, needs, fit=fit)
     put_in_form(form, answer, starts_as_text(answer))
 
 
-def prospects_of(
+def find_and_record_starts(
     job: str, args: tuple[str, ...], job_options: dict[str, Any], needs: str | None, *, fit: bool
 ) -> Prospects:
-    """Return when a job would start, and record these starts to compare them with the real ones later.
+    """Return when a job would start, and record these times, to compare them with the real times later.
 
     `needs` is the time that the training still needs, as typed. With `fit`, the starts are pieces of the
     training that fit holes.
@@ -161,7 +161,7 @@ def prospects_of(
     report(finding for finding in errors if not finding.about_fit)
     set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
-    known = {"profile": first.rerun[4]}  # with it, the note about the default profile comes only once
+    known = {"profile": first.rerun[4]}  # so the note about the default profile is printed only once
     defaults = [partition.name for partition in moment.partitions if partition.default]
     names = [*resolved.resources.partitions] or defaults
     names += [] if named else map(str, resolved.profile.partitions)
@@ -178,7 +178,7 @@ def prospects_of(
 
 
 def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
-    """Return the pace of a training: of the typed time `needs`, or as measured in its run folder."""
+    """Return the pace of a training: from the typed time `needs`, or as measured in its run folder."""
     from sbatchgen.base.units import meant_time, seconds
     from sbatchgen.jobs.starts.needs import Pace, read_pace
 
@@ -187,7 +187,7 @@ def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
     if needs is None:
         return pace or Pace(0, {})
     if not (needs_s := seconds(meant_time(needs) or needs)):
-        raise CommandLineError.of(f"'{needs}' is no time", at="--needs", fix="write 30h, or 1-06:00:00")
+        raise CommandLineError.of(f"'{needs}' is not a time", at="--needs", fix="write 30h, or 1-06:00:00")
     return Pace(needs_s, {resolved.resources.gpus_in_all: 1.0}, pace.restart_s if pace else None)
 
 

@@ -121,14 +121,16 @@ def _options_of_best_start(
 ) -> dict[str, str]:
     """Return the options of the first row of `when --fit`, by name, and print a note about the row."""
     from sbatchgen.check.lint.source import is_script
-    from sbatchgen.cli.gpus import prospects_of
+    from sbatchgen.cli.gpus import find_and_record_starts
 
     if len(jobs) > 1 or is_script(jobs[0]):
         raise CommandLineError.of(
             "--fit is for one job, and no script", fix="name one job, or leave --fit out"
         )
     job_options = {name: value for name, value in typed_options.items() if not name.startswith("snapshot")}
-    rows = [row for row in prospects_of(jobs[0], args, job_options, needs, fit=True).rows if row.argv]
+    rows = [
+        row for row in find_and_record_starts(jobs[0], args, job_options, needs, fit=True).rows if row.argv
+    ]
     if not rows:
         raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
     note(f"note: {rows[0].kind}: {rows[0].says}")

@@ -102,7 +102,7 @@ def _old_variable_faults(
 
     The bare names were given up, because a program may read such a variable as a setting of its own.
     """
-    bare = {other.name.bare: other.name for other in programs}
+    bare = {other.name.variable_part: other.name for other in programs}
     texts = [*texts_of(program.spec)]
     known = {key: value for layer in layers for key, value in layer.values.items()}
     lines = [line for name in SETUPS for line in known.get(name) or ()]
