@@ -5,7 +5,7 @@ import click
 from sbatchgen.base.errors import Problem, did_you_mean
 
 LEAST_LIKENESS = 0.65  # likeness (0 to 1) of the typed option and a suggested option
-MOST_BELOW_FIRST = 0.25  # how much less a second suggestion may be like the typed option
+MOST_BELOW_FIRST = 0.25  # how much less than the first suggestion a second may be like the typed option
 OTHER_NAMES = {  # words that people type for a command, each with the command and its group
     **dict.fromkeys(("run", "launch", "start"), "submit"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
@@ -17,7 +17,7 @@ OTHER_NAMES = {  # words that people type for a command, each with the command a
 # Options that people type, each with the words to write instead.
 OTHER_FORMS = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
 # Options of other commands, each with the option that has the same effect.
-OPTIONS_OF_OTHERS = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}
+SAME_EFFECT = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}
 
 
 def problem_of(error: click.ClickException) -> Problem:
@@ -25,6 +25,7 @@ def problem_of(error: click.ClickException) -> Problem:
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return Problem(_problem_text(error), fix=_fix_of_value(error))
     parameter = error.param if isinstance(error, click.BadParameter) else None
+    # The name of an option without its value: "--format" of "--format text|json".
     name = _usage_of(parameter, error.ctx).partition(" ")[0] if parameter else ""
     fix = _fix_of_value(error) or _fix(error, error.ctx)
     if isinstance(error, click.MissingParameter) and parameter:
@@ -62,7 +63,7 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     match error:
-        case click.NoSuchOption() if elsewhere := _right_place(error.option_name, context):
+        case click.NoSuchOption() if elsewhere := _where_option_belongs(error.option_name, context):
             fix = elsewhere
         case click.NoSuchOption():
             near = _nearest_options(error.option_name, context) or f"see {context.command_path} --help."
@@ -92,7 +93,7 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
     name = str((context.params.get("params") or [""])[-1])
     if "--param" in flags and "=" in word + name:
         return f"--param {word}" if "=" in word else ""
-    if name and word:
+    if name and word:  # `--param lr 0.1` in place of `--param lr=0.1`
         return f"--param {name}={word}"
     if "=" in word and f"--{word.partition('=')[0]}" in flags:
         return f"--{word.replace('=', ' ', 1)}"
@@ -102,7 +103,7 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
     return f"{takes} {word}" if word and takes else ""
 
 
-def _right_place(option: str, context: click.Context) -> str:
+def _where_option_belongs(option: str, context: click.Context) -> str:
     """Return the fix for an option that submit, a job YAML or sbatch has, and this command lacks; else ""."""
     from sbatchgen.base.keys import keys_of
     from sbatchgen.jobs.inputs.job_file import JobSpec
@@ -155,7 +156,7 @@ def _flags(context: click.Context, command: click.Command | None = None) -> list
 
 def _same_here(option: str, context: click.Context) -> str:
     """Return the command's option that has the same effect as an option of another command; else ""."""
-    same = OPTIONS_OF_OTHERS.get(option, "")
+    same = SAME_EFFECT.get(option, "")
     return same if same.partition(" ")[0] in _flags(context) else ""
 
 
