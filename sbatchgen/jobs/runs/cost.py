@@ -20,10 +20,11 @@ from sbatchgen.jobs.runs.usage import run_usage
 
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
-MARGIN, CPU_MARGIN = 1.25, 1.5  # advice over use; larger for CPUs, because their use is only an average
+# The advised amount divided by the amount in use; larger for CPUs, because their use is only an average.
+MARGIN, CPU_MARGIN = 1.25, 1.5
 MIN_MARGIN_MIB = 1024  # the least margin of memory, for programs other than the training
 BUSY, IDLE = 0.8, 0.5  # CPUs are busy if a larger share of them is in use, idle if a smaller one
-WAITS, SELDOM = 0.15, 0.05  # the share of time that a training waits for data: too much, and negligible
+WAITS, SELDOM = 0.15, 0.05  # shares of time in which a training waits for data: too long, and negligible
 
 
 @frozen(kw_only=True)
@@ -80,8 +81,8 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     ]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
     busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
-    by_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
-    by_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
+    by_slurm = _rate([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    by_trainer = _rate([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
     report = Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
@@ -96,7 +97,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         # Both sources miss processes, so the greater number is nearer
         cpus_used=max((mean for mean in (by_slurm, by_trainer) if mean is not None), default=None),
         memory_bytes=_whole(max(memory, default=None)),
-        gpu_utilization=_mean([(share * time, time) for share, time in busy]),
+        gpu_utilization=_rate([(percent * time, time) for percent, time in busy]),
         gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
         gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
         gpu_bytes=_whole(fullest.get("gpu_bytes")),
@@ -129,8 +130,8 @@ def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
     return sum((count or 0) * seconds for count, seconds in starts) / 3600
 
 
-def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return the sum of amounts per second of their total time; None without amounts."""
+def _rate(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the total amount for each second of the total time, from pairs of both; None without pairs."""
     return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
 
 
@@ -161,7 +162,9 @@ def _memory(request: ResourceRequest | None, used_mib: float, had_mib: int) -> I
     needed = max(used_mib * MARGIN, used_mib + MIN_MARGIN_MIB) / max(parts, 1)
     unit = 1024 if parts == 1 else 256
     value = math.ceil(needed / unit) * unit
-    if value * parts < had_mib:  # pages that processes share may be counted for each of them
+    # The measured use may exceed the allocation, because shared pages count once for each process, so never
+    # advise more.
+    if value * parts < had_mib:
         why = "a quarter more than the most that was in use, at least 1G more"
         yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
 
