@@ -41,7 +41,8 @@ DEFAULT_LAUNCHER = "torchrun"
 DEFAULT_TIME = Duration(3600)
 FIRST_THAT_FITS = "the first that fits"  # why a partition was chosen
 LONGEST_WARNING_S = 300  # longest time between the warning signal and the time limit
-REQUEUE_S = 120  # the same for a job that is requeued then; slurmctld checks limits every half minute
+# The same for a job that requeues itself at the signal; slurmctld checks limits every half minute.
+REQUEUE_S = 120
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
 _DEFAULTS = {
     "gpu_request": "gpus_per_node",
@@ -67,8 +68,8 @@ def resolve(
 ) -> ResolvedJob:
     """Return a job with every value decided for its cluster.
 
-    `layers` are those above the profile, the highest last. `mode_name` is a mode or "command", `name` the
-    default name of the job, and `chosen` the partition that sbatchgen has chosen, or "".
+    `layers` are the layers above the profile, the highest last. `mode_name` is a mode or "command". `name` is
+    the default name of the job. `chosen` is the partition that sbatchgen has chosen, or "".
     """
     cluster, mode = profile.value, {**MODES, COMMAND.name: COMMAND}[mode_name]
     partition_name = chosen or partition_name_of(cluster, layers, mode)
@@ -111,18 +112,22 @@ def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
     key = next((key for key in KEYS_CHOOSING_RUNTIME if layer and key in layer.values), "")
     if layer is None or not key or "runtime" in layer.values:
         return
-    able = [runtime for runtime in RUNTIMES.values() if runtime.requires and runtime.requires.key == key]
+    candidates = [
+        runtime for runtime in RUNTIMES.values() if runtime.requires and runtime.requires.key == key
+    ]
     value = str(layer.values[key])
     written_keys = [name for name, origin in values.origins.items() if origin.level > Level.DEFAULT]
-    by_ending = [runtime for runtime in able if runtime.image_ending and value.endswith(runtime.image_ending)]
-    present = [runtime for runtime in able if runtime.name == values.get("runtime")]
+    by_ending = [
+        runtime for runtime in candidates if runtime.image_ending and value.endswith(runtime.image_ending)
+    ]
+    current = [runtime for runtime in candidates if runtime.name == values.get("runtime")]
     with_settings = [
         runtime
-        for runtime in able
+        for runtime in candidates
         if any(name.startswith(f"runtimes.{runtime.name}.") for name in written_keys)
     ]
-    fitting = by_ending or present or with_settings or able
-    if len(fitting) == 1 and fitting != present:
+    fitting = by_ending or current or with_settings or candidates
+    if len(fitting) == 1 and fitting != current:
         values.set("runtime", fitting[0].name, values.origins[key])
 
 
@@ -190,6 +195,7 @@ def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition
     consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
     restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
     values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
+    # The first `derive` wins, because it changes no value that is set.
     if restart and consecutive:
         values.derive("options.requeue", False, "the next job continues")
     values.derive("options.requeue", restart, "resume and max_restarts")
