@@ -42,7 +42,7 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
     """Return the keys above a place, outermost first.
 
-    A line is above the place if its dash or its key is further to the left than all lines in between.
+    A line is above the place if its dash or its key is further to the left than those of all lines between.
     """
     path: list[str] = []
     # A dash must be to the left of the first column, and a key to the left of the second. These columns may
