@@ -95,3 +95,24 @@ def test_the_type_to_name_is_one_of_which_a_node_has_as_many() -> None:
         finding.problem.fix for finding in check(made, log_folders_made=True) if finding.rule == "SB209"
     )
     assert fix == "name one, as h100:6"
+
+
+FEW_OF_A_TYPE = """
+name: site
+url: https://example.org
+checked: 2026-01-01
+default_partition: gpu
+partitions:
+  gpu:
+    shapes:
+      - {nodes: 4, cpus_per_node: 32, mem_per_node: 240G, gpus_per_node: 4, gpu_types: {v100: 4}}
+      - {nodes: 1, cpus_per_node: 96, mem_per_node: 960G, gpus_per_node: 8, gpu_types: {a100: 8}}
+      - {nodes: 1, cpus_per_node: 96, mem_per_node: 960G, gpus_per_node: 7, gpu_types: {1g.10gb: 7}}
+"""
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, "a100:8"), (2, "v100:4"), (4, "v100:4"), (5, "1")], ids=str)
+def test_beside_slices_a_job_names_a_type_that_enough_nodes_have(nodes: int, gpus: str) -> None:
+    made = resolved(decode(FEW_OF_A_TYPE, Profile, name="site.yaml"), "ddp", nodes=nodes)
+    assert made.options.gpus_per_node == gpus
+    assert not ids(made)

@@ -1,6 +1,8 @@
 """The share of a node that a job gets: its tasks, GPUs, CPUs and memory, and their options of sbatch."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sbatchgen.base.units import Gres, Memory, Text
 from sbatchgen.check.cluster_facts import GPUS_MAX, GpuLimits, NodeFacts, NodeShape
@@ -16,6 +18,14 @@ GUESS = "a guess"  # the start of the reason if the profile lacks a fact
 DEFAULT_CPUS = 4  # CPUs per process if the node is not known
 WHOLE_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
+
+
+class _Supply(NamedTuple):
+    """The GPUs of one type on a kind of nodes."""
+
+    gpu_type: str  # "" for any type
+    gpus: int  # on each node
+    nodes: int
 
 
 def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
@@ -79,47 +89,66 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
     """Return the GPUs on each node of a job that names no number, and note the reason in `values`.
 
-    The number is the most whole GPUs of one type that enough nodes have. If nodes have only slices of GPUs,
-    it is one slice. A job on one node gets no more than the limits of its partition and QOS allow.
+    The number is the most whole GPUs of one type that enough nodes have. If too few nodes have whole GPUs and
+    others have slices of GPUs, it is one slice. A job on one node gets no more than the limits of its
+    partition and QOS allow. On a partition with slices, the function also sets options.gpus_per_node with a
+    type of whole GPUs, because without a type Slurm may give slices.
     """
     nodes = max(1, values.get("options.nodes"))
-    best, why = _gpus_of_enough_nodes(partition, nodes)
+    supplies = _supplies(partition, nodes)
+    best, why = _gpus_of_enough_nodes(partition, supplies, nodes)
     limit, limited_by = _smallest_gpu_limit(values, profile, partition)
     if (
         limit is not None and nodes == 1 <= limit < best
     ):  # for several nodes, SB254 and SB224 report the limit
         best, why = limit, f"{limited_by} allows {limit} {LIMITED}"
-    kinds = _node_kinds(partition)
-    has_slices = any(is_slice(gpu_type) for kind in kinds for gpu_type in kind.gpu_types)
-    whole = [pair for kind in kinds for pair in _whole_gpus(kind, partition).items()]
-    types = {gpu_type for gpu_type, count in whole if count >= best and gpu_type}
-    if (
-        has_slices and types and not values.get("options.gpus_per_node")
-    ):  # without a type Slurm may give slices
+    types = [name for name, number in _nodes_by_type(supplies, best).items() if name and number >= nodes]
+    if types:
         request = Text(f"{min(types)}:{best}")
         values.set("options.gpus_per_node", request, Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
     return best
 
 
-def _gpus_of_enough_nodes(partition: Partition, nodes: int) -> tuple[int, str]:
+def _gpus_of_enough_nodes(partition: Partition, supplies: Sequence[_Supply], nodes: int) -> tuple[int, str]:
     """Return the most GPUs of one type that at least `nodes` nodes of the partition have, and the reason."""
-    kinds = _node_kinds(partition)
-    whole = [_whole_gpus(kind, partition) for kind in kinds]
-    counts = sorted({count for types in whole for count in types.values()}, reverse=True)
-    most_of_kind = [max(types.values(), default=0) for types in whole]
-    nodes_of_kind = [(isinstance(kind, NodeShape) and kind.nodes) or nodes for kind in kinds]
-    nodes_with = {
-        count: sum(number for most, number in zip(most_of_kind, nodes_of_kind, strict=True) if most >= count)
-        for count in counts
-    }
+    counts = sorted({supply.gpus for supply in supplies}, reverse=True)
+    nodes_with = {count: max(_nodes_by_type(supplies, count).values()) for count in counts}
     enough = [count for count in counts if nodes_with[count] >= nodes]
     if enough and enough[0] < counts[0]:
         why = f"{nodes_with[counts[0]]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
         return enough[0], why
-    if not enough and any(kind.gpu_types for kind in kinds):
+    if not enough and any(kind.gpu_types for kind in _node_kinds(partition)):
         return 1, "a slice of a GPU: NCCL uses no others"
     return counts[0] if counts else 0, BY_PARTITION.where
+
+
+def _supplies(partition: Partition, unknown: int) -> list[_Supply]:
+    """Return the whole GPUs of each kind of nodes; `unknown` is the number of nodes where it is not known.
+
+    On a partition with slices, the job must name one type, so the supplies of its types are kept apart. On
+    other partitions the nodes of a job may have GPUs of different types, and the type is "".
+    """
+    supplies, largest = [], []
+    for kind in _node_kinds(partition):
+        nodes = (isinstance(kind, NodeShape) and kind.nodes) or unknown
+        whole = _whole_gpus(kind, partition)
+        supplies += [_Supply(gpu_type, gpus, nodes) for gpu_type, gpus in whole.items() if gpu_type]
+        largest += [_Supply("", max(whole.values()), nodes)] if whole else []
+    return supplies if supplies and _has_slices(partition) else largest
+
+
+def _nodes_by_type(supplies: Iterable[_Supply], gpus: int) -> Counter[str]:
+    """Return type -> the number of nodes with at least `gpus` GPUs of this type."""
+    nodes: Counter[str] = Counter()
+    for supply in supplies:
+        nodes[supply.gpu_type] += supply.nodes if supply.gpus >= gpus else 0
+    return nodes
+
+
+def _has_slices(partition: Partition) -> bool:
+    """Return whether a job that names no type of GPU may get slices of GPUs."""
+    return any(is_slice(gpu_type) for kind in _node_kinds(partition) for gpu_type in kind.gpu_types)
 
 
 def _smallest_gpu_limit(
