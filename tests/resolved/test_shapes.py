@@ -116,3 +116,14 @@ def test_beside_slices_a_job_names_a_type_that_enough_nodes_have(nodes: int, gpu
     made = resolved(decode(FEW_OF_A_TYPE, Profile, name="site.yaml"), "ddp", nodes=nodes)
     assert made.options.gpus_per_node == gpus
     assert not ids(made)
+
+
+def test_a_job_with_too_many_nodes_keeps_the_gpus_of_a_node() -> None:
+    text = "\n".join(line for line in FEW_OF_A_TYPE.splitlines() if "a100" not in line and "1g" not in line)
+    made = resolved(decode(text, Profile, name="site.yaml"), "ddp", nodes=10)
+    assert made.options.gpus_per_node == "4"
+    why = "the partition has GPUs in 4 nodes, and the job wants 10"
+    assert made.origins["options.gpus_per_node"].where == why
+    (error,) = (finding for finding in check(made, log_folders_made=True) if finding.severity == "error")
+    assert error.problem.what.startswith("partition 'gpu' has only 4 nodes with 4 GPUs")
+    assert error.problem.what.endswith("but 10 nodes were asked for")

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Gres, Memory, Text
 from sbatchgen.check.cluster_facts import GPUS_MAX, GpuLimits, NodeFacts, NodeShape
 from sbatchgen.check.sbatch.gres import gpu_amounts, gres_amounts, is_slice, split_gpu_items
@@ -111,15 +112,22 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 
 
 def _gpus_of_enough_nodes(partition: Partition, supplies: Sequence[_Supply], nodes: int) -> tuple[int, str]:
-    """Return the most GPUs of one type that at least `nodes` nodes of the partition have, and the reason."""
+    """Return the most GPUs of one type that at least `nodes` nodes of the partition have, and the reason.
+
+    If fewer nodes have whole GPUs, the number is one slice, or what most of these nodes have; SB237 reports
+    the lack of nodes.
+    """
     counts = sorted({supply.gpus for supply in supplies}, reverse=True)
     nodes_with = {count: max(_nodes_by_type(supplies, count).values()) for count in counts}
     enough = [count for count in counts if nodes_with[count] >= nodes]
     if enough and enough[0] < counts[0]:
         why = f"{nodes_with[counts[0]]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
         return enough[0], why
-    if not enough and any(kind.gpu_types for kind in _node_kinds(partition)):
+    if not enough and _has_slices(partition):
         return 1, "a slice of a GPU: NCCL uses no others"
+    if not enough and counts:
+        known = counted(nodes_with[counts[-1]], "node")
+        return counts[-1], f"the partition has GPUs in {known}, and the job wants {nodes}"
     return counts[0] if counts else 0, BY_PARTITION.where
 
 
