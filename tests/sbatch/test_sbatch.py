@@ -178,6 +178,7 @@ TAKEN = (
     "--gpus-per-task=1 -N2",
     "--gpus-per-task=1 -N2 --ntasks-per-node=4 -c4",
     "--gpus-per-node=4 --gpus-per-task=1 --ntasks-per-node=4 -N2",
+    "--gpus-per-node=4 --gpus-per-task=1 --ntasks=4 --ntasks-per-node=04",
     "--gpus=a100:2 --cpus-per-gpu=4 --mem-per-gpu=2G",
     "--gres=gpu:a100:1,shard:1 --cpus-per-gpu=2",
     "--gpus=4 -N1-8",

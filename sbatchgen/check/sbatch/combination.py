@@ -127,6 +127,7 @@ def _task_faults(
         yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
     if for_node % for_task:
         yield f"{_FAILED}, {each_node} not multiple of {each_task}."
-    if for_node and options.get("ntasks-per-node") not in (None, str(for_node // for_task)):
+    per_node = options.get("ntasks-per-node")
+    if for_node and per_node and count("ntasks-per-node", per_node, slurm=slurm) != for_node // for_task:
         differ = "requested number of tasks per node differ from --ntasks-per-node."
         yield f"{_FAILED}. Based on {each_node} and {each_task} {differ}"
