@@ -12,7 +12,7 @@ from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.modes import MODES
-from sbatchgen.jobs.resolved import task_share
+from sbatchgen.jobs.resolved import job_share
 from tests.cluster.controller import Controller
 from tests.conftest import GOLDEN, REPOSITORY, Command
 from tests.scripts import PROFILES, errors, matrix, resolved, script
@@ -198,7 +198,7 @@ def test_a_check_sees_the_kind_of_gpus_that_jobs_get(
     facts = f"partitions:\n  gpu: {{gpu_type: a, gpu_type_required: true, shapes: {kinds}}}\n"
     Path("mine.yaml").write_text(WRONG + facts)
     assert command("profile", "check", "./mine.yaml").err == ""
-    monkeypatch.setattr(task_share, "_most_gpus", lambda *_: 8)  # as if it counted on all kinds
+    monkeypatch.setattr(job_share, "_most_gpus", lambda *_: 8)  # as if it counted on all kinds
     done = command("profile", "check", "./mine.yaml")
     assert "a node of partition 'gpu' has 4 GPUs of type 'a', but the job asks for 8" in done.err
     assert re.search("at:  .*mine.yaml:6$", done.err, re.MULTILINE)

@@ -16,10 +16,10 @@ from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import PlaceSettings
 from sbatchgen.jobs.resolved.choice import passed_over_line
+from sbatchgen.jobs.resolved.job_share import GUESS_START, LIMITED_END
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
-from sbatchgen.jobs.resolved.task_share import GUESS, LIMITED
 
 _INHERITED = "(that of the shell that submits)"  # shown for a variable without a value in the resolved job
 _PLACE_KEYS = frozenset(keys_of(PlaceSettings))
@@ -141,7 +141,7 @@ def _partition(resolved: ResolvedJob, why: str) -> Setting:
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Return whether the review shows a value that the user typed neither in the command nor in the job."""
     if origin.level is Level.DEFAULT:
-        is_odd = origin.where.startswith(GUESS) or origin.where.endswith(LIMITED)
+        is_odd = origin.where.startswith(GUESS_START) or origin.where.endswith(LIMITED_END)
         return is_odd or (key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in IMPORTANT_OPTIONS or key.startswith("extra_options.")

@@ -12,10 +12,10 @@ from sbatchgen.jobs.inputs.job_file import KEYS_OF_PROGRAMS, Ready
 from sbatchgen.jobs.inputs.layers import Layer, Level
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.modes import COMMAND
+from sbatchgen.jobs.resolved.job_share import DEFAULT_CPUS
 from sbatchgen.jobs.resolved.program_faults import refuse_faults
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob, Share
-from sbatchgen.jobs.resolved.task_share import DEFAULT_CPUS
 from sbatchgen.jobs.resolved.written_programs import (
     FACT_PATTERN,
     WrittenProgram,

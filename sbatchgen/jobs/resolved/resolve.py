@@ -25,16 +25,16 @@ from sbatchgen.jobs.inputs.options import NAMES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES, JobSettings
 from sbatchgen.jobs.modes import COMMAND, MODES, Mode
-from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
-from sbatchgen.jobs.resolved.task_share import (
+from sbatchgen.jobs.resolved.job_share import (
     add_other_gres,
+    decide_gpus,
     derive_cpus,
     derive_memory,
     derive_tasks,
-    emit_gpus,
-    gpus_and_shards,
+    set_gpu_option,
     take_other_gres,
 )
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
@@ -90,11 +90,11 @@ def resolve(
     _derive_job(values, cluster, mode, name)
     _derive_nodes(values, cluster, partition, mode)
     others = take_other_gres(values)
-    gpus, shards = gpus_and_shards(values, cluster, partition, mode)
+    gpus, shards = decide_gpus(values, cluster, partition, mode)
     nproc = derive_tasks(values, partition, gpus, shards, mode)
     derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
-    emit_gpus(values, partition, gpus)
+    set_gpu_option(values, partition, gpus)
     add_other_gres(values, *others)
     return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 

@@ -1,4 +1,4 @@
-"""The share of a node that a job gets: its tasks, GPUs, CPUs and memory, and their options of sbatch."""
+"""The share of each node that a job gets: its GPUs, tasks, CPUs and memory, and their options of sbatch."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,11 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.modes import Mode
 
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
-LIMITED = "GPUs, and a node has more"  # the end of the reason if a limit allows fewer GPUs than a node has
-GUESS = "a guess"  # the start of the reason if the profile lacks a fact
+# Parts of reasons, by which the review finds values that a user may not expect.
+LIMITED_END = (
+    "GPUs, and a node has more"  # the end of the reason if a limit allows fewer GPUs than a node has
+)
+GUESS_START = "a guess"  # the start of the reason if the profile lacks a fact
 DEFAULT_CPUS = 4  # CPUs per process if the node is not known
 WHOLE_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
@@ -47,17 +50,18 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
     return others, origin
 
 
-def gpus_and_shards(
-    values: DecidedValues, profile: Profile, partition: Partition, mode: Mode
-) -> tuple[int, int]:
-    """Return the job's GPUs and shards on each node, and keep only the highest layer's GPU options."""
+def decide_gpus(values: DecidedValues, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
+    """Return the job's GPUs and shards on each node, and keep only the highest layer's GPU options.
+
+    The function removes or lowers requests of profiles that the mode does not use.
+    """
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
     for name in values.highest(_GPU_KEYS):
         level = values.origins[name].level
         if unwanted and level < Level.PROJECT:
             values.drop(name)
         elif mode.gpus and level < Level.PROJECT:
-            values.values[name] = _limited(values.get(name), mode.gpus)
+            values.values[name] = _with_at_most(mode.gpus, values.get(name))
     if not mode.uses_gpus:
         return 0, 0
     gpus, shards = (
@@ -78,7 +82,7 @@ def gpus_and_shards(
 def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int:
     """Return the GPUs on each node of a job that requests them per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
-        per_task = max(1, _requested_gpus(values, "gpus_per_task"))  # `check` refuses 0
+        per_task = _gpus_per_task(values)
         by_srun = values.get("launcher") == "srun" and mode.launchers
         on_node = _most_gpus_of_one_type(partition)
         fitting_tasks = on_node // per_task if on_node and by_srun else 1
@@ -87,22 +91,28 @@ def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int
     return _requested_gpus(values, "gpus") // max(1, int(values.get("options.nodes")))
 
 
+def _gpus_per_task(values: DecidedValues) -> int:
+    """Return the GPUs that --gpus-per-task requests; 1 without it, or if sbatch refuses its text (SB126)."""
+    return max(1, _requested_gpus(values, "gpus_per_task"))
+
+
 def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) -> int:
-    """Return the GPUs on each node of a job that names no number, and note the reason in `values`.
+    """Return the GPUs on each node of a job that names no number, and set the reason in `values`.
 
     The number is the most whole GPUs of one type that enough nodes have. If too few nodes have whole GPUs and
     others have slices of GPUs, it is one slice. A job on one node gets no more than the limits of its
-    partition and QOS allow. On a partition with slices, the function also sets options.gpus_per_node with a
-    type of whole GPUs, because without a type Slurm may give slices.
+    partition and QOS allow.
+
+    On a partition with slices, the function sets options.gpus_per_node, with a type of whole GPUs: without a
+    type, Slurm may give slices.
     """
     nodes = max(1, values.get("options.nodes"))
     supplies = _supplies(partition, nodes)
     best, why = _gpus_of_enough_nodes(partition, supplies, nodes)
     limit, limited_by = _smallest_gpu_limit(values, profile, partition)
-    if (
-        limit is not None and nodes == 1 <= limit < best
-    ):  # for several nodes, SB254 and SB224 report the limit
-        best, why = limit, f"{limited_by} allows {limit} {LIMITED}"
+    # For several nodes, SB254 and SB224 report the limit.
+    if nodes == 1 and limit is not None and 1 <= limit < best:
+        best, why = limit, f"{limited_by} allows {limit} {LIMITED_END}"
     types = [name for name, number in _nodes_by_type(supplies, best).items() if name and number >= nodes]
     if types:
         request = Text(f"{min(types)}:{best}")
@@ -124,7 +134,7 @@ def _gpus_of_enough_nodes(partition: Partition, supplies: Sequence[_Supply], nod
         why = f"{nodes_with[counts[0]]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
         return enough[0], why
     if not enough and _has_slices(partition):
-        return 1, "a slice of a GPU: NCCL uses no others"
+        return 1, "one slice of a GPU, because NCCL uses no others"
     if not enough and counts:
         known = counted(nodes_with[counts[-1]], "node")
         return counts[-1], f"the partition has GPUs in {known}, and the job wants {nodes}"
@@ -162,16 +172,19 @@ def _has_slices(partition: Partition) -> bool:
 def _smallest_gpu_limit(
     values: DecidedValues, profile: Profile, partition: Partition
 ) -> tuple[int | None, str]:
-    """Return the smallest limit for a job's GPUs, and its partition or QOS; (None, "") without a limit."""
+    """Return the smallest limit for a job's GPUs, and what sets it, such as "qos debug".
+
+    Without a limit, return (None, "").
+    """
     names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
     holders: dict[str, GpuLimits] = {"the partition": partition}
     holders |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
-    known = ((getattr(holder, key), name) for name, holder in holders.items() for key in GPUS_MAX)
-    limits = [(limit, name) for limit, name in known if limit is not None]
+    of_holders = ((getattr(holder, key), name) for name, holder in holders.items() for key in GPUS_MAX)
+    limits = [(limit, name) for limit, name in of_holders if limit is not None]
     return min(limits) if limits else (None, "")
 
 
-def _limited(request: Text, most: int) -> Text:
+def _with_at_most(most: int, request: Text) -> Text:
     """Return a request for GPUs such as "a100:4" with at most `most` GPUs; unchanged with several types."""
     gpu_type, _, count = request.rpartition(":")
     is_of_one_type = "," not in request and not gpu_type.startswith("shard")
@@ -197,10 +210,16 @@ def _node_kinds(partition: Partition) -> list[NodeFacts]:
 
 
 def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
-    """Return type -> number of whole GPUs on a kind of nodes, for a job that names no type of GPU."""
+    """Return type -> number of whole GPUs on a kind of nodes, for a job that names no type of GPU.
+
+    If the partition requires a type, only GPUs of this type, and those of unknown type (""), count.
+    """
     required = _required_type(partition)
-    whole = kind.whole_gpus.items()
-    return {name: count for name, count in whole if not (name and required) or name == required}
+    return {
+        gpu_type: count
+        for gpu_type, count in kind.whole_gpus.items()
+        if not required or gpu_type in ("", required)
+    }
 
 
 def _requested_gpus(values: DecidedValues, option: str) -> int:
@@ -216,8 +235,11 @@ def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
         values.origins["options.gres"] = origin
 
 
-def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
-    """Set the option for GPUs that the key `gpu_request` names, unless the user wrote another option."""
+def set_gpu_option(values: DecidedValues, partition: Partition, gpus: int) -> None:
+    """Set the option for GPUs that the key `gpu_request` names, unless the user wrote another option.
+
+    Where that option cannot hold the request, the function sets --gpus-per-node.
+    """
     form = values.get("gpu_request")
     present = [name for name in _GPU_KEYS if name in values.values]
     if not gpus or present not in ([], ["options.gpus_per_node"]) or (form == "none" and not present):
@@ -229,9 +251,9 @@ def emit_gpus(values: DecidedValues, partition: Partition, gpus: int) -> None:
     if _required_type(partition) and ":" not in count:
         count = f"{_required_type(partition)}:{count}"
     tasks = values.get("options.ntasks_per_node") or 1
-    # Slurm decides how it divides --gpus among several nodes
-    can_use_gpus = "," not in count and values.get("options.nodes") == 1
-    if form == "gpus" and can_use_gpus:
+    # Among several nodes, Slurm may divide --gpus unevenly (SB242).
+    is_even = "," not in count and values.get("options.nodes") == 1
+    if form == "gpus" and is_even:
         values.set("options.gpus", Text(count), origin)
     elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
@@ -249,8 +271,9 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
     nproc = 1
     if mode.several_processes:
         written = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
-        gpus_per_task = max(1, _requested_gpus(values, "gpus_per_task")) if by_srun else 1
+        gpus_per_task = _gpus_per_task(values) if by_srun else 1
         processes = partition.processes_per_gpu
+        # All shards are on one GPU, so one process. On CPUs, two are the fewest that form a group.
         nproc = written or gpus * processes // gpus_per_task or (1 if shards else 2)
         per_gpu = f"{processes} processes per GPU" if processes > 1 else "one process per GPU"
         values.derive("nproc_per_node", nproc, per_gpu if gpus else "no whole GPUs")
@@ -281,7 +304,7 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     cpus = share * max(1, processes // tasks)
     if maximum:
         cpus = max(1, min(cpus, maximum // tasks))
-    guess = f"{GUESS}; write cpus_per_gpu of the partition into the profile"
+    guess = f"{GUESS_START}; write cpus_per_gpu of the partition into the profile"
     values.derive("options.cpus_per_task", cpus, guess if guessed else f"{share} per process or GPU")
 
 
@@ -296,9 +319,10 @@ def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shard
 
 
 def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """Return the smallest share of a resource, the attribute `name` of nodes, that belongs to `gpus` GPUs.
+    """Return the share of `gpus` GPUs in a resource of their node: of all kinds of nodes, the smallest.
 
-    Return None if no node's resource and GPUs are known.
+    `name` is the resource's attribute of NodeFacts, such as cpus_per_node. The share is None if no node's
+    resource and GPUs are known.
     """
     shares = [
         max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
@@ -309,7 +333,7 @@ def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | N
 
 
 def _takes_all_gpus(nodes: Sequence[NodeFacts], gpus: int) -> bool:
-    """Return whether a job takes all GPUs of its nodes, and only the nodes' installed memory is known."""
+    """Return whether a job takes all GPUs of nodes whose installed memory is known."""
     return bool(nodes) and all(node.mem_installed and node.gpus_per_node == gpus for node in nodes)
 
 
@@ -332,6 +356,7 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
     elif gpus and values.get("options.exclusive") is None:
         share = _smallest_share(nodes, "mem_per_node", gpus)
         mem = min(filter(None, (share, partition.mem_per_node_max)), default=0)
+        # Slurm gives a node 1 MiB if slurm.conf has no RealMemory: such a job requests no memory.
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
         cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
